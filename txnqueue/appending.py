@@ -1,0 +1,160 @@
+"""Land one append, whatever the store answers.
+
+An exception is not an outcome. After anything but success the journal is read first:
+mine is there - done, and what I got is what the journal says, not what I last planned;
+another's is there - plan again; nothing is there - say the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from txnqueue import __version__
+from txnqueue.errors import Busy, TransactionUnknown, TxnQueueError
+from txnqueue.journal import AppendConflict, Journal
+from txnqueue.model import Entry, Unit
+from txnqueue.planning import Plan
+from txnqueue.runtime import Runtime
+
+Planner = Callable[[int], Plan | None]
+"""Plans an append, given how often it was lost so far; None: there is nothing to do.
+
+It reads the journal afresh at each call and raises a typed error when what was wanted can
+no longer be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """An append that is in the journal: its entries as they stand there."""
+
+    entries: tuple[Entry, ...]
+    version: int
+
+    @property
+    def commit_seq(self) -> int:
+        """The append's place in commit order."""
+        return self.entries[0].commit_seq
+
+
+def land(
+    journal: Journal,
+    runtime: Runtime,
+    plan: Planner,
+    *,
+    operation: str,
+    transaction_id: str | None = None,
+    queue: str | None = None,
+) -> Landed | None:
+    """Append what is planned until it is surely in the journal, or surely cannot be.
+
+    Args:
+        journal: Where to append.
+        runtime: The ids, the clock and the patience.
+        plan: Plans the append; asked again after each lost race.
+        operation: What the store's history calls the commit.
+        transaction_id: The transaction that the append belongs to.
+        queue: The queue that it is about.
+
+    Returns:
+        What landed, or None if the plan says that there is nothing to do.
+
+    Raises:
+        Busy: Others were faster at every try; nothing landed.
+        TransactionUnknown: An earlier try may still land.
+    """
+    metadata = {
+        "txnqueue": __version__,
+        "operation": operation,
+        "transaction_id": transaction_id,
+        "queue": queue,
+        "actor": runtime.actor,
+        "run_id": runtime.run_id,
+    }
+    started = runtime.monotonic()
+    since = journal.known_version() - 1
+    tried: list[Unit] = []
+    in_doubt = False
+    lost = 0
+    while True:
+        try:
+            planned = plan(lost)
+        except TxnQueueError as error:
+            # What stands in the way may be an earlier try of our own that landed since.
+            found = _find(journal, tried, since, transaction_id, error)
+            if found is not None:
+                return found
+            raise
+        if planned is None:
+            return _find(journal, tried, since, transaction_id, None)
+        unit = _unit(planned, tried, operation, runtime)
+        cause: Exception | None = None
+        try:
+            answer = journal.append([unit], metadata)
+            if answer.won[0] and answer.version is not None:
+                return _landed(unit, answer.version)
+        except AppendConflict as error:
+            cause = error
+        except TxnQueueError as error:
+            if in_doubt:
+                raise _unknown(transaction_id, tried, error) from error
+            raise
+        except Exception as error:
+            cause, in_doubt = error, True
+        found = _find(journal, tried, since, transaction_id, cause)
+        if found is not None:
+            return found
+        lost += 1
+        policy = runtime.retry
+        elapsed = runtime.monotonic() - started
+        if lost >= policy.attempts_max or elapsed > policy.seconds_max:
+            if in_doubt:
+                raise _unknown(transaction_id, tried, cause) from cause
+            raise Busy(operation=operation, queue=queue, tries=lost) from cause
+        runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+
+
+def _unit(planned: Plan, tried: list[Unit], operation: str, runtime: Runtime) -> Unit:
+    """Give a plan its append id: that of the last try if it says the same, else a new one."""
+    unit = Unit.of(runtime.new_id(), planned.entries, planned.conditions, operation)
+    if tried and unit.same_content(tried[-1]):
+        return tried[-1]
+    tried.append(unit)
+    return unit
+
+
+def _find(
+    journal: Journal,
+    tried: list[Unit],
+    since: int,
+    transaction_id: str | None,
+    cause: Exception | None,
+) -> Landed | None:
+    """Look whether any try is in the journal, by append id."""
+    if not tried:
+        return None
+    ids = {unit.append_id for unit in tried}
+    shards = sorted({entry.shard for unit in tried for entry in unit.entries})
+    try:
+        reading = journal.read(shards, after=since)
+    except Exception as error:
+        raise _unknown(transaction_id, tried, cause) from error
+    mine = sorted((e for e in reading.entries if e.append_id in ids), key=lambda e: e.place)
+    return Landed(tuple(mine), mine[0].version) if mine else None
+
+
+def _landed(unit: Unit, version: int) -> Landed:
+    return Landed(tuple(replace(e, version=version) for e in unit.entries), version)
+
+
+def _unknown(
+    transaction_id: str | None, tried: list[Unit], cause: Exception | None
+) -> TransactionUnknown:
+    shard = tried[-1].entries[0].shard
+    known_as = transaction_id or f"append:{tried[-1].append_id}@{shard}"
+    return TransactionUnknown(
+        f"The outcome of {known_as!r} is in doubt: ask manager.outcome({known_as!r}) before "
+        "trying again.",
+        transaction_id=known_as,
+        last_error=cause,
+    )

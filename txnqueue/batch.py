@@ -1,0 +1,477 @@
+"""A batch: the messages that one receive brought, and how they are settled."""
+
+from __future__ import annotations
+
+import datetime
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import model, planning, ranges
+from txnqueue.client import Client
+from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, TransactionMismatch
+from txnqueue.ledger import Claim, Owner, QueueFold
+from txnqueue.model import Item, PositionId, Range
+from txnqueue.payload import Part
+from txnqueue.payload.rows import MESSAGE_COLUMN
+from txnqueue.planning import Disposition, Plan
+from txnqueue.receiving import Held, may_end, part_of
+from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from txnqueue.transaction import Transaction
+
+Reasons = dict[str | None, dict[str, list[int]]]
+"""Send offsets by reason and send id."""
+LaneWriter = Callable[[Held, Claim, int], Sequence[model.Entry]]
+
+
+class Batch:
+    """Messages in flight: looked at as a DataFrame, settled as a whole or in parts.
+
+    ``len(batch)`` counts the messages. Received inside a transaction, what is neither
+    released nor rejected is accepted by its commit. Received outside, they are held under
+    a lease until they are settled or the lease ends.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        schema: StructType,
+        held: Sequence[Held],
+        transaction: Transaction | None,
+    ) -> None:
+        """Wrap claims of ours; users get batches from ``Queue.receive``."""
+        self._client = client
+        self._schema = schema
+        self._held = list(held)
+        self._transaction = transaction
+        self._rest: dict[tuple[str, int, int], dict[PositionId, tuple[Range, ...]]] = {
+            _name(one): dict(one.claim.items) for one in held
+        }
+        self._settled: dict[tuple[str, int, int], list[Disposition]] = {
+            _name(one): [] for one in held
+        }
+
+    # ------------------------------------------------------------------------- looking
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return sum(ranges.count(part) for one in self._held for part in one.claim.items.values())
+
+    @property
+    def df(self) -> DataFrame:
+        """The messages as a DataFrame on the user's session, pinned to this batch.
+
+        The payload's columns and one struct ``_message``: id, queue, lane, delivery_count,
+        redelivered, enqueued_at, transaction_id, headers, origin (queue, reason,
+        delivery_count of a moved message), send_id, send_offset.
+        """
+        return self._client.store.payload.frame(self._schema, self._parts())
+
+    def to_arrow(self) -> pa.Table:
+        """Read the messages into an Arrow table, in delivery order; columns as in ``df``."""
+        return self._client.store.payload.table(self._schema, self._parts())
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Read the messages as dicts, in delivery order; for a few, not for a million."""
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
+
+    @property
+    def held_until(self) -> datetime.datetime | None:
+        """When the lease ends; None for an empty batch."""
+        deadlines = [one.claim.deadline_ms for one in self._held]
+        if not deadlines:
+            return None
+        return datetime.datetime.fromtimestamp(min(deadlines) / 1000, datetime.timezone.utc)
+
+    def __repr__(self) -> str:
+        """Say what is held until when."""
+        names = sorted({one.info.name for one in self._held}) or ["nothing"]
+        return f"<Batch of {len(self)} from {', '.join(names)}, held until {self.held_until}>"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    # ------------------------------------------------------------------------ settling
+
+    def accept(
+        self,
+        where: str | None = None,
+        *,
+        matching: object = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Consume messages: they are gone for good once this is committed.
+
+        Inside a transaction, accepting a part releases the rest of the batch unless it is
+        settled otherwise; accepting nothing explicitly accepts everything.
+
+        Args:
+            where: A SQL predicate over the columns of ``df``; all messages when left out.
+            matching: Messages of this batch: a DataFrame or Arrow table with ``_message``,
+                dicts from ``messages()``, or message ids.
+            transaction: The transaction to settle in; None settles at once.
+
+        Returns:
+            How many messages were named.
+
+        Raises:
+            AlreadySettled: Some of them are settled.
+            LeaseLost: Others may have them now; nothing was changed.
+        """
+        named = self._named(where, matching, None)
+        return self._settle(model.ACCEPTED, named, None, transaction)
+
+    def release(
+        self,
+        where: str | None = None,
+        *,
+        matching: object = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Give messages back to their original places; the delivery is not counted.
+
+        Args:
+            where: As in ``accept``.
+            matching: As in ``accept``.
+            transaction: As in ``accept``.
+
+        Returns:
+            How many messages were named.
+
+        Raises:
+            AlreadySettled: As in ``accept``.
+            LeaseLost: As in ``accept``.
+        """
+        named = self._named(where, matching, None)
+        return self._settle(model.RELEASED, named, None, transaction)
+
+    def reject(
+        self,
+        where: str | None = None,
+        *,
+        matching: object = None,
+        reason: str | None = None,
+        reason_column: str | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Move messages to the dead-letter queue, with the reason; without one they are dropped.
+
+        Args:
+            where: As in ``accept``.
+            matching: As in ``accept``.
+            reason: Why; it stands in the dead letters' ``_message.origin.reason``.
+            reason_column: A column of ``matching`` that says why, row by row.
+            transaction: As in ``accept``.
+
+        Returns:
+            How many messages were named.
+
+        Raises:
+            AlreadySettled: As in ``accept``.
+            LeaseLost: As in ``accept``.
+        """
+        named = self._named(where, matching, reason_column)
+        return self._settle(model.REJECTED, named, reason, transaction)
+
+    def extend_lease(self, seconds: float) -> None:
+        """Hold the messages longer: for so many seconds from now, by one append.
+
+        Args:
+            seconds: The new lease, from now.
+
+        Raises:
+            LeaseLost: Others may have them now.
+        """
+        from txnqueue.config import LEASE_SECONDS_MAX, check_number
+
+        check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
+        if not self._held:
+            return
+
+        def plan(lost: int) -> Plan:
+            stamp = self._client.stamp()
+            deadline_ms = stamp.now_ms + round(seconds * 1000)
+            for one in self._held:
+                one.claim.deadline_ms = deadline_ms
+            return self._lane_plan(
+                self._held,
+                lambda one, held, sequence: [
+                    planning.lease_extended(
+                        one.info.queue_id, held, sequence, deadline_ms, stamp
+                    )
+                ]
+            )
+
+        self._client.land(plan, "extend lease", queue=self._held[0].info.name)
+
+    # ------------------------------------------------------- what transactions ask of it
+
+    @property
+    def claims(self) -> list[Held]:
+        """The claims behind the batch."""
+        return list(self._held)
+
+    def dispositions(self, one: Held) -> list[Disposition]:
+        """Write out how a claim ends in the commit: what was said, and what follows from it."""
+        name = _name(one)
+        said = list(self._settled[name])
+        rest = tuple(self._rest[name].items())
+        if not said:
+            return [Disposition(model.ACCEPTED)]
+        if rest:
+            accepted = any(d.kind == model.ACCEPTED for d in said)
+            said.append(Disposition(model.RELEASED if accepted else model.ACCEPTED, rest))
+        return said
+
+    @property
+    def touched(self) -> bool:
+        """Say whether anything was settled, or promised to be."""
+        return any(self._settled.values())
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _parts(self) -> list[Part]:
+        return [
+            part_of(one.positions[pid], part, one.info.name, claim.lane, claim.delivery_count)
+            for one in self._held
+            for claim in [one.claim]
+            for pid, part in claim.items.items()
+        ]
+
+    def _named(
+        self, where: str | None, matching: object, reason_column: str | None
+    ) -> Reasons | None:
+        """Find which messages are meant, by reason; None: all that are left."""
+        if where is not None and matching is not None:
+            raise InvalidInput("Give where= or matching=, not both.")
+        if reason_column is not None and matching is None:
+            raise InvalidInput("reason_column= names a column of matching=: give both.")
+        if where is not None:
+            if not isinstance(where, str):
+                raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
+            return _offsets(self.df.where(where), None)
+        return None if matching is None else _offsets(matching, reason_column)
+
+    def _settle(
+        self,
+        kind: str,
+        named: Reasons | None,
+        reason: str | None,
+        transaction: Transaction | NotGiven | None,
+    ) -> int:
+        target = self._target(transaction)
+        chosen = self._chosen(kind, named, reason)
+        messages = sum(
+            ranges.count(part) for found in chosen.values() for d in found for _, part in d.items or ()
+        )
+        if named is not None and messages < sum(
+            len(offsets) for by_send in named.values() for offsets in by_send.values()
+        ):
+            raise AlreadySettled("Some of these messages are settled, or not of this batch.")
+        if not messages:
+            return 0
+        if target is None:
+            self._settle_now(chosen)
+        else:
+            target.adopt(self)
+        for name, found in chosen.items():
+            self._settled[name] += found
+            for disposition in found:
+                self._rest[name] = dict(
+                    _without(self._rest[name].items(), disposition.items or ())
+                )
+        return messages
+
+    def _target(self, transaction: Transaction | NotGiven | None) -> Transaction | None:
+        if self._transaction is None:
+            return resolve(self._client, transaction, "settling a batch")
+        if transaction is not NOT_GIVEN and transaction is not self._transaction:
+            raise TransactionMismatch(
+                f"The batch was received in transaction {self._transaction.id!r}: settle it there."
+            )
+        self._transaction.check_active()
+        return self._transaction
+
+    def _chosen(
+        self, kind: str, named: Reasons | None, reason: str | None
+    ) -> dict[tuple[str, int, int], list[Disposition]]:
+        """Write what is meant as dispositions of each claim, out of what is left of it."""
+        by_reason: Mapping[str | None, Mapping[str, Sequence[int]] | None]
+        by_reason = {reason: None} if named is None else {r or reason: s for r, s in named.items()}
+        chosen: dict[tuple[str, int, int], list[Disposition]] = {}
+        for one in self._held:
+            for why, by_send in by_reason.items():
+                items = self._items(one, by_send)
+                if items:
+                    disposition = Disposition(kind, items, why, counted=False)
+                    chosen.setdefault(_name(one), []).append(disposition)
+        if named is None and not chosen and self._held:
+            raise AlreadySettled("All messages of this batch are settled already.")
+        return chosen
+
+    def _items(self, one: Held, by_send: Mapping[str, Sequence[int]] | None) -> tuple[Item, ...]:
+        items: list[Item] = []
+        for position_id, left in self._rest[_name(one)].items():
+            if by_send is not None:
+                wanted = by_send.get(one.positions[position_id].send_id, ())
+                left = ranges.intersection(left, ranges.of_offsets(wanted))
+            if left:
+                items.append((position_id, left))
+        return tuple(items)
+
+    def _settle_now(self, chosen: Mapping[tuple[str, int, int], list[Disposition]]) -> None:
+        """Settle outside a transaction: the lane entries are the settlement."""
+
+        def plan(lost: int) -> Plan:
+            stamp = self._client.stamp()
+            moved = Plan()
+            for one in self._held:
+                for disposition in chosen.get(_name(one), ()):
+                    moved += rejections(one, disposition, stamp, None)
+            lanes = self._lane_plan(
+                [one for one in self._held if _name(one) in chosen],
+                lambda one, held, sequence: [
+                    planning.settlement(
+                        one.info.queue_id, held, d, stamp, sequence=sequence + i, owner=None
+                    )
+                    for i, d in enumerate(chosen.get(_name(one), ()))
+                ]
+            )
+            return lanes + moved
+
+        self._client.land(plan, "settle", queue=self._held[0].info.name)
+
+    def _lane_plan(self, involved: Sequence[Held], write: LaneWriter) -> Plan:
+        """Plan entries of the lanes that hold our claims, which must be ours still.
+
+        Args:
+            involved: The claims that the entries are about.
+            write: Given what we hold, the claim as it stands in the journal, and the next
+                sequence number of its lane, writes entries with sequence numbers from there.
+        """
+        entries: list[model.Entry] = []
+        firsts: dict[tuple[str, int], int] = {}
+        nexts: dict[tuple[str, int], int] = {}
+        with self._client.lock:
+            for one in involved:
+                fold, held = still_ours(self._client, one)
+                lane = (one.info.queue_id, held.lane)
+                sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)
+                firsts.setdefault(lane, sequence)
+                written = write(one, held, sequence)
+                nexts[lane] += len(written)
+                entries += written
+        conditions = [
+            condition
+            for (queue_id, lane), sequence in firsts.items()
+            for condition in planning.lane_conditions(queue_id, [(lane, sequence)])
+        ]
+        return Plan(tuple(entries), tuple(conditions))
+
+
+def _name(one: Held) -> tuple[str, int, int]:
+    return (one.info.queue_id, *one.claim.name)
+
+
+def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
+    """Find a claim of ours in the journal as it is now.
+
+    Raises:
+        LeaseLost: It was ended: taken over, or settled.
+        TransactionMismatch: A transaction that is not decided yet settles it.
+    """
+    fold = client.fold(one.info)
+    claim = fold.claim(*one.claim.name)
+    if claim is None:
+        raise LeaseLost(
+            f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
+            "may have the messages now, or they are settled. Nothing was changed.",
+            queue=one.info.name,
+            claim=one.claim.name,
+        )
+    if claim.bound is not None:
+        states = client.key_states([claim.bound.key or ""])
+        if not may_end(claim, states) or not states[claim.bound.key or ""].decided(
+            claim.bound.attempt or ""
+        ):
+            raise TransactionMismatch(
+                f"Transaction {claim.bound.key!r} is about to settle these messages: decide it "
+                "first.",
+                transaction_id=claim.bound.key,
+            )
+    return fold, claim
+
+
+def rejections(
+    one: Held, disposition: Disposition, stamp: planning.Stamp, owner: Owner | None
+) -> Plan:
+    """Plan the new positions of rejected messages in the dead-letter queue, if there is one."""
+    target = one.info.dead_letter_id
+    if disposition.kind != model.REJECTED or target is None:
+        return Plan()
+    items = disposition.items if disposition.items is not None else one.items
+    entries = []
+    for position_id, part in items:
+        position = one.positions[position_id]
+        origin = planning.origin_of(
+            one.info.name, position, disposition.reason, one.claim.delivery_count
+        )
+        entries.append(planning.move(position, part, target, stamp, origin, owner=owner))
+    return Plan(tuple(entries), (model.queue_open(target),))
+
+
+def _without(
+    left: Iterable[Item], taken: Iterable[Item]
+) -> Iterable[tuple[PositionId, tuple[Range, ...]]]:
+    gone = dict(taken)
+    for position_id, part in left:
+        rest = ranges.difference(part, gone.get(position_id, ()))
+        if rest:
+            yield position_id, rest
+
+
+def _offsets(matching: object, reason_column: str | None) -> Reasons:
+    """Read which messages a caller means, by reason and send."""
+    columns = ["id"]
+    if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
+        from pyspark.sql import functions as F
+
+        chosen = [F.col(f"{MESSAGE_COLUMN}.{name}").alias(name) for name in columns]
+        if reason_column:
+            chosen.append(F.col(reason_column).cast("string").alias("reason"))
+        rows = matching.select(*chosen).toArrow().to_pylist()
+    elif hasattr(matching, "to_pylist"):  # Arrow
+        rows = [_row(row, reason_column) for row in matching.to_pylist()]
+    elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes)):
+        rows = [_row(row, reason_column) for row in matching]
+    else:
+        raise InvalidInput(
+            f"matching={type(matching).__name__}: give a DataFrame with {MESSAGE_COLUMN}, messages, "
+            "or message ids."
+        )
+    found: Reasons = {}
+    for row in rows:
+        send_id, _, offset = str(row["id"]).rpartition(":")
+        if not send_id or not offset.isdigit():
+            raise InvalidInput(f"{row['id']!r} is no message id: take it from _message.id.")
+        found.setdefault(row.get("reason"), {}).setdefault(send_id, []).append(int(offset))
+    return {
+        reason: {send_id: sorted(set(offsets)) for send_id, offsets in by_send.items()}
+        for reason, by_send in found.items()
+    }
+
+
+def _row(row: object, reason_column: str | None) -> dict[str, Any]:
+    if isinstance(row, str):
+        return {"id": row}
+    if isinstance(row, Mapping) and MESSAGE_COLUMN in row:
+        why = row.get(reason_column) if reason_column else None
+        return {"id": row[MESSAGE_COLUMN]["id"], "reason": why}
+    raise InvalidInput(f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}.")

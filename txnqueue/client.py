@@ -1,0 +1,194 @@
+"""What the parts of one manager share: the store, the runtime, the folds that it keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from txnqueue import catalog, model
+from txnqueue.appending import Landed, Planner, land
+from txnqueue.config import SLICE_WIDTH, QueueInfo
+from txnqueue.errors import LayoutUnsupported, QueueNotFound, StoreNotFound
+from txnqueue.ledger import KeyState, QueueFold
+from txnqueue.planning import Stamp
+from txnqueue.runtime import Runtime
+from txnqueue.store import Store
+
+if TYPE_CHECKING:
+    from txnqueue.queue import Queue
+    from txnqueue.transaction import Transaction
+
+
+class Client:
+    """One manager's view of a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        make_queue: Callable[[Client, QueueInfo, Transaction], Queue],
+    ) -> None:
+        """Share a store; nothing is read yet."""
+        self.store = store
+        self._make_queue = make_queue
+        self.runtime = runtime
+        self.lock = threading.RLock()
+        self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
+        self._queues: dict[str, QueueInfo] = {}
+        self._folds: dict[str, QueueFold] = {}
+        self._epochs: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._slice_width: int | None = None
+        self._local = threading.local()
+
+    # ---------------------------------------------------------------------------- store
+
+    def open(self) -> None:
+        """Check once that the store is there and has a layout that this library knows.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+            LayoutUnsupported: Another version of the library wrote it.
+        """
+        if self._slice_width is not None:
+            return
+        if not self.store.exists():
+            raise StoreNotFound(
+                f"There is no store at {self.store.root!r}: check the path; create_queue makes a "
+                "new store.",
+                root=self.store.root,
+            )
+        layouts = self.layouts()
+        if not layouts:
+            raise StoreNotFound(
+                f"The store at {self.store.root!r} was begun and never finished: create_queue "
+                "finishes it.",
+                root=self.store.root,
+            )
+        newest = max(layouts, key=lambda entry: entry.sequence or 0)
+        if (newest.sequence or 0) > model.LAYOUT:
+            raise LayoutUnsupported(
+                f"The store at {self.store.root!r} has layout {newest.sequence}, this library "
+                f"writes {model.LAYOUT}: use a newer version.",
+                layout=newest.sequence,
+            )
+        self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
+
+    def layouts(self) -> list[model.Entry]:
+        """Read the entries that say which layout the store has."""
+        fence = self.store.journal.read([model.FENCE]).entries
+        return [entry for entry in fence if entry.kind == model.LAYOUT_CHANGED]
+
+    def make_queue(self, info: QueueInfo, transaction: Transaction) -> Queue:
+        """Make a queue whose calls all work in a transaction."""
+        return self._make_queue(self, info, transaction)
+
+    def slice_of(self, begun: int) -> int:
+        """Find the payload slice of work that began at a version."""
+        return begun // (self._slice_width or SLICE_WIDTH)
+
+    def stamp(self) -> Stamp:
+        """Say who writes now."""
+        runtime = self.runtime
+        return Stamp(runtime.actor, runtime.run_id, runtime.now_ms())
+
+    def land(
+        self,
+        plan: Planner,
+        operation: str,
+        *,
+        transaction_id: str | None = None,
+        queue: str | None = None,
+    ) -> Landed | None:
+        """Append what is planned, whatever the store answers."""
+        return land(
+            self.store.journal,
+            self.runtime,
+            plan,
+            operation=operation,
+            transaction_id=transaction_id,
+            queue=queue,
+        )
+
+    # ------------------------------------------------------------------------- catalog
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: the queues by name."""
+        self.open()
+        self._queues = catalog.queues(self.store.journal.read([model.CATALOG]).entries)
+        return dict(self._queues)
+
+    def queue(self, name: str) -> QueueInfo:
+        """Find a queue by name, in the catalog as last read or as it is now.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        info = self._queues.get(name) or self.queues().get(name)
+        if info is None:
+            known = ", ".join(sorted(self._queues)) or "none yet"
+            raise QueueNotFound(
+                f"There is no queue {name!r} in {self.store.root!r}; there are: {known}.",
+                name=name,
+            )
+        return info
+
+    def queue_by_id(self, queue_id: str) -> QueueInfo:
+        """Find a queue by its id."""
+        for infos in (self._queues, self.queues()):
+            for info in infos.values():
+                if info.queue_id == queue_id:
+                    return info
+        raise QueueNotFound(f"There is no queue with id {queue_id!r}.", name=queue_id)
+
+    # --------------------------------------------------------------------------- folds
+
+    def fold(self, info: QueueInfo) -> QueueFold:
+        """Bring the fold of a queue up to the newest version: one query, of what is new."""
+        fold = self._folds.get(info.queue_id)
+        if fold is None:
+            fold = self._folds[info.queue_id] = QueueFold(info.queue_id, info.settings.lanes)
+        reading = self.store.journal.read(fold.shards, after=fold.version)
+        try:
+            fold.advance(reading.entries, reading.version)
+        except BaseException:
+            del self._folds[info.queue_id]  # half applied: the next one starts afresh
+            raise
+        return fold
+
+    def key_states(self, keys: Iterable[str]) -> dict[str, KeyState]:
+        """Read what the journal says of some transaction keys: one query."""
+        wanted = sorted(set(keys))
+        if not wanted:
+            return {}
+        shards = sorted({model.transaction_shard(key) for key in wanted})
+        entries = self.store.journal.read(shards).entries
+        return {key: KeyState.of(key, entries) for key in wanted}
+
+    def epoch(self, fold: QueueFold) -> int:
+        """Open this manager's consumer id on a queue: one above what it left in flight."""
+        if fold.queue_id not in self._epochs:
+            mine = [c.owner.epoch for c in fold.claims() if c.owner.consumer == self.consumer]
+            self._epochs[fold.queue_id] = max(mine, default=0) + 1
+        return self._epochs[fold.queue_id]
+
+    def turn(self, queue_id: str) -> int:
+        """Count the receives on a queue, so that each starts at the next lane."""
+        self._turns[queue_id] = self._turns.get(queue_id, -1) + 1
+        return self._turns[queue_id]
+
+    @property
+    def consumer(self) -> str:
+        """The id under which this manager holds leases."""
+        return self.runtime.consumer
+
+    # -------------------------------------------------------------------------- blocks
+
+    @property
+    def blocks(self) -> list[Transaction]:
+        """The transaction blocks that this thread is inside of, innermost last."""
+        if not hasattr(self._local, "blocks"):
+            self._local.blocks = []
+        blocks: list[Transaction] = self._local.blocks
+        return blocks

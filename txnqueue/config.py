@@ -1,0 +1,139 @@
+"""Settings: what they are called, what they default to, what they may be (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded
+
+NAME_LENGTH_MAX = 100
+LANES_MAX = 256
+LEASE_SECONDS_MAX = 7 * 24 * 3600
+DELIVERIES_MAX_MAX = 1_000
+POSITIONS_PER_SEND_MAX = 10_000
+MESSAGES_PER_RECEIVE_MAX = 100_000_000
+TRANSACTION_ID_LENGTH_MAX = 200
+SLICE_WIDTH = 1_000
+"""How many versions of the journal share a slice of the payload; fixed per store."""
+
+RESERVED_COLUMNS = frozenset(
+    {"slice", "send_id", "send_offset", "headers", "arrangement", "_message"}
+)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+
+
+def check_name(name: object, what: str = "queue") -> str:
+    """Check a name before it goes anywhere near a path or a statement.
+
+    Raises:
+        InvalidName: It is no string, too long, or has characters that are not allowed.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        raise InvalidName(
+            f"{name!r} cannot be the name of a {what}: a name is 1 to {NAME_LENGTH_MAX} letters, "
+            "digits, '.', '_' or '-', and starts with a letter.",
+            name=name,
+        )
+    return name
+
+
+def check_transaction_id(key: object) -> str:
+    """Check a transaction id that a client gives.
+
+    Raises:
+        InvalidInput: It is empty, too long or no string.
+    """
+    if not isinstance(key, str) or not 0 < len(key) <= TRANSACTION_ID_LENGTH_MAX:
+        raise InvalidInput(
+            f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
+            name="transaction_id",
+        )
+    return key
+
+
+def check_number(name: str, value: object, low: float, high: float) -> None:
+    """Check that a number lies in its range.
+
+    Raises:
+        InvalidInput: It is not a number.
+        LimitExceeded: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput(f"{name}={value!r}: give a number from {low} to {high}.", name=name)
+    if not low <= value <= high:
+        raise LimitExceeded(f"{name}={value!r}: it may be {low} to {high}.", name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What a queue is created with.
+
+    Attributes:
+        lanes: The units of order and of parallel consumption.
+        group_by: A column whose equal values stay in order, in one lane.
+        lease_seconds: How long received messages are held before others may have them.
+        deliveries_max: So many failed deliveries of a message alone make it dead.
+        dead_letter: Whether dead messages go to the queue ``<name>.dead``.
+    """
+
+    lanes: int = 1
+    group_by: str | None = None
+    lease_seconds: float = 300.0
+    deliveries_max: int = 10
+    dead_letter: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name in ("lanes", "deliveries_max"):
+            if not isinstance(getattr(self, name), int):
+                raise InvalidInput(f"{name}={getattr(self, name)!r}: give a whole number.")
+        check_number("lanes", self.lanes, 1, LANES_MAX)
+        check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
+        check_number("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long a conflict is tried again: bounded, with full jitter.
+
+    Attributes:
+        attempts_max: At most so many tries in all.
+        seconds_max: No further try once so many seconds have passed.
+        wait_seconds_first: The first wait is drawn from 0 to this.
+        wait_seconds_max: No wait is drawn from a wider range than 0 to this.
+    """
+
+    attempts_max: int = 12
+    seconds_max: float = 120.0
+    wait_seconds_first: float = 0.05
+    wait_seconds_max: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_number("attempts_max", self.attempts_max, 1, 10_000)
+        check_number("seconds_max", self.seconds_max, 0, 86_400)
+        check_number("wait_seconds_first", self.wait_seconds_first, 0, 3_600)
+        check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)
+
+    def wait_seconds(self, tries: int, jitter: float) -> float:
+        """Draw the wait after so many tries; ``jitter`` is uniform in 0 to 1."""
+        widest = min(self.wait_seconds_max, self.wait_seconds_first * 2.0 ** min(tries - 1, 30))
+        return widest * jitter
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """What the catalog says of one queue."""
+
+    name: str
+    queue_id: str
+    payload_id: str
+    schema: Mapping[str, Any]
+    schema_version: int
+    settings: QueueSettings
+    dead_letter_id: str | None = None
+    created_at_ms: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)

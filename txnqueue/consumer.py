@@ -1,0 +1,236 @@
+"""Drain a queue: receive, handle, commit, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txnqueue import model
+from txnqueue.batch import Batch
+from txnqueue.client import Client
+from txnqueue.config import check_number, check_transaction_id
+from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted
+from txnqueue.planning import Plan
+from txnqueue.receiving import Receiver
+from txnqueue.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txnqueue.queue import Queue
+
+Handler = Callable[[Batch, Transaction], object]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """What a drain did.
+
+    Attributes:
+        run_id: The run; repeat it with the same id to go on.
+        batches: How many batches were committed.
+        messages: How many messages they held.
+        errors: How often the handler failed.
+        finished: Whether everything that was to be consumed was.
+        already_finished: Whether an earlier drain under this id had finished.
+        last_error: The handler's last error.
+    """
+
+    run_id: str
+    batches: int = 0
+    messages: int = 0
+    errors: int = 0
+    finished: bool = False
+    already_finished: bool = False
+    last_error: Exception | None = None
+
+
+class Drain:
+    """One drain of one queue; its transactions are called ``<run id>/<n>``."""
+
+    def __init__(
+        self,
+        client: Client,
+        queue: Queue,
+        handler: Handler,
+        batch_size: int,
+        run_id: str | None,
+        errors_max: int,
+    ) -> None:
+        """Describe the drain; nothing is read yet."""
+        check_number("batch_size", batch_size, 1, 100_000_000)
+        check_number("errors_max", errors_max, 1, 1_000_000)
+        self._client = client
+        self._queue = queue
+        self._handler = handler
+        self._batch_size = batch_size
+        self._given = run_id is not None
+        self._run_id = (
+            check_transaction_id(run_id) if run_id is not None else f"d-{client.runtime.new_id()}"
+        )
+        self._errors_max = errors_max
+        self._number = 0
+        self._upto: int | None = None
+        self._batches = self._messages = self._errors = self._failures_in_a_row = 0
+        self._last_error: Exception | None = None
+
+    def run(
+        self,
+        until: str,
+        max_seconds: float | None,
+        max_messages: int | None,
+        on_batch: Callable[[int], None] | None,
+    ) -> DrainResult:
+        """Consume until there is nothing left, or a bound is reached."""
+        if until not in ("start", "empty"):
+            raise InvalidInput(f"until={until!r}: say 'start' or 'empty'.")
+        self._client.open()
+        if self._given and not self._find_place():
+            return DrainResult(self._run_id, finished=True, already_finished=True)
+        if until == "start":
+            self._upto = self._client.store.journal.version()
+        started = self._client.runtime.monotonic()
+
+        def room() -> int:
+            """How many messages the next batch may hold; 0 ends the drain."""
+            if max_seconds is not None:
+                if self._client.runtime.monotonic() - started >= max_seconds:
+                    return 0
+            if max_messages is not None:
+                return min(self._batch_size, max_messages - self._messages)
+            return self._batch_size
+
+        tx, batch = self._receive(room())
+        while len(batch):
+            if self._handle(batch, tx):
+                count = len(batch)
+                self._messages += count
+                try:
+                    tx, batch = self._commit_and_receive(tx, room())
+                except TransactionAborted as error:
+                    self._messages -= count
+                    self._failed(error)
+                    tx, batch = self._receive(room())
+                    continue
+                self._batches += 1
+                self._failures_in_a_row = 0
+                if on_batch is not None:
+                    self._unless_raising(on_batch, count, tx)
+            else:
+                tx, batch = self._receive(room())
+        finished = room() > 0
+        if finished and self._given:
+            Transaction(self._client, f"{self._run_id}/end", look_up=False).commit()
+        return self._result(finished)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _find_place(self) -> bool:
+        """Find the number of the next batch of the run; false if the run has finished."""
+        prefix = f"{self._run_id}/"
+        shard = model.transaction_shard(f"{prefix}0")
+        committed = [
+            entry.stream[len(prefix) :]
+            for entry in self._client.store.journal.read([shard]).entries
+            if entry.kind == model.COMMITTED and entry.stream.startswith(prefix)
+        ]
+        self._number = max((int(n) + 1 for n in committed if n.isdigit()), default=0)
+        return "end" not in committed
+
+    def _transaction(self) -> Transaction:
+        tx = Transaction(self._client, f"{self._run_id}/{self._number}", look_up=False)
+        tx.begin()
+        return tx
+
+    def _receiver(self, tx: Transaction, limit: int) -> Receiver:
+        tx.claiming()
+        return self._queue.receiver(limit, tx, upto=self._upto)
+
+    def _receive(self, limit: int) -> tuple[Transaction, Batch]:
+        """Claim a batch by an append of its own."""
+        tx = self._transaction()
+        if limit <= 0:
+            return tx, Batch(self._client, self._queue.schema, [], tx)
+        receiver = self._receiver(tx, limit)
+        landed = self._client.land(
+            receiver.plan, "claim", transaction_id=tx.id, queue=self._queue.name
+        )
+        return tx, self._queue.batch(receiver, landed.entries if landed else (), tx)
+
+    def _handle(self, batch: Batch, tx: Transaction) -> bool:
+        """Hand a batch to the handler; roll it back if that fails.
+
+        Raises:
+            HandlerFailed: It failed too often in a row.
+        """
+        self._client.blocks.append(tx)
+        try:
+            self._handler(batch, tx)
+        except Exception as error:
+            tx.rollback(reason=f"{type(error).__name__}: {error}"[:500])
+            self._errors += 1
+            self._failed(error)
+            return False
+        except BaseException:
+            tx.rollback(reason="interrupted")
+            raise
+        finally:
+            self._client.blocks.remove(tx)
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        """Count a batch that was not committed.
+
+        Raises:
+            HandlerFailed: Too many in a row.
+        """
+        self._last_error = error
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= self._errors_max:
+            raise HandlerFailed(
+                f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
+                f"{type(error).__name__}: {error}. Nothing of these batches was committed.",
+                result=self._result(False),
+            ) from error
+
+    def _commit_and_receive(self, tx: Transaction, room: int) -> tuple[Transaction, Batch]:
+        """Commit a batch and claim the next one, by one append if that is not lost twice."""
+        self._number += 1
+        following = self._transaction()
+        if room <= 0:
+            tx.commit()
+            return following, Batch(self._client, self._queue.schema, [], following)
+        receiver = self._receiver(following, room)
+        exhausted = False
+
+        def claim_next(lost: int) -> Plan | None:
+            nonlocal exhausted
+            plan = receiver.plan(lost)
+            exhausted = plan is None
+            return plan
+
+        landed = tx.commit_joined(claim_next)
+        tx.committed_by(landed)
+        batch = self._queue.batch(receiver, landed.entries, following)
+        if not len(batch) and not exhausted:
+            return self._receive(room)
+        return following, batch
+
+    def _unless_raising(
+        self, on_batch: Callable[[int], None], count: int, ahead: Transaction
+    ) -> None:
+        """Report a commit; if that raises, what was claimed ahead goes back uncounted."""
+        try:
+            on_batch(count)
+        except BaseException:
+            ahead.rollback(reason="drain ended", counted=False)
+            raise
+
+    def _result(self, finished: bool) -> DrainResult:
+        return DrainResult(
+            self._run_id,
+            self._batches,
+            self._messages,
+            self._errors,
+            finished,
+            last_error=self._last_error,
+        )

@@ -1,0 +1,157 @@
+"""Every error that txnqueue raises.
+
+    TxnQueueError
+    ├── PlatformMissing          pyspark, delta-spark or Java is not there
+    ├── StoreError
+    │   ├── StoreNotFound        no store at this root
+    │   ├── StoreCorrupt         what is stored contradicts itself
+    │   ├── StoreBusy            somebody else holds the store's lock
+    │   └── LayoutUnsupported    the store was written by another layout
+    ├── InvalidInput             a value, name or option that cannot be used
+    │   ├── InvalidName
+    │   ├── SchemaMismatch
+    │   └── LimitExceeded
+    ├── QueueError
+    │   ├── QueueNotFound
+    │   ├── QueueExists
+    │   └── QueueClosed          the queue is being dropped
+    ├── TransactionError
+    │   ├── TransactionAborted   surely not committed
+    │   │   └── TransactionIdReused
+    │   ├── TransactionUnknown   in doubt; ``manager.outcome(id)`` answers
+    │   ├── TransactionFinished  the transaction takes no more work
+    │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
+    │   └── TransactionMismatch  a batch of another transaction
+    ├── LeaseLost                somebody else may have these messages now
+    ├── AlreadySettled           a message is settled once
+    ├── PayloadRemoved           the payload is past its retention
+    ├── HandlerFailed            a drain's handler failed too often in a row
+    └── Busy                     conflicts outlasted the retries; nothing changed
+
+A class's docstring is its default message: it says what happened and what to do next.
+What a program needs is in attributes; the Delta or Spark error is the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+
+class TxnQueueError(Exception):
+    """Something went wrong in txnqueue; see the error that caused this one."""
+
+    def __init__(self, message: str | None = None, **details: object) -> None:
+        """Make the error.
+
+        Args:
+            message: What happened and what to do; the class's docstring when left out.
+            **details: What a program may want to read; each becomes an attribute.
+        """
+        self.details = details
+        for name, value in details.items():
+            setattr(self, name, value)
+        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
+
+
+class PlatformMissing(TxnQueueError):
+    """Spark with Delta is not there: pip install 'txnqueue[spark]', then txnqueue doctor."""
+
+
+class StoreError(TxnQueueError):
+    """The store cannot be used; the message says why."""
+
+
+class StoreNotFound(StoreError):
+    """There is no store at this root: check the path; create_queue makes a new store."""
+
+
+class StoreCorrupt(StoreError):
+    """What is stored contradicts itself: stop writing to the store and keep it as it is."""
+
+
+class StoreBusy(StoreError):
+    """Another process held the store's lock for too long: see which one, then try again."""
+
+
+class LayoutUnsupported(StoreError):
+    """The store was written by another layout of txnqueue: use the version that wrote it."""
+
+
+class InvalidInput(TxnQueueError, ValueError):
+    """A value cannot be used; nothing was changed."""
+
+
+class InvalidName(InvalidInput):
+    """A name is 1 to 100 letters, digits, '.', '_' or '-', and starts with a letter."""
+
+
+class SchemaMismatch(InvalidInput):
+    """The rows do not fit the queue's schema; nothing was staged."""
+
+
+class LimitExceeded(InvalidInput):
+    """A limit was exceeded; docs/limits.md lists them all; nothing was changed."""
+
+
+class QueueError(TxnQueueError):
+    """The queue cannot do that; the message says why."""
+
+
+class QueueNotFound(QueueError):
+    """There is no such queue: manager.list_queues() names them; create_queue makes one."""
+
+
+class QueueExists(QueueError):
+    """There is a queue of that name already: pass exist_ok=True to use it as it is."""
+
+
+class QueueClosed(QueueError):
+    """The queue is being dropped and takes no more work."""
+
+
+class TransactionError(TxnQueueError):
+    """The transaction cannot do that; the message says why."""
+
+
+class TransactionAborted(TransactionError):
+    """The transaction was surely not committed; run it again as a fresh attempt."""
+
+
+class TransactionIdReused(TransactionAborted):
+    """This transaction id was committed with another digest: use a new id for new work."""
+
+
+class TransactionUnknown(TransactionError):
+    """The outcome is in doubt: ask manager.outcome(transaction_id) before trying again."""
+
+
+class TransactionFinished(TransactionError):
+    """The transaction takes no more work: begin a new one."""
+
+
+class TransactionNotGiven(TransactionError):
+    """Inside a transaction block say transaction=tx, or transaction=None to stay outside."""
+
+
+class TransactionMismatch(TransactionError):
+    """The batch belongs to another transaction: settle it in the one that received it."""
+
+
+class LeaseLost(TxnQueueError):
+    """The lease was lost and others may have the messages now; nothing was changed."""
+
+
+class AlreadySettled(TxnQueueError):
+    """The messages are settled already; a message is settled once."""
+
+
+class PayloadRemoved(TxnQueueError):
+    """The messages' payload is past its retention and was removed."""
+
+
+class HandlerFailed(TxnQueueError):
+    """The handler failed too often in a row; its last error is the cause of this one."""
+
+
+class Busy(TxnQueueError):
+    """Others were faster at every try; nothing was changed; try again later."""

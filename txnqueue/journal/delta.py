@@ -1,0 +1,267 @@
+"""The journal in one Delta table: every append is one insert-only MERGE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import StoreCorrupt
+from txnqueue.journal import AppendConflict, Appended, Reading
+from txnqueue.journal.statements import Statements
+from txnqueue.journal.tables import (
+    JOURNAL_COLUMNS,
+    create_journal,
+    identifier,
+    literal,
+    literals,
+)
+from txnqueue.model import Condition, Entry, Unit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_NAMES = [name for name, _ in JOURNAL_COLUMNS]
+_RANGES = "array<struct<first:bigint,last:bigint>>"
+
+
+class DeltaJournal:
+    """The journal as a Delta table, partitioned by shard."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Use the journal of a store; it need not exist yet."""
+        self._statements = statements
+        self._session = statements.session
+        self._table = statements.names.journal
+        self._known: int | None = None
+
+    def exists(self) -> bool:
+        """Say whether the journal is there."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            self._statements.run(
+                lambda: self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()
+            )
+        except AnalysisException:
+            return False
+        return True
+
+    def create(self) -> None:
+        """Create the journal; no error if it is there."""
+
+        def statement() -> None:
+            self._session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
+            self._session.sql(create_journal(self._statements.names)).collect()
+
+        self._statements.committing("journal", statement)
+
+    def version(self) -> int:
+        """Read the newest version."""
+        history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
+        rows = self._statements.run(
+            lambda: self._session.sql(history).select("version").collect()
+        )
+        self._learn(int(rows[0][0]))
+        return int(rows[0][0])
+
+    def known_version(self) -> int:
+        """Return a version that surely exists; asks the store only if none is known yet."""
+        return self.version() if self._known is None else self._known
+
+    def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
+        """Read the entries of some shards, one consistent cut.
+
+        From a version on it reads the change feed, whose cost is that of what came since;
+        from the start it reads the shards' files.
+        """
+        wanted = f"shard IN ({literals(sorted(shards))})"
+        if after >= 0 and upto is None:
+            return self._read_since(wanted, after)
+        version = self.version() if upto is None else upto
+        return self._read_files(wanted, after, version)
+
+    def read_all(self, upto: int | None = None) -> Reading:
+        """Read every entry of every shard up to a version."""
+        return self._read_files("true", -1, self.version() if upto is None else upto)
+
+    def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
+        """Append units, each wholly or not at all, by one MERGE."""
+        from pyspark.errors import PySparkException
+
+        statement = merge(self._table, units)
+        total = sum(len(unit.entries) for unit in units)
+
+        def run() -> tuple[int, str | None]:
+            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            self._session.conf.unset(LAST_COMMIT)
+            inserted = self._session.sql(statement).collect()[0]["num_inserted_rows"]
+            return int(inserted), self._session.conf.get(LAST_COMMIT, None)
+
+        try:
+            inserted, version = self._statements.committing("journal", run)
+        except PySparkException as error:
+            if is_conflict(error):
+                raise AppendConflict(str(error)) from error
+            raise
+        if inserted == 0:
+            return Appended((False,) * len(units), None)
+        if version is None:
+            raise StoreCorrupt("The MERGE inserted rows, and the session knows no Delta commit.")
+        self._learn(int(version))
+        if inserted == total:
+            return Appended((True,) * len(units), int(version))
+        return Appended(self._won(units, int(version)), int(version))
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
+        """Find which units of a group went in: each is there as a whole."""
+        shards = {entry.shard for unit in units for entry in unit.entries[:1]}
+        there = {e.append_id for e in self._read_since(f"shard IN ({literals(shards)})", version - 1).entries}
+        return tuple(unit.append_id in there for unit in units)
+
+    def _learn(self, version: int) -> None:
+        self._known = max(version, self._known or 0)
+
+    def _read_since(self, wanted: str, after: int) -> Reading:
+        known = max(after, self._known or 0)
+        reader = self._session.read.format("delta").option("readChangeFeed", "true")
+        names = self._statements.names
+
+        def statement() -> list[dict[str, Any]]:
+            from_version = reader.option("startingVersion", after + 1)
+            if names.by_path:
+                changes = from_version.load(f"{names.root}/journal")
+            else:
+                changes = from_version.table(names.journal)
+            return _rows(changes.where(wanted), "_commit_version")
+
+        entries = tuple(map(entry_of, self._statements.run(statement)))
+        newest = max((entry.version for entry in entries), default=known)
+        self._learn(max(known, newest))
+        return Reading(entries, max(known, newest))
+
+    def _read_files(self, wanted: str, after: int, version: int) -> Reading:
+        frame = self._session.sql(
+            f"SELECT *, _metadata.row_commit_version AS version FROM {self._table} "
+            f"VERSION AS OF {version} WHERE {wanted}"
+        )
+        rows = self._statements.run(lambda: _rows(frame, "version"))
+        entries = (entry_of(row) for row in rows)
+        self._learn(version)
+        return Reading(tuple(e for e in entries if e.version > after), version)
+
+
+def _rows(frame: DataFrame, version: str) -> list[dict[str, Any]]:
+    columns = [identifier(name) for name in _NAMES if name != "recorded_at"]
+    selected = frame.selectExpr(
+        *columns, "unix_millis(recorded_at) AS recorded_at_ms", f"{version} AS version"
+    )
+    rows: list[dict[str, Any]] = selected.toArrow().to_pylist()
+    return rows
+
+
+def entry_of(row: Mapping[str, Any]) -> Entry:
+    """Make an entry of a row of the journal."""
+    plain = {k: v for k, v in row.items() if k not in ("ranges", "body")}
+    parts = tuple((part["first"], part["last"]) for part in row["ranges"] or ())
+    return Entry(**plain, ranges=parts, body=json.loads(row["body"] or "{}"))
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Say whether Delta reports that another commit was faster.
+
+    Delta's conflict exceptions have no base class of their own in Python, and arrive
+    wrapped when the commit ran inside something else: so the error class is looked at too.
+    """
+    from delta import exceptions
+
+    known = (
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+    return isinstance(error, known) or "DELTA_CONCURRENT_" in str(error)
+
+
+# --------------------------------------------------------------------- the one statement
+
+
+def merge(table: str, units: Sequence[Unit]) -> str:
+    """Write the MERGE that appends some units.
+
+    The guard is one aggregate over the literal shards of all conditions, evaluated on the
+    MERGE's own snapshot; it yields the units that may go in. The shards stand as literals
+    in the match condition too, so that Delta knows what was read, and nothing more.
+    """
+    shards = literals(sorted({shard for unit in units for shard in unit.reads}))
+    verdicts = ", ".join(_verdict(number, unit) for number, unit in enumerate(units))
+    rows = ", ".join(
+        _values(number, replace(entry, ordinal=number))
+        for number, unit in enumerate(units)
+        for entry in unit.entries
+    )
+    source = ", ".join(identifier(name) for name in ["unit", *_NAMES])
+    columns = ", ".join(map(_typed, JOURNAL_COLUMNS))
+    return (
+        f"MERGE INTO {table} t USING (SELECT {columns} FROM VALUES {rows} AS v({source}) "
+        f"WHERE array_contains((SELECT array({verdicts}) FROM {table} g "
+        f"WHERE g.shard IN ({shards})), v.unit)) s "
+        f"ON t.shard IN ({shards}) AND t.shard = s.shard AND t.append_id = s.append_id "
+        f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def _verdict(number: int, unit: Unit) -> str:
+    """The unit's number if all its conditions hold, else a number that no unit has."""
+    broken = " OR ".join(
+        f"count_if({_matches(c)}) {'=' if c.present else '>'} 0" for c in unit.conditions
+    )
+    return f"if({broken or 'false'}, -1, {number})"
+
+
+def _matches(condition: Condition) -> str:
+    terms = [
+        f"g.shard = {literal(condition.shard)}",
+        f"g.stream = {literal(condition.stream)}",
+    ]
+    if condition.kinds is not None:
+        terms.append(f"g.kind IN ({literals(condition.kinds)})")
+    if condition.attempts is not None:
+        terms.append(f"g.attempt IN ({literals(condition.attempts)})")
+    if condition.attempts_except is not None:
+        terms.append(f"coalesce(g.attempt NOT IN ({literals(condition.attempts_except)}), true)")
+    if condition.sequence_from is not None:
+        terms.append(f"g.sequence >= {literal(condition.sequence_from)}")
+    if condition.begun_above is not None:
+        terms.append(f"g.begun > {literal(condition.begun_above)}")
+    return " AND ".join(terms)
+
+
+def _values(number: int, entry: Entry) -> str:
+    """One row of VALUES; ranges and body as JSON, the instant as milliseconds."""
+    texts = {
+        "ranges": json.dumps([{"first": first, "last": last} for first, last in entry.ranges]),
+        "body": json.dumps(dict(entry.body), separators=(",", ":")),
+        "recorded_at": entry.recorded_at_ms,
+    }
+    cells = (literal(texts[n] if n in texts else getattr(entry, n)) for n in _NAMES)
+    return f"({number}, {', '.join(cells)})"
+
+
+def _typed(column: tuple[str, str]) -> str:
+    name, kind = column
+    quoted = identifier(name)
+    if name == "ranges":
+        return f"from_json(v.{quoted}, '{_RANGES}') AS {quoted}"
+    if name == "recorded_at":
+        return f"timestamp_millis(v.{quoted}) AS {quoted}"
+    return f"CAST(v.{quoted} AS {kind}) AS {quoted}"

@@ -1,0 +1,135 @@
+"""One inter-process lock per Delta table on local disks.
+
+Delta's commit on ``file:`` is a check and a rename, and not atomic between processes. The
+lock file names the Python and the JVM process that hold it: when a Python process was
+killed, its JVM may still be committing, and the next one waits until that JVM has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from txnqueue.errors import PlatformMissing, StoreBusy
+
+WAIT_SECONDS = 600.0
+POLL_SECONDS = 0.05
+
+
+class TableLock:
+    """The lock of one Delta table, held around each of its Delta commits."""
+
+    def __init__(self, path: Path, jvm_pid: Callable[[], int | None]) -> None:
+        """Name the lock file.
+
+        Args:
+            path: Where the lock file lies.
+            jvm_pid: Finds the process id of this driver's JVM; None where that is refused.
+        """
+        try:
+            import filelock
+            import psutil
+        except ImportError as error:
+            raise PlatformMissing(
+                "A store on a local disk needs the packages filelock and psutil: "
+                "pip install 'txnqueue[spark]'."
+            ) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._psutil = psutil
+        self._timeout = filelock.Timeout
+        self._path = path
+        self._lock = filelock.FileLock(str(path), timeout=WAIT_SECONDS)
+        self._owner = path.with_suffix(".owner")
+        self._jvm_pid = jvm_pid
+        self._me: dict[str, Any] | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock.
+
+        Raises:
+            StoreBusy: Another process held it for too long, or died and left a JVM behind
+                that may still be committing.
+        """
+        me = self._myself()
+        try:
+            self._lock.acquire()
+        except self._timeout as error:
+            raise StoreBusy(
+                f"Another process has held {self._path} for {WAIT_SECONDS:.0f} seconds: "
+                f"{self._read_owner()}.",
+                owner=self._read_owner(),
+            ) from error
+        try:
+            self._wait_for_jvm_of(self._read_owner())
+            self._owner.write_text(json.dumps(me))
+            yield
+            self._owner.unlink(missing_ok=True)
+        finally:
+            self._lock.release()
+
+    def _myself(self) -> dict[str, Any]:
+        if self._me is None:
+            self._me = {"python": self._process(os.getpid()), "jvm": self._process(self._jvm_pid())}
+        return self._me
+
+    def _process(self, pid: int | None) -> list[float] | None:
+        if pid is None:
+            return None
+        try:
+            return [pid, self._psutil.Process(pid).create_time()]
+        except self._psutil.NoSuchProcess:
+            return None
+
+    def _read_owner(self) -> dict[str, Any] | None:
+        try:
+            owner: dict[str, Any] = json.loads(self._owner.read_text())
+        except (FileNotFoundError, ValueError):  # released, or killed while writing it
+            return None
+        return owner
+
+    def _wait_for_jvm_of(self, owner: dict[str, Any] | None) -> None:
+        """Wait until the JVM of a holder that left without releasing has ended."""
+        if owner is None or owner["jvm"] == self._myself()["jvm"]:
+            return
+        if owner["jvm"] is None:
+            raise StoreBusy(
+                f"The process {owner['python']} left {self._owner} behind and its JVM is not known "
+                "here: make sure that it has ended, then delete that file.",
+                owner=owner,
+            )
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self._alive(owner["jvm"]):
+            if time.monotonic() > deadline:
+                raise StoreBusy(
+                    f"JVM {owner['jvm'][0]} still runs, though its Python process has ended: "
+                    "end it, then try again.",
+                    owner=owner,
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _alive(self, process: list[float]) -> bool:
+        try:
+            found = self._psutil.Process(int(process[0]))
+            return (
+                abs(found.create_time() - process[1]) < 1
+                and found.status() != self._psutil.STATUS_ZOMBIE
+            )
+        except self._psutil.NoSuchProcess:
+            return False
+
+
+class NoLock:
+    """What stores use whose commits are atomic by themselves."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold nothing."""
+        return nullcontext()
+
+
+Lock = TableLock | NoLock

@@ -1,0 +1,134 @@
+"""Run the library's own statements: on a tuned session, one at a time, to their end.
+
+A statement runs on a thread of its own. When its caller is interrupted (Ctrl-C, a
+cancelled cell) the statement goes on, keeps the lock, and the next one waits for it: so
+nothing of this client ever lands behind the back of what it does next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlparse
+
+from txnqueue.errors import InvalidInput
+from txnqueue.journal.lock import Lock, NoLock, TableLock
+from txnqueue.journal.tables import TableNames
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = TypeVar("Result")
+
+SETTINGS = {
+    "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.stalenessLimit": "0",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.variable.substitute": "false",
+}
+"""The library's own session; the user's keeps its settings."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
+
+
+def tuned_session(spark: SparkSession) -> SparkSession:
+    """Make the session that runs the library's own statements and nothing else."""
+    remote = not hasattr(spark, "newSession") or "connect" in type(spark).__module__
+    session = spark.cloneSession() if remote else spark.newSession()
+    for key, value in SETTINGS.items():
+        session.conf.set(key, value)
+    return session
+
+
+def canonical_root(root: str) -> str:
+    """Write a root in the one way in which the store knows it.
+
+    A path without a scheme lies on the local disk, unless Spark's default file system
+    says otherwise; symbolic links are followed, so that two spellings are one store.
+    """
+    if "/" not in root:
+        return root
+    if root.startswith("file:"):
+        root = unquote(urlparse(root).path)
+    if _SCHEME.match(root):
+        return root.rstrip("/")
+    return str(Path(root).expanduser().resolve())
+
+
+class Statements:
+    """The tuned session, the thread that uses it, and the locks of the tables."""
+
+    def __init__(self, spark: SparkSession, names: TableNames) -> None:
+        """Open the session.
+
+        Args:
+            spark: The user's session; it is not changed.
+            names: How the store's tables are called.
+        """
+        self.user = spark
+        self.names = names
+        self.session = tuned_session(spark)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="txnqueue")
+        self._locks: dict[str, Lock] = {}
+
+    def run(self, statement: Callable[[], Result]) -> Result:
+        """Run a statement to its end, even if the caller is interrupted meanwhile."""
+        return self._thread.submit(statement).result()
+
+    def committing(self, table: str, statement: Callable[[], Result]) -> Result:
+        """Run a statement that makes a Delta commit, under the table's lock."""
+
+        def locked() -> Result:
+            with self._lock(table).held():
+                return statement()
+
+        return self.run(locked)
+
+    def _lock(self, table: str) -> Lock:
+        if table not in self._locks:
+            self._locks[table] = self._new_lock(table)
+        return self._locks[table]
+
+    def _new_lock(self, table: str) -> Lock:
+        folder = self._local_folder()
+        if folder is None:
+            return NoLock()
+        return TableLock(folder / ".locks" / f"{table}.lock", self._jvm_pid)
+
+    def _local_folder(self) -> Path | None:
+        """Find the folder of a store on the local disk; None if it lies elsewhere."""
+        root = self.names.root
+        if not self.names.by_path:
+            rows = self.session.sql(f"DESCRIBE SCHEMA {root}").collect()
+            location = next((r[1] for r in rows if str(r[0]).lower() == "location"), "")
+            if not str(location).startswith("file:"):
+                return None
+            return Path(unquote(urlparse(location).path)) / f".txnqueue-{root}"
+        if _SCHEME.match(root):
+            return None
+        default = self.session.sql("SET fs.defaultFS").collect()[0][1]
+        if not str(default).startswith(("file:", "<undefined>")):
+            raise InvalidInput(
+                f"The root {root!r} has no scheme and the default file system is {default}: "
+                "write the root with its scheme."
+            )
+        return Path(root)
+
+    def _jvm_pid(self) -> int | None:
+        query = "SELECT reflect('java.lang.ProcessHandle', 'current')"
+        try:
+            return int(self.session.sql(query).collect()[0][0])
+        except Exception:  # refused by the platform; the lock then says what to do
+            return None

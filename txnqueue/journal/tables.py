@@ -1,0 +1,138 @@
+"""How the Delta tables of a store look: columns, properties, names, and SQL literals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+JOURNAL_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("shard", "string"),
+    ("stream", "string"),
+    ("sequence", "bigint"),
+    ("kind", "string"),
+    ("append_id", "string"),
+    ("ordinal", "int"),
+    ("index", "int"),
+    ("transaction_key", "string"),
+    ("attempt", "string"),
+    ("begun", "bigint"),
+    ("queue_id", "string"),
+    ("lane", "int"),
+    ("claim_lane", "int"),
+    ("claim_sequence", "bigint"),
+    ("ranges", "array<struct<first:bigint,last:bigint>>"),
+    ("count", "bigint"),
+    ("reason", "string"),
+    ("actor", "string"),
+    ("run_id", "string"),
+    ("recorded_at", "timestamp"),
+    ("body", "string"),
+)
+
+_COMMON = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+    "delta.autoOptimize.autoCompact": "false",
+    "delta.autoOptimize.optimizeWrite": "false",
+    "delta.isolationLevel": "Serializable",
+}
+JOURNAL_PROPERTIES = {
+    **_COMMON,
+    "delta.enableInCommitTimestamps": "true",
+    "delta.enableRowTracking": "true",
+    "delta.enableChangeDataFeed": "true",
+    "delta.dataSkippingStatsColumns": "stream,kind,append_id",
+    "delta.constraints.entry_is_named": "append_id IS NOT NULL AND kind IS NOT NULL",
+    "delta.constraints.counts_are_not_negative": "count IS NULL OR count >= 0",
+}
+PAYLOAD_PROPERTIES = {
+    **_COMMON,
+    "delta.dataSkippingStatsColumns": "send_id,send_offset",
+}
+PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read the view"
+JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
+ARRANGEMENT_TYPE = "struct<lane:int,priority:int,available_step:bigint,expires_step:bigint>"
+
+
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """What the tables of a store are called in SQL: by path, or in a catalog schema."""
+
+    root: str
+    by_path: bool
+
+    @classmethod
+    def of(cls, root: str) -> TableNames:
+        """Read a root: with a "/" it is a path, otherwise a catalog schema."""
+        return cls(root.rstrip("/") if "/" in root else root, "/" in root)
+
+    @property
+    def journal(self) -> str:
+        """The journal's table, quoted for SQL."""
+        return self._table("journal", "txnqueue_journal")
+
+    def payload(self, payload_id: str) -> str:
+        """An owner's payload table, quoted for SQL."""
+        safe = payload_id.replace(".", "_").replace("-", "_")
+        return self._table(f"payload/{payload_id}", f"txnqueue_payload_{safe}")
+
+    def _table(self, folder: str, name: str) -> str:
+        if self.by_path:
+            return f"delta.{identifier(f'{self.root}/{folder}')}"
+        return ".".join(identifier(part) for part in [*self.root.split("."), name])
+
+
+def identifier(name: str) -> str:
+    """Quote a name for SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(value: str | int | None) -> str:
+    """Write a value as a SQL literal, safe from its own content and from substitution."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return f"{value}L" if not isinstance(value, bool) else str(value).lower()
+    escaped = (
+        value.replace("\\", "\\\\")
+        .replace("'", "\\'")
+        .replace("$", "\\u0024")
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+        .replace("\0", "\\0")
+    )
+    return f"'{escaped}'"
+
+
+def literals(values: Iterable[str]) -> str:
+    """Write a list of strings for ``IN``."""
+    return ", ".join(literal(value) for value in values)
+
+
+def properties(values: dict[str, str]) -> str:
+    """Write table properties for CREATE TABLE."""
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in values.items())
+
+
+def create_journal(names: TableNames) -> str:
+    """Write the statement that creates the journal."""
+    columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in JOURNAL_COLUMNS)
+    constrained = {k: v for k, v in JOURNAL_PROPERTIES.items()}
+    return (
+        f"CREATE TABLE IF NOT EXISTS {names.journal} ({columns}) USING delta "
+        f"PARTITIONED BY (shard) COMMENT {literal(JOURNAL_COMMENT)} "
+        f"TBLPROPERTIES ({properties(constrained)})"
+    )
+
+
+def create_payload(names: TableNames, payload_id: str, columns: str) -> str:
+    """Write the statement that creates an owner's payload table."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {names.payload(payload_id)} (send_id string NOT NULL, "
+        f"send_offset bigint NOT NULL, slice bigint NOT NULL, {columns}, "
+        f"headers map<string,string>, arrangement {ARRANGEMENT_TYPE}) USING delta "
+        f"PARTITIONED BY (slice) COMMENT {literal(PAYLOAD_COMMENT)} "
+        f"TBLPROPERTIES ({properties(PAYLOAD_PROPERTIES)})"
+    )

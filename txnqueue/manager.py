@@ -1,0 +1,519 @@
+"""The queue manager: opens a store and hands out queues and transactions."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from txnqueue import catalog, model, planning, views
+from txnqueue.client import Client
+from txnqueue.config import SLICE_WIDTH, QueueInfo, QueueSettings, RetryPolicy, check_name
+from txnqueue.errors import (
+    Busy,
+    InvalidInput,
+    PlatformMissing,
+    QueueExists,
+    SchemaMismatch,
+    TransactionAborted,
+    TransactionIdReused,
+    TransactionUnknown,
+)
+from txnqueue.history import History
+from txnqueue.model import Entry
+from txnqueue.planning import Plan
+from txnqueue.queue import Queue
+from txnqueue.recovery import Recovery, recover
+from txnqueue.runtime import Runtime
+from txnqueue.store import DeltaStore, Store
+from txnqueue.transaction import Receipt, Status, Transaction, decide_prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a transaction.
+
+    Attributes:
+        transaction_id: The transaction's id.
+        status: committed, rolled_back, prepared, or unknown: nothing is decided. A
+            transaction that left no entry is unknown, and its messages return when its
+            leases end.
+        receipt: The commit.
+        reason: Why it was rolled back.
+        attempts: How many attempts the journal knows.
+    """
+
+    transaction_id: str
+    status: Status
+    receipt: Receipt | None = None
+    reason: str | None = None
+    attempts: int = 0
+
+
+class QueueManager:
+    """A store of queues: any number of managers, threads and drivers work on one.
+
+    Example::
+
+        manager = QueueManager(spark, "/lake/messaging")
+        orders = manager.create_queue("orders", "order_id long, amount double", exist_ok=True)
+        orders.send([{"order_id": 1, "amount": 9.5}])
+        with manager.transaction() as tx:
+            batch = orders.receive(1000, transaction=tx)
+            batch.reject(where="amount < 0", reason="negative", transaction=tx)
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        root: str | None = None,
+        *,
+        actor: str | None = None,
+        run_id: str | None = None,
+        consumer: str | None = None,
+        retry: RetryPolicy | None = None,
+        store: Store | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Name a store; it is opened by the first call, and made by ``create_queue``.
+
+        Args:
+            spark: The session that DataFrames live on; the library tunes one of its own.
+            root: Where the store is: with a "/" a path, otherwise a catalog schema.
+            actor: Who is written into every entry; the current user when left out.
+            run_id: The run of a job that the work belongs to.
+            consumer: Names who holds leases. The same id again takes over at once what an
+                earlier process of that id left behind; that one is fenced.
+            retry: How appends that meet a conflict are tried again.
+            store: A store to use instead of the one at ``root``.
+            runtime: The clock and the source of ids, for tests.
+
+        Raises:
+            PlatformMissing: There is neither a session nor a store.
+        """
+        if store is None:
+            if spark is None or root is None:
+                raise PlatformMissing(
+                    "QueueManager(spark, root): give a SparkSession and a path or schema."
+                )
+            store = DeltaStore(spark, root)
+        chosen = runtime or Runtime()
+        chosen.actor = actor or chosen.actor
+        chosen.run_id = run_id or chosen.run_id
+        chosen.consumer = consumer or chosen.consumer
+        chosen.retry = retry or chosen.retry
+        self._client = Client(store, chosen, Queue)
+
+    @property
+    def root(self) -> str:
+        """Where the store is."""
+        return self._client.store.root
+
+    @property
+    def history(self) -> History:
+        """Ask what was: as-of, trace."""
+        return History(self._client)
+
+    def __repr__(self) -> str:
+        """Show where the store is."""
+        return f"<QueueManager of {self.root}>"
+
+    # -------------------------------------------------------------------------- queues
+
+    def create_queue(
+        self,
+        name: str,
+        schema: str | StructType | None = None,
+        *,
+        like: Any = None,
+        exist_ok: bool = False,
+        lanes: int = 1,
+        group_by: str | None = None,
+        lease_seconds: float = 300.0,
+        deliveries_max: int = 10,
+        dead_letter: bool = True,
+    ) -> Queue:
+        """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
+
+        Args:
+            name: Letters, digits, '.', '_' or '-'.
+            schema: The payload's columns, as DDL or ``StructType``.
+            like: A DataFrame, pandas or Arrow table to take the schema from instead.
+            exist_ok: Use a queue of that name as it is, if its schema is the same.
+            lanes: The units of order and of parallel consumption; 1 is one strict FIFO.
+            group_by: A column whose equal values stay in order, in one lane.
+            lease_seconds: How long received messages are held.
+            deliveries_max: So many failed deliveries of a message alone make it dead.
+            dead_letter: Whether there is a dead-letter queue.
+
+        Returns:
+            The queue.
+
+        Raises:
+            QueueExists: There is one already.
+            InvalidName: The name cannot be used.
+            SchemaMismatch: The schema cannot be used, or is another one than the queue's.
+        """
+        from txnqueue.payload.rows import check_schema
+
+        check_name(name)
+        settings = QueueSettings(lanes, group_by, lease_seconds, deliveries_max, dead_letter)
+        columns = check_schema(self._schema(schema, like), group_by)
+        self._create_store()
+        existing = self._client.queues().get(name)
+        if existing is None:
+            existing = self._create(name, columns, settings, exist_ok)
+        elif not exist_ok:
+            raise QueueExists(
+                f"There is a queue {name!r} already: pass exist_ok=True to use it.", name=name
+            )
+        queue = Queue(self._client, existing)
+        if [(c.name, c.dataType) for c in queue.schema] != [(c.name, c.dataType) for c in columns]:
+            raise SchemaMismatch(
+                f"Queue {name!r} has the schema {queue.schema.simpleString()}, not "
+                f"{columns.simpleString()}."
+            )
+        return queue
+
+    def queue(self, name: str) -> Queue:
+        """Open a queue.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            StoreNotFound: There is no store at this root.
+        """
+        self._client.open()
+        return Queue(self._client, self._client.queue(check_name(name)))
+
+    def list_queues(self) -> list[str]:
+        """List the queues' names, dead-letter queues included.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+        """
+        return sorted(self._client.queues())
+
+    # -------------------------------------------------------------------- transactions
+
+    def transaction(
+        self,
+        transaction_id: str | None = None,
+        *,
+        lease_seconds: float | None = None,
+        digest: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Transaction:
+        """Begin a transaction: a block that commits on exit and rolls back on an exception.
+
+        Args:
+            transaction_id: Names the work, so that it happens once however often it is
+                run: under an id that was committed, ``tx.already_committed`` says so, and
+                receive and send do nothing.
+            lease_seconds: For how long received messages are held before others may abort
+                this transaction; each queue's setting when left out.
+            digest: Tells a repetition from another work under the same id.
+            metadata: Stored with the decision, for auditors.
+        """
+        return Transaction(
+            self._client,
+            transaction_id,
+            lease_seconds=lease_seconds,
+            digest=digest,
+            metadata=metadata,
+        )
+
+    def attempts(
+        self,
+        retry: RetryPolicy | None = None,
+        *,
+        transaction_id: str | None = None,
+        digest: str | None = None,
+    ) -> Iterator[Transaction]:
+        """Offer fresh attempts of one transaction until one is committed.
+
+        ``TransactionAborted`` and ``Busy`` raised inside an attempt's block are tried again,
+        bounded, with full jitter; ``TransactionUnknown`` is settled first; a handler's own
+        error goes on. Under an id that was committed before, no attempt is offered.
+
+        Example::
+
+            for attempt in manager.attempts():
+                with attempt as tx:
+                    ...
+        """
+        runtime = self._client.runtime
+        policy = retry or runtime.retry
+        key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
+        started = runtime.monotonic()
+        for tries in range(1, policy.attempts_max + 1):
+            tx = _Attempt(
+                self._client, key, digest=digest, look_up=transaction_id is not None or tries > 1
+            )
+            tx.begin()
+            if tx.already_committed:
+                return
+            elapsed = runtime.monotonic() - started
+            tx.last = tries == policy.attempts_max or elapsed >= policy.seconds_max
+            yield tx
+            if tx.status is Status.COMMITTED or tx.failure is None:
+                return
+            if isinstance(tx.failure, TransactionUnknown):
+                if self.outcome(key).status is Status.COMMITTED:
+                    return
+            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+
+    def run_transaction(
+        self,
+        handler: Callable[[Transaction], Result],
+        *,
+        retry: RetryPolicy | None = None,
+        transaction_id: str | None = None,
+        digest: str | None = None,
+    ) -> Receipt:
+        """Run a handler in a transaction, again after conflicts; it may run more than once.
+
+        Args:
+            handler: ``handler(tx)``; ``tx.queue(name)`` gives queues to work on.
+            retry: How often and how long.
+            transaction_id: As in ``transaction``; committed before, the handler is not run.
+            digest: As in ``transaction``.
+
+        Returns:
+            The receipt: under an id that was committed before, the first one.
+
+        Raises:
+            TransactionAborted: Conflicts outlasted the retries.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+        """
+        key = transaction_id
+        for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
+            key = attempt.id
+            with attempt as tx:
+                handler(tx)
+            if attempt.receipt is not None:
+                return attempt.receipt
+        receipt = self.outcome(key or "").receipt
+        if receipt is None:
+            raise TransactionUnknown(
+                f"The outcome of {key!r} is in doubt: ask manager.outcome({key!r}).",
+                transaction_id=key,
+            )
+        return receipt
+
+    def outcome(self, transaction_id: str) -> Outcome:
+        """Say what became of a transaction, from the journal.
+
+        Args:
+            transaction_id: Its id, or what a ``TransactionUnknown`` carries.
+        """
+        self._client.open()
+        if transaction_id.startswith("append:"):
+            return self._append_outcome(transaction_id)
+        state = self._client.key_states([transaction_id])[transaction_id]
+        attempts = len({*state.decisions, *state.prepared})
+        if state.committed is not None:
+            receipt = Receipt.of(state.committed)
+            return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts)
+        if state.in_doubt is not None:
+            return Outcome(transaction_id, Status.PREPARED, None, None, attempts)
+        if state.decisions:
+            last = list(state.decisions.values())[-1]
+            return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts)
+        return Outcome(transaction_id, Status.UNKNOWN)
+
+    def commit(self, transaction_id: str) -> Receipt:
+        """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
+
+        Raises:
+            TransactionMismatch: Nothing is prepared under this id.
+            TransactionFinished: It was rolled back.
+        """
+        self._client.open()
+        receipt = decide_prepared(self._client, transaction_id, commit=True)
+        assert receipt is not None
+        return receipt
+
+    def rollback(self, transaction_id: str, reason: str | None = None) -> None:
+        """Roll back a prepared transaction, whoever prepared it; repeating is a no-op.
+
+        Raises:
+            TransactionMismatch: Nothing is prepared under this id.
+            TransactionFinished: It was committed.
+        """
+        self._client.open()
+        decide_prepared(self._client, transaction_id, commit=False, reason=reason)
+
+    def recover(self) -> Recovery:
+        """Finish what dead clients left: abort transactions whose leases are over.
+
+        Returns:
+            What was aborted and released, and what is prepared and waits for a decision.
+        """
+        self._client.open()
+        return recover(self._client)
+
+    def create_views(
+        self, prefix: str = "", as_of: int | datetime.datetime | None = None
+    ) -> list[str]:
+        """Create views for SQL: queues, transactions, dispatches, and one per queue.
+
+        Args:
+            prefix: Put before each name.
+            as_of: A commit_seq, to show the state after that commit; now when left out.
+
+        Returns:
+            The views' names. With a path they are temporary, in a catalog schema permanent.
+        """
+        self._client.open()
+        return views.create_views(self._client, self.history, prefix, as_of)
+
+    # ------------------------------------------------------------------------- helpers
+
+    def _schema(self, schema: str | StructType | None, like: Any) -> StructType:
+        from pyspark.sql.types import StructType
+
+        if (schema is None) == (like is None):
+            raise InvalidInput("Give the queue's schema, or like= to take it from: one of them.")
+        if like is not None:
+            return _schema_of(like)
+        if isinstance(schema, StructType):
+            return schema
+        spark = self._client.store.spark
+        if spark is None:
+            from txnqueue.testing import plain_schema
+
+            return plain_schema(str(schema))
+        try:
+            return spark.createDataFrame([], str(schema)).schema
+        except Exception as error:
+            raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
+
+    def _create_store(self) -> None:
+        """Make the store if it is not there, and write down its layout."""
+        client = self._client
+        if client.store.exists() and client.layouts():
+            client.open()
+            return
+        client.store.create()
+
+        def plan(lost: int) -> Plan | None:
+            if client.layouts():
+                return None
+            body = {
+                "v": 1,
+                "layout": model.LAYOUT,
+                "slice_width": SLICE_WIDTH,
+                "store_id": client.runtime.new_id(),
+                "root": client.store.root,
+            }
+            columns = client.stamp().columns()
+            entry = Entry(
+                model.FENCE,
+                "layout",
+                model.LAYOUT_CHANGED,
+                sequence=model.LAYOUT,
+                body=body,
+                **columns,
+            )
+            return Plan(
+                (entry,), (model.next_sequence(model.FENCE, "layout", model.LAYOUT),)
+            )
+
+        client.land(plan, "create store")
+        client.open()
+
+    def _create(
+        self, name: str, schema: StructType, settings: QueueSettings, exist_ok: bool
+    ) -> QueueInfo:
+        """Create a queue and its dead-letter queue: payload tables first, then one append."""
+        client = self._client
+        new_id = client.runtime.new_id
+        target: QueueInfo | None = None
+        if settings.dead_letter:
+            dead_name = check_name(name + catalog.DEAD_SUFFIX)
+            found = client.queues().get(dead_name)
+            queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
+            plain = QueueSettings(1, None, settings.lease_seconds, settings.deliveries_max, False)
+            data = schema.jsonValue()
+            target = found or QueueInfo(dead_name, queue_id, queue_id, data, 1, plain)
+        queue_id = f"{name}-{new_id()[:8]}"
+        dead_id = target.queue_id if target else None
+        info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
+        wanted = [info, *([target] if target and target.name not in client.queues() else [])]
+        for one in wanted:
+            client.store.payload.create(one.payload_id, schema)
+
+        def plan(lost: int) -> Plan | None:
+            known = catalog.queues(client.store.journal.read([model.CATALOG]).entries)
+            taken = [one.name for one in wanted if one.name in known]
+            if name in known and exist_ok:
+                return None
+            if taken:
+                raise QueueExists(f"There is a queue {taken[0]!r} already.", name=taken[0])
+            plans = (catalog.create(one, 1, client.stamp()) for one in wanted)
+            return sum(plans, Plan())
+
+        client.land(plan, "create queue", queue=name)
+        return client.queues()[name]
+
+    def _append_outcome(self, known_as: str) -> Outcome:
+        append_id, _, shard = known_as.removeprefix("append:").partition("@")
+        entries = self._client.store.journal.read([shard]).entries
+        mine = [entry for entry in entries if entry.append_id == append_id]
+        if not mine:
+            return Outcome(known_as, Status.UNKNOWN)
+        return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)
+
+
+class _Attempt(Transaction):
+    """An attempt whose block keeps a conflict to itself, so that the next one can run."""
+
+    last = False
+    failure: Exception | None = None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:  # type: ignore[override]
+        """End the attempt; swallow what is worth another one."""
+        try:
+            super().__exit__(kind, error, trace)
+        except (TransactionAborted, Busy, TransactionUnknown) as failure:
+            error = failure
+            if self._hopeless(failure):
+                raise
+            self.failure = failure
+            return True
+        if error is None or self._hopeless(error):
+            return False
+        self.failure = error
+        return True
+
+    def _hopeless(self, error: BaseException) -> bool:
+        """Say whether another attempt is of no use, or not allowed."""
+        retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
+        return self.last or not retryable or isinstance(error, TransactionIdReused)
+
+
+def _schema_of(like: Any) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    import pyarrow as pa
+
+    from txnqueue.payload.rows import MESSAGE_COLUMN
+
+    if isinstance(getattr(like, "schema", None), StructType):
+        schema = like.schema
+    elif isinstance(like, pa.Table):
+        schema = from_arrow_schema(like.schema, prefer_timestamp_ntz=False)
+    elif type(like).__module__.partition(".")[0] == "pandas":
+        table = pa.Table.from_pandas(like, preserve_index=False)
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
+    else:
+        raise InvalidInput(f"like={type(like).__name__}: give a DataFrame, pandas or Arrow table.")
+    return StructType([column for column in schema.fields if column.name != MESSAGE_COLUMN])

@@ -1,0 +1,297 @@
+"""The journal's entries: what they are called, where they lie, what they say.
+
+Everything alive in a store is an immutable entry of one journal. An entry lies in a
+*shard* (the unit of conflict and of reading) and belongs to a *stream* inside it (the
+unit of sequence numbers). This module is pure: names, shapes and conditions, no effects.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+LAYOUT = 1
+TRANSACTION_SHARDS = 16
+FENCE = "fence"
+CATALOG = "catalog"
+
+# kinds, by the shard that they lie in
+LAYOUT_CHANGED = "layout_changed"
+HORIZON_ADVANCED = "horizon_advanced"
+QUEUE_CLOSING = "queue_closing"
+QUEUE_DROPPED = "queue_dropped"
+QUEUE_CREATED = "queue_created"
+PREPARED = "prepared"
+COMMITTED = "committed"
+ROLLED_BACK = "rolled_back"
+POSTED = "posted"
+CLAIMED = "claimed"
+BOUND = "bound"
+LEASE_EXTENDED = "lease_extended"
+DEAD_LETTERED = "dead_lettered"
+ACCEPTED = "accepted"
+RELEASED = "released"
+REJECTED = "rejected"
+
+SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
+DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
+
+Range = tuple[int, int]
+"""First and last send offset, both included."""
+PositionId = tuple[str, int]
+"""The append that posted the position, and the entry's index in it."""
+Item = tuple[PositionId, tuple[Range, ...]]
+"""Some messages of one position."""
+
+_GENERATED_KEY = re.compile(r"t([0-9a-f])-[0-9a-f]{32}")
+_NUMBERED_KEY = re.compile(r"(.+)/(?:[0-9]+|end)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One immutable row of the journal; the columns of design and table alike.
+
+    ``append_id``, ``ordinal`` and ``index`` are set when the entry becomes part of an
+    append, ``version`` (the Delta version of the journal) when it is read or has landed.
+    """
+
+    shard: str
+    stream: str
+    kind: str
+    sequence: int | None = None
+    append_id: str = ""
+    ordinal: int = 0
+    index: int = 0
+    transaction_key: str | None = None
+    attempt: str | None = None
+    begun: int | None = None
+    queue_id: str | None = None
+    lane: int | None = None
+    claim_lane: int | None = None
+    claim_sequence: int | None = None
+    ranges: tuple[Range, ...] = ()
+    count: int | None = None
+    reason: str | None = None
+    actor: str | None = None
+    run_id: str | None = None
+    recorded_at_ms: int = 0
+    body: Mapping[str, Any] = field(default_factory=dict)
+    version: int = -1
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where the entry stands in commit order: version, ordinal, index."""
+        return (self.version, self.ordinal, self.index)
+
+    @property
+    def entry_id(self) -> PositionId:
+        """What names the entry for ever: its append id and its index in it."""
+        return (self.append_id, self.index)
+
+    @property
+    def commit_seq(self) -> int:
+        """The number that orders commits: version · 2¹⁰ + ordinal."""
+        return commit_seq(self.version, self.ordinal)
+
+
+def commit_seq(version: int, ordinal: int = 0) -> int:
+    """Number a commit by the journal's Delta version and the unit's place in its append."""
+    return (version << 10) + ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold of the entries of one stream when an append lands.
+
+    The set of entries that match every given field must be empty, or not empty with
+    ``present``. A next sequence number n is "no entry has a sequence of n or more".
+    """
+
+    shard: str
+    stream: str
+    kinds: tuple[str, ...] | None = None
+    attempts: tuple[str, ...] | None = None
+    attempts_except: tuple[str, ...] | None = None
+    sequence_from: int | None = None
+    begun_above: int | None = None
+    present: bool = False
+
+    def matches(self, entry: Entry) -> bool:
+        """Say whether an entry is one of those that the condition is about."""
+        return (
+            entry.shard == self.shard
+            and entry.stream == self.stream
+            and (self.kinds is None or entry.kind in self.kinds)
+            and (self.attempts is None or entry.attempt in self.attempts)
+            and (self.attempts_except is None or entry.attempt not in self.attempts_except)
+            and (
+                self.sequence_from is None
+                or (entry.sequence is not None and entry.sequence >= self.sequence_from)
+            )
+            and (
+                self.begun_above is None
+                or (entry.begun is not None and entry.begun > self.begun_above)
+            )
+        )
+
+    def holds(self, entries: Iterable[Entry]) -> bool:
+        """Say whether the condition holds of these entries."""
+        return any(map(self.matches, entries)) == self.present
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What goes into the journal wholly or not at all: entries, and what they expect."""
+
+    append_id: str
+    entries: tuple[Entry, ...]
+    conditions: tuple[Condition, ...]
+    operation: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        append_id: str,
+        entries: Sequence[Entry],
+        conditions: Sequence[Condition],
+        operation: str = "",
+    ) -> Unit:
+        """Make the unit of one append: stamp its entries with the append id and an index."""
+        stamped = tuple(
+            replace(entry, append_id=append_id, index=index) for index, entry in enumerate(entries)
+        )
+        return cls(append_id, stamped, tuple(dict.fromkeys(conditions)), operation)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The shards that the append reads: those of its conditions, and no others."""
+        return frozenset(condition.shard for condition in self.conditions)
+
+    def same_content(self, other: Unit) -> bool:
+        """Say whether another unit says the same, whatever its append id."""
+
+        def bare(unit: Unit) -> list[Entry]:
+            return [replace(e, append_id="", recorded_at_ms=0) for e in unit.entries]
+
+        return self.conditions == other.conditions and bare(self) == bare(other)
+
+
+# ------------------------------------------------------------------------------ shards
+
+
+def generated_key(shard: int, unique: str) -> str:
+    """Name a transaction that the client did not name; it carries its driver's shard."""
+    return f"t{shard:x}-{unique}"
+
+
+def is_generated_key(key: str) -> bool:
+    """Say whether the library made this key up, so that nobody can have used it before."""
+    return _GENERATED_KEY.fullmatch(key) is not None
+
+
+def transaction_shard(key: str) -> str:
+    """Find the shard of a transaction key.
+
+    A generated key carries its shard. The keys of one run, ``<run id>/<n>`` and
+    ``<run id>/end``, share a shard, so that one read finds how far the run came.
+    """
+    generated = _GENERATED_KEY.fullmatch(key)
+    if generated:
+        return f"transaction/{int(generated.group(1), 16)}"
+    numbered = _NUMBERED_KEY.fullmatch(key)
+    prefix = numbered.group(1) if numbered else key
+    return f"transaction/{zlib.crc32(prefix.encode()) % TRANSACTION_SHARDS}"
+
+
+def lane_shard(queue_id: str, lane: int) -> str:
+    """Name the shard of one lane's dispatch log."""
+    return f"lane/{queue_id}/{lane}"
+
+
+def backlog_shard(queue_id: str) -> str:
+    """Name the shard of a queue's facts: positions posted, claims settled."""
+    return f"backlog/{queue_id}"
+
+
+def queue_stream(queue_id: str) -> str:
+    """Name a queue's stream in the fence."""
+    return f"queue/{queue_id}"
+
+
+def lane_stream(lane: int) -> str:
+    """Name a lane's stream: the same in its dispatch log and in the backlog."""
+    return f"lane/{lane}"
+
+
+# -------------------------------------------------------------------------- conditions
+
+
+def next_sequence(shard: str, stream: str, sequence: int) -> Condition:
+    """Expect that nobody has taken this sequence number of a stream, or a later one."""
+    return Condition(shard, stream, sequence_from=sequence)
+
+
+def queue_open(queue_id: str) -> Condition:
+    """Expect that a queue is neither closing nor dropped."""
+    return Condition(FENCE, queue_stream(queue_id), kinds=(QUEUE_CLOSING, QUEUE_DROPPED))
+
+
+def horizon_at_most(begun: int) -> Condition:
+    """Expect that the horizon has not passed the version at which work began."""
+    return Condition(FENCE, "horizon", kinds=(HORIZON_ADVANCED,), begun_above=begun)
+
+
+def layout_unchanged() -> Condition:
+    """Expect that the store still has the layout that this library writes."""
+    return Condition(FENCE, "layout", kinds=(LAYOUT_CHANGED,), sequence_from=LAYOUT + 1)
+
+
+def undecided(key: str, attempt: str, *, unprepared: bool) -> Condition:
+    """Expect that an attempt is undecided, and with ``unprepared`` that it never prepared."""
+    kinds = (COMMITTED, ROLLED_BACK, PREPARED) if unprepared else (COMMITTED, ROLLED_BACK)
+    return Condition(transaction_shard(key), key, kinds=kinds, attempts=(attempt,))
+
+
+def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Condition:
+    """Expect that no other attempt of a key is prepared or committed.
+
+    ``rolled_back`` names other attempts that were read as rolled back: that they were
+    prepared once stands in nobody's way, and can never change.
+    """
+    others = tuple(sorted({attempt, *rolled_back}))
+    return Condition(
+        transaction_shard(key), key, kinds=(PREPARED, COMMITTED), attempts_except=others
+    )
+
+
+def is_prepared(key: str, attempt: str) -> Condition:
+    """Expect that an attempt was prepared."""
+    return Condition(
+        transaction_shard(key), key, kinds=(PREPARED,), attempts=(attempt,), present=True
+    )
+
+
+# ------------------------------------------------------------------------------- items
+
+
+def pack_items(items: Iterable[Item]) -> tuple[list[list[Any]], tuple[Range, ...], int]:
+    """Lay items out for an entry: the body's list, the ranges column and the count."""
+    listed: list[list[Any]] = []
+    ranges: list[Range] = []
+    for (append_id, index), part in items:
+        listed.append([append_id, index, len(part)])
+        ranges.extend(part)
+    return listed, tuple(ranges), sum(last - first + 1 for first, last in ranges)
+
+
+def unpack_items(entry: Entry) -> list[Item]:
+    """Read the items of an entry back: the inverse of ``pack_items``."""
+    items: list[Item] = []
+    at = 0
+    for append_id, index, length in entry.body.get("items", ()):
+        items.append(((append_id, index), entry.ranges[at : at + length]))
+        at += length
+    return items

@@ -1,0 +1,113 @@
+"""What messages carry: staged once, never changed, read by (slice, send, offsets).
+
+``delta`` keeps it in one Delta table per owner, ``memory`` is its twin in Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from txnqueue.model import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+OFFSETS_PER_TASK = 1 << 40
+"""A send offset is the task's index times this, plus the row's place in the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Where one call of send writes, and how it arranges the rows.
+
+    Attributes:
+        payload_id: The owner of the payload table.
+        slice: The slice that the payload goes with when it is removed.
+        send_id: Written by at most one statement ever.
+        schema: The columns of the payload.
+        lanes: How many lanes the queue has.
+        group_by: The column whose equal values share a lane; None spreads rows evenly.
+        order_by: Columns that order the rows; empty keeps the order in which they come.
+    """
+
+    payload_id: str
+    slice: int
+    send_id: str
+    schema: StructType
+    lanes: int
+    group_by: str | None
+    order_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of staged rows of one lane: contiguous offsets of one task."""
+
+    lane: int
+    first: int
+    count: int
+
+    @property
+    def range(self) -> Range:
+        """The run as a range of send offsets."""
+        return (self.first, self.first + self.count - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some messages to read, and what is the same for all of them.
+
+    Attributes:
+        payload_id: The owner of the payload table.
+        slice: The slice that the send was staged into.
+        send_id: The send.
+        ranges: The offsets.
+        queue: The queue that they stand in.
+        lane: The lane that they stand in.
+        delivery_count: Their ended deliveries before this one.
+        enqueued_at_ms: When they were posted to this queue.
+        transaction_id: The transaction that posted them; None for the system.
+        origin: Where they were moved from, with the reason; None if they were sent here.
+    """
+
+    payload_id: str
+    slice: int
+    send_id: str
+    ranges: tuple[Range, ...]
+    queue: str
+    lane: int
+    delivery_count: int
+    enqueued_at_ms: int
+    transaction_id: str | None
+    origin: Mapping[str, Any] | None
+
+
+class PayloadStore(Protocol):
+    """Payload tables behind four calls."""
+
+    def create(self, payload_id: str, schema: StructType) -> None:
+        """Create an owner's payload table; no error if it is there."""
+        ...
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Write the rows of one send; they stay invisible until a decision names them.
+
+        Returns:
+            One run per lane and task.
+
+        Raises:
+            SchemaMismatch: The rows do not fit; nothing was written.
+        """
+        ...
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets."""
+        ...
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
+        ...

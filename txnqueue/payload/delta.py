@@ -1,0 +1,249 @@
+"""Payload in Delta tables: blind appends, read back by literal places."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from txnqueue import __version__
+from txnqueue.errors import SchemaMismatch
+from txnqueue.journal.delta import USER_METADATA
+from txnqueue.journal.statements import Statements
+from txnqueue.journal.tables import create_payload, identifier, literal, literals
+from txnqueue.payload import OFFSETS_PER_TASK, Part, Run, Send
+from txnqueue.payload.rows import (
+    MESSAGE_COLUMN,
+    MESSAGE_TYPE,
+    arrow_table,
+    matched_columns,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_PLACES_MAX = 200
+"""So many sends are named with their offsets to skip files; more only by their ids."""
+_TASK_BITS, _SPARK_BITS = OFFSETS_PER_TASK.bit_length() - 1, 33
+
+
+class DeltaPayload:
+    """One Delta table per owner."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Use the payload tables of a store."""
+        self._statements = statements
+        self._user = statements.user
+        self._session = statements.session
+
+    def create(self, payload_id: str, schema: StructType) -> None:
+        """Create an owner's payload table; no error if it is there."""
+        columns = ", ".join(
+            f"{identifier(c.name)} {c.dataType.simpleString()}{'' if c.nullable else ' NOT NULL'}"
+            for c in schema.fields
+        )
+
+        def statement() -> None:
+            metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
+            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            names = self._statements.names
+            self._session.sql(create_payload(names, payload_id, columns)).collect()
+
+        self._statements.committing(f"payload-{payload_id}", statement)
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Write the rows of one send by one blind append, then read back what it wrote."""
+        frame = self._arranged(send, self._aligned(send.schema, rows))
+        metadata = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
+
+        def statement() -> None:
+            writer = frame.write.format("delta").mode("append")
+            writer = writer.option("userMetadata", json.dumps(metadata))
+            names = self._statements.names
+            if names.by_path:
+                writer.save(f"{names.root}/payload/{send.payload_id}")
+            else:
+                writer.saveAsTable(names.payload(send.payload_id))
+
+        try:
+            self._statements.committing(f"payload-{send.payload_id}", statement)
+        except Exception as error:
+            raise _explained(error, send.schema) from error
+        return self._runs(send)
+
+    def _aligned(self, schema: StructType, rows: object) -> DataFrame:
+        """Bring rows of any form to the queue's columns, on the user's session."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as F
+
+        if isinstance(rows, DataFrame):
+            frame = rows
+        else:
+            frame = self._user.createDataFrame(arrow_table(schema, rows))
+        have = {column.name for column in matched_columns(schema, frame.schema)}
+        columns = [
+            (frame[identifier(c.name)] if c.name in have else F.lit(None))
+            .cast(c.dataType)
+            .alias(c.name)
+            for c in schema.fields
+        ]
+        return frame.select(*columns)
+
+    def _arranged(self, send: Send, frame: DataFrame) -> DataFrame:
+        """Sort within tasks by lane, keeping the order of rows, and number them."""
+        from pyspark.sql import functions as F
+
+        if send.order_by:
+            frame = frame.orderBy(*[identifier(name) for name in send.order_by])
+        placed = frame.withColumn("_place", F.monotonically_increasing_id())
+        if send.group_by is not None:
+            key = F.col(identifier(send.group_by)).cast("string")
+            lane = F.coalesce(F.pmod(F.crc32(key.cast("binary")), F.lit(send.lanes)), F.lit(0))
+        else:
+            start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
+            lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
+        arranged = placed.withColumn("_lane", lane.cast("int"))
+        arranged = arranged.sortWithinPartitions("_lane", "_place")
+        number = F.monotonically_increasing_id()
+        offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), _TASK_BITS).bitwiseOR(
+            number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
+        )
+        null_long = F.lit(None).cast("bigint")
+        return arranged.select(
+            F.lit(send.send_id).alias("send_id"),
+            offset.alias("send_offset"),
+            F.lit(send.slice).cast("bigint").alias("slice"),
+            *[F.col(identifier(column.name)) for column in send.schema.fields],
+            F.lit(None).cast("map<string,string>").alias("headers"),
+            F.struct(
+                F.col("_lane").alias("lane"),
+                F.lit(4).alias("priority"),
+                null_long.alias("available_step"),
+                null_long.alias("expires_step"),
+            ).alias("arrangement"),
+        )
+
+    def _runs(self, send: Send) -> list[Run]:
+        """Read back what a send wrote: the first offset and count of each lane and task."""
+        query = (
+            "SELECT arrangement.lane AS lane, min(send_offset) AS first, count(*) AS count "
+            f"FROM {self._statements.names.payload(send.payload_id)} "
+            f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)} "
+            f"GROUP BY arrangement.lane, shiftright(send_offset, {_TASK_BITS})"
+        )
+        rows = self._statements.run(lambda: self._session.sql(query).toArrow().to_pylist())
+        return sorted(
+            (Run(row["lane"], row["first"], row["count"]) for row in rows),
+            key=lambda run: (run.lane, run.first),
+        )
+
+    # -------------------------------------------------------------------------- reading
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets."""
+        frame = self._joined(self._user, schema, parts).orderBy("_rank", "_offset")
+        return frame.drop("_rank", "_offset").toArrow()
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Make a DataFrame of messages, pinned to their places, on the user's session."""
+        return self._joined(self._user, schema, parts).drop("_rank", "_offset")
+
+    def _joined(self, session: SparkSession, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        by_owner: dict[str, list[tuple[int, Part]]] = defaultdict(list)
+        for rank, part in enumerate(parts):
+            by_owner[part.payload_id].append((rank, part))
+        columns = ", ".join(f"p.{identifier(c.name)}" for c in schema.fields)
+        if not by_owner:
+            fields = ", ".join(
+                f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
+                for c in schema.fields
+            )
+            message = MESSAGE_TYPE.simpleString()
+            return session.sql(
+                f"SELECT {fields}, CAST(NULL AS {message}) AS {MESSAGE_COLUMN}, "
+                "0 AS _rank, 0L AS _offset WHERE false"
+            )
+        frames = [
+            session.sql(
+                f"SELECT /*+ BROADCAST(r) */ {columns}, {_MESSAGE}, r.rank AS _rank, "
+                f"p.send_offset AS _offset "
+                f"FROM {self._statements.names.payload(payload_id)} p JOIN "
+                f"(SELECT * FROM VALUES {_places(ranked)} AS v({_PLACE_COLUMNS})) r "
+                "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
+                f"WHERE {_literal_places([part for _, part in ranked])}"
+            )
+            for payload_id, ranked in by_owner.items()
+        ]
+        joined = frames[0]
+        for other in frames[1:]:
+            joined = joined.unionByName(other)
+        return joined
+
+
+_PLACE_COLUMNS = (
+    "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
+    "from_queue, from_reason, from_count"
+)
+_MESSAGE = (
+    "named_struct('id', concat(p.send_id, ':', p.send_offset), 'queue', r.queue, "
+    "'lane', CAST(r.lane AS int), 'delivery_count', CAST(r.delivery_count AS int), "
+    "'redelivered', r.delivery_count > 0, 'enqueued_at', timestamp_millis(r.enqueued_at_ms), "
+    "'transaction_id', CAST(r.transaction_id AS string), 'headers', p.headers, "
+    "'origin', if(r.from_queue IS NULL, NULL, named_struct("
+    "'queue', CAST(r.from_queue AS string), 'reason', CAST(r.from_reason AS string), "
+    "'delivery_count', CAST(r.from_count AS int))), "
+    f"'send_id', p.send_id, 'send_offset', p.send_offset) AS {MESSAGE_COLUMN}"
+)
+
+
+def _places(ranked: Sequence[tuple[int, Part]]) -> str:
+    rows = []
+    for rank, part in ranked:
+        origin = part.origin or {}
+        for first, last in part.ranges:
+            cells: list[str | int | None] = [
+                rank,
+                part.send_id,
+                first,
+                last,
+                part.queue,
+                part.lane,
+                part.delivery_count,
+                part.enqueued_at_ms,
+                part.transaction_id,
+                origin.get("queue"),
+                origin.get("reason"),
+                origin.get("delivery_count"),
+            ]
+            rows.append(f"({', '.join(literal(cell) for cell in cells)})")
+    return ", ".join(rows)
+
+
+def _literal_places(parts: Sequence[Part]) -> str:
+    """Write where the messages lie as literals, so that only their files are read."""
+    spans: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    for part in parts:
+        spans[part.slice, part.send_id].extend(part.ranges)
+    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in spans}))
+    sends = literals(sorted({send_id for _, send_id in spans}))
+    terms = [f"p.slice IN ({slices})", f"p.send_id IN ({sends})"]
+    if len(spans) <= _PLACES_MAX:
+        places = (
+            f"(p.send_id = {literal(send_id)} AND p.send_offset BETWEEN "
+            f"{min(first for first, _ in found)}L AND {max(last for _, last in found)}L)"
+            for (_, send_id), found in spans.items()
+        )
+        terms.append(f"({' OR '.join(places)})")
+    return " AND ".join(terms)
+
+
+def _explained(error: Exception, schema: StructType) -> Exception:
+    """Turn Delta's refusal of a null into the library's own error."""
+    text = str(error)
+    if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
+        return error
+    name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")
+    return SchemaMismatch(f"Column {name!r} may not be null, and is in some rows.", column=name)

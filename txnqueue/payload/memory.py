@@ -1,0 +1,129 @@
+"""Payload in the memory of this process, as Arrow: the twin of the Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnqueue.errors import PlatformMissing
+from txnqueue.journal.memory import Step, _no_step
+from txnqueue.payload import Part, Run, Send
+from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table, lane_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class MemoryPayload:
+    """Sends by their id; each is one task's worth of offsets."""
+
+    def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
+        """Make an empty payload store.
+
+        Args:
+            spark: Makes DataFrames of messages; without one there are only Arrow tables.
+            step: Called before each atomic step of a call, with the step's name.
+        """
+        self.step = step
+        self._spark = spark
+        self._sends: dict[tuple[str, str], pa.Table] = {}
+        self._owners: set[str] = set()
+
+    def create(self, payload_id: str, schema: StructType) -> None:
+        """Create an owner's payload table; no error if it is there."""
+        self.step("create payload")
+        self._owners.add(payload_id)
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Write the rows of one send, arranged by lane."""
+        given = rows.toArrow() if hasattr(rows, "toArrow") else rows
+        table = arrow_table(send.schema, given)
+        if send.order_by:
+            table = table.sort_by([(name, "ascending") for name in send.order_by])
+        lanes = self._lanes(send, table)
+        order = sorted(range(table.num_rows), key=lanes.__getitem__)
+        table = table.take(pa.array(order, pa.int64()))
+        self.step("stage")
+        self._sends[send.payload_id, send.send_id] = table
+        runs: list[Run] = []
+        for offset, row in enumerate(order):
+            if runs and runs[-1].lane == lanes[row]:
+                runs[-1] = Run(lanes[row], runs[-1].first, runs[-1].count + 1)
+            else:
+                runs.append(Run(lanes[row], offset, 1))
+        return runs
+
+    @staticmethod
+    def _lanes(send: Send, table: pa.Table) -> list[int]:
+        if send.group_by is not None:
+            keys = table.column(send.group_by).to_pylist()
+            return [lane_of(key, send.lanes) for key in keys]
+        start = lane_of(send.send_id, send.lanes)
+        return [(start + row) % send.lanes for row in range(table.num_rows)]
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets."""
+        self.step("scan")
+        target = arrow_schema(schema)
+        message = arrow_schema(MESSAGE_TYPE_SCHEMA).field(MESSAGE_COLUMN)
+        wanted = pa.schema([*(column.with_nullable(True) for column in target), message])
+        pieces = [self._part(part, first, last) for part in parts for first, last in part.ranges]
+        return pa.concat_tables([wanted.empty_table(), *pieces])
+
+    def _part(self, part: Part, first: int, last: int) -> pa.Table:
+        rows = self._sends[part.payload_id, part.send_id].slice(first, last - first + 1)
+        infos = pa.array(
+            [message_info(part, offset) for offset in range(first, last + 1)],
+            arrow_schema(MESSAGE_TYPE_SCHEMA).field(MESSAGE_COLUMN).type,
+        )
+        field = arrow_schema(MESSAGE_TYPE_SCHEMA).field(MESSAGE_COLUMN)
+        return rows.append_column(field, infos)
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Make a DataFrame of messages."""
+        if self._spark is None:
+            raise PlatformMissing(
+                "A store in memory makes DataFrames only with a session: use messages() or "
+                "to_arrow(), or give the store a SparkSession."
+            )
+        return self._spark.createDataFrame(self.table(schema, parts))
+
+    def offsets(self, payload_id: str, send_id: str) -> int:
+        """Count the rows of a send: for tests that look behind the scenes."""
+        return pc.count(self._sends[payload_id, send_id].column(0), mode="all").as_py()
+
+
+def message_info(part: Part, offset: int) -> dict[str, Any]:
+    """Say of one message what its ``_message`` column says."""
+    import datetime
+
+    enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
+    origin = part.origin and {
+        name: part.origin.get(name) for name in ("queue", "reason", "delivery_count")
+    }
+    return {
+        "id": f"{part.send_id}:{offset}",
+        "queue": part.queue,
+        "lane": part.lane,
+        "delivery_count": part.delivery_count,
+        "redelivered": part.delivery_count > 0,
+        "enqueued_at": enqueued,
+        "transaction_id": part.transaction_id,
+        "headers": None,
+        "origin": origin,
+        "send_id": part.send_id,
+        "send_offset": offset,
+    }
+
+
+def _message_schema() -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)])
+
+
+MESSAGE_TYPE_SCHEMA = _message_schema()

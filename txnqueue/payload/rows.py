@@ -1,0 +1,300 @@
+"""Check what callers hand in against a queue's schema, before anything is written.
+
+Rows come as a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from txnqueue.config import RESERVED_COLUMNS
+from txnqueue.errors import InvalidInput, SchemaMismatch
+
+MESSAGE_COLUMN = "_message"
+MESSAGE_TYPE = StructType(
+    [
+        StructField("id", StringType(), False),
+        StructField("queue", StringType(), False),
+        StructField("lane", IntegerType(), False),
+        StructField("delivery_count", IntegerType(), False),
+        StructField("redelivered", BooleanType(), False),
+        StructField("enqueued_at", TimestampType(), False),
+        StructField("transaction_id", StringType(), True),
+        StructField("headers", MapType(StringType(), StringType()), True),
+        StructField(
+            "origin",
+            StructType(
+                [
+                    StructField("queue", StringType(), True),
+                    StructField("reason", StringType(), True),
+                    StructField("delivery_count", IntegerType(), True),
+                ]
+            ),
+            True,
+        ),
+        StructField("send_id", StringType(), False),
+        StructField("send_offset", LongType(), False),
+    ]
+)
+
+_PLAIN = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
+_GROUPING = (StringType, ByteType, ShortType, IntegerType, LongType, DateType)
+_WIDER: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "double"),
+    "bigint": (),
+    "float": ("double",),
+}
+
+
+def check_schema(schema: StructType, group_by: str | None) -> StructType:
+    """Check that a queue can have this schema.
+
+    Raises:
+        SchemaMismatch: A column's name is reserved or stands twice, its type is not one
+            that every reader of Delta tables knows, or ``group_by`` cannot group.
+    """
+    if not schema.fields:
+        raise SchemaMismatch("A queue needs at least one payload column.")
+    seen: set[str] = set()
+    for column in schema.fields:
+        folded = column.name.lower()
+        if folded in RESERVED_COLUMNS or folded.startswith("_"):
+            raise SchemaMismatch(
+                f"Column {column.name!r}: the names {', '.join(sorted(RESERVED_COLUMNS))} and "
+                "those that start with '_' are reserved; rename the column.",
+                column=column.name,
+            )
+        if folded in seen:
+            raise SchemaMismatch(f"Column {column.name!r} stands twice.", column=column.name)
+        seen.add(folded)
+        _check_type(column.name, column.dataType)
+    if group_by is not None:
+        grouping = next((c for c in schema.fields if c.name == group_by), None)
+        if grouping is None:
+            raise SchemaMismatch(f"group_by={group_by!r} is no column.", column=group_by)
+        if not isinstance(grouping.dataType, _GROUPING):
+            raise SchemaMismatch(
+                f"group_by={group_by!r}: group by a string, whole number or date, not by "
+                f"{grouping.dataType.simpleString()}.",
+                column=group_by,
+            )
+    return schema
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    if isinstance(kind, ArrayType):
+        _check_type(name, kind.elementType)
+    elif isinstance(kind, MapType):
+        _check_type(name, kind.keyType)
+        _check_type(name, kind.valueType)
+    elif isinstance(kind, StructType):
+        for inner in kind.fields:
+            _check_type(f"{name}.{inner.name}", inner.dataType)
+    elif type(kind) is not StringType and not isinstance(kind, _PLAIN):
+        raise SchemaMismatch(
+            f"Column {name!r} has type {kind.simpleString()}, which not every reader of Delta "
+            "tables knows: use a plain type, a struct, an array or a map.",
+            column=name,
+        )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Translate a payload schema; instants are microseconds in UTC."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
+    """Match a DataFrame's columns with the queue's, by name.
+
+    Returns:
+        The queue's columns that the DataFrame has; the others are nullable, and get null.
+
+    Raises:
+        SchemaMismatch: A column is unknown, missing or of another type.
+    """
+    given = {column.name: column for column in have.fields if column.name != MESSAGE_COLUMN}
+    _check_names(schema, list(given))
+    matched = []
+    for column in schema.fields:
+        found = given.get(column.name)
+        if found is None:
+            continue
+        if not _fits(found.dataType, column.dataType):
+            raise _wrong_type(column, found.dataType.simpleString())
+        matched.append(column)
+    return matched
+
+
+def arrow_table(schema: StructType, rows: object) -> pa.Table:
+    """Make an Arrow table of a list of dicts, a pandas or an Arrow table.
+
+    Raises:
+        SchemaMismatch: A column is unknown, missing, of another type, or null though it
+            may not be.
+        InvalidInput: The rows come in no form that is known.
+    """
+    if isinstance(rows, pa.Table):
+        table = _from_table(schema, rows)
+    elif isinstance(rows, pa.RecordBatch):
+        table = _from_table(schema, pa.Table.from_batches([rows]))
+    elif type(rows).__module__.partition(".")[0] == "pandas":
+        table = _from_table(schema, _from_pandas(rows))
+    elif isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
+        table = _from_dicts(schema, rows)
+    else:
+        raise InvalidInput(
+            f"Rows of {type(rows).__name__} cannot be sent: give a DataFrame, a pandas or Arrow "
+            "table, or a list of dicts."
+        )
+    for column in schema.fields:
+        if not column.nullable and table.column(column.name).null_count:
+            raise SchemaMismatch(
+                f"Column {column.name!r} may not be null, and is in "
+                f"{table.column(column.name).null_count} of {table.num_rows} rows.",
+                column=column.name,
+            )
+    return table
+
+
+def lane_of(key: object, lanes: int) -> int:
+    """Find the lane of a grouping key; the same in Spark and in Python."""
+    return 0 if key is None else zlib.crc32(str(key).encode()) % lanes
+
+
+def _from_pandas(rows: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise SchemaMismatch(f"The pandas table has mixed types: {error}") from error
+
+
+def _from_table(schema: StructType, table: pa.Table) -> pa.Table:
+    names = [name for name in table.column_names if name != MESSAGE_COLUMN]
+    _check_names(schema, names)
+    target = arrow_schema(schema)
+    columns = []
+    for column, into in zip(schema.fields, target, strict=True):
+        if column.name not in names:
+            columns.append(pa.nulls(table.num_rows, into.type))
+            continue
+        data = table.column(column.name)
+        if pa.types.is_dictionary(data.type):
+            data = data.cast(data.type.value_type)
+        try:
+            if not _arrow_fits(data.type, into.type):
+                raise pa.ArrowTypeError(str(data.type))
+            columns.append(data.cast(into.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise _wrong_type(column, str(data.type)) from error
+    return pa.table(columns, schema=_nullable(target))
+
+
+def _from_dicts(schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    names = list(dict.fromkeys(name for row in rows for name in row if name != MESSAGE_COLUMN))
+    _check_names(schema, names if rows else schema.names)
+    target = arrow_schema(schema)
+    columns = []
+    for column, into in zip(schema.fields, target, strict=True):
+        values = [row.get(column.name) for row in rows]
+        if pa.types.is_integer(into.type):
+            wrong = next((v for v in values if isinstance(v, (bool, float))), None)
+            if wrong is not None:
+                raise _wrong_type(column, f"{type(wrong).__name__} {wrong!r}")
+        try:
+            columns.append(pa.array(values, into.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as error:
+            raise _wrong_type(column, str(error)) from error
+    return pa.table(columns, schema=_nullable(target))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column.with_nullable(True) for column in schema])
+
+
+def _check_names(schema: StructType, given: list[str]) -> None:
+    known = {column.name for column in schema.fields}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise SchemaMismatch(
+            f"Column {unknown[0]!r} is not in the queue's schema; it has {', '.join(known)}.",
+            column=unknown[0],
+        )
+    for column in schema.fields:
+        if column.name not in given and not column.nullable:
+            raise SchemaMismatch(
+                f"Column {column.name!r} is missing and may not be null.", column=column.name
+            )
+
+
+def _wrong_type(column: StructField, found: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"Column {column.name!r} takes {column.dataType.simpleString()}, not {found}.",
+        column=column.name,
+    )
+
+
+def _fits(have: DataType, want: DataType) -> bool:
+    if have.simpleString() in ("void", want.simpleString()):
+        return True
+    if isinstance(have, DecimalType) and isinstance(want, DecimalType):
+        return want.scale >= have.scale and want.precision - want.scale >= (
+            have.precision - have.scale
+        )
+    return want.simpleString() in _WIDER.get(have.simpleString(), ())
+
+
+def _arrow_fits(have: pa.DataType, want: pa.DataType) -> bool:
+    types = pa.types
+    if have == want or types.is_null(have) or types.is_nested(want):
+        return True
+    if types.is_integer(want):
+        return types.is_integer(have)
+    if types.is_floating(want):
+        return types.is_floating(have) or types.is_integer(have)
+    if types.is_string(want):
+        return types.is_large_string(have) or types.is_string_view(have)
+    if types.is_binary(want):
+        return types.is_large_binary(have) or types.is_fixed_size_binary(have)
+    if types.is_timestamp(want):
+        return types.is_timestamp(have) and (have.tz is None) == (want.tz is None)
+    return types.is_decimal(want) and types.is_decimal(have)

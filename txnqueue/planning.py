@@ -1,0 +1,553 @@
+"""Plan what an append shall say: claims, take-overs, seals, settlements (pure).
+
+A plan is made from folds read at one version. Whether it still holds when the append
+lands is what its conditions say.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue import model
+from txnqueue.ledger import Claim, LaneFold, Owner, Position, Segment
+from txnqueue.model import Condition, Entry, Item, Range
+
+NARROWING = 10
+DEAD_LETTERS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Entries to append and the conditions under which they may land."""
+
+    entries: tuple[Entry, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    def __add__(self, other: Plan) -> Plan:
+        """Join two plans into one append: the union of what both read, expect and write."""
+        return Plan(self.entries + other.entries, self.conditions + other.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who writes, in which run, when: what every entry of an append says of its author."""
+
+    actor: str
+    run_id: str | None
+    now_ms: int
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that every entry gets."""
+        return {"actor": self.actor, "run_id": self.run_id, "recorded_at_ms": self.now_ms}
+
+
+# -------------------------------------------------------------------------------- claims
+
+
+@dataclass(slots=True)
+class Selection:
+    """The messages that one claim takes from one lane, and the dead ones found on the way."""
+
+    lane: int
+    sequence: int
+    segments: list[Segment] = field(default_factory=list)
+    dead: list[Segment] = field(default_factory=list)
+    supersedes: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many messages the claim takes."""
+        return sum(segment.size for segment in self.segments)
+
+
+def select(
+    lane: LaneFold,
+    returning: Iterable[Segment],
+    limit: int,
+    now_ms: int,
+    deliveries_max: int | None,
+    supersedes: Sequence[int] = (),
+    upto: int | None = None,
+) -> Selection:
+    """Pick the first available messages of a lane, at most ``limit``.
+
+    A claim takes messages of one history only: fresh ones, or ones that came back from
+    claims of the same size as often. Redelivered ones narrow: at most a tenth of the
+    claim that they came back from. A message that came back from a claim of its own as
+    often as is allowed is dead.
+
+    Args:
+        lane: The lane as folded.
+        returning: Messages of claims that this claim ends (take-over).
+        limit: At most so many messages.
+        now_ms: The instant for delays and times to live.
+        deliveries_max: So many ended deliveries make a message dead; None: never.
+        supersedes: The sequences of the claims that end.
+        upto: Leave out positions that were posted after this version of the journal.
+    """
+    chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
+    candidates = heapq.merge(lane.available, sorted(returning, key=_order), key=_order)
+    history: tuple[int, int] | None = None
+    for segment in candidates:
+        position = segment.position
+        if not position.receivable(now_ms) or (upto is not None and position.place[0] > upto):
+            continue
+        if _dead(segment, deliveries_max) and len(chosen.dead) < DEAD_LETTERS_MAX:
+            chosen.dead.append(segment)
+            continue
+        if history is None:
+            history = (segment.delivery_count, segment.former)
+            if segment.former:
+                limit = min(limit, max(1, segment.former // NARROWING))
+        if limit <= 0 or history != (segment.delivery_count, segment.former):
+            break
+        last = min(segment.last, segment.first + limit - 1)
+        chosen.segments.append(
+            Segment(segment.position, segment.first, last, segment.delivery_count, segment.former)
+        )
+        limit -= last - segment.first + 1
+    return chosen
+
+
+def _order(segment: Segment) -> tuple[int, int, int, int, int]:
+    return segment.order
+
+
+def _dead(segment: Segment, deliveries_max: int | None) -> bool:
+    return (
+        deliveries_max is not None
+        and segment.former == 1
+        and segment.delivery_count >= deliveries_max
+    )
+
+
+def grouped(segments: Iterable[Segment]) -> list[tuple[Position, tuple[Range, ...]]]:
+    """Group segments by position, keeping the order in which they come."""
+    by_position: dict[model.PositionId, tuple[Position, list[Range]]] = {}
+    for segment in segments:
+        found = by_position.setdefault(segment.position.position_id, (segment.position, []))
+        found[1].append((segment.first, segment.last))
+    return [(position, tuple(part)) for position, part in by_position.values()]
+
+
+def claim(
+    queue_id: str,
+    chosen: Selection,
+    owner: Owner,
+    deadline_ms: int,
+    stamp: Stamp,
+) -> Plan:
+    """Write a selection as the next entry of its lane's log; no messages, no entry.
+
+    The claim's (lane, sequence) is its name and its fencing token.
+    """
+    shard = model.lane_shard(queue_id, chosen.lane)
+    stream = model.lane_stream(chosen.lane)
+    conditions = (
+        model.next_sequence(shard, stream, chosen.sequence),
+        model.queue_open(queue_id),
+        model.layout_unchanged(),
+    )
+    if not chosen.segments:
+        return Plan((), conditions)
+    items, parts, count = model.pack_items(
+        (position.position_id, part) for position, part in grouped(chosen.segments)
+    )
+    head = chosen.segments[0]
+    body = {
+        "v": 1,
+        "items": items,
+        "consumer": owner.consumer,
+        "epoch": owner.epoch,
+        "deadline": deadline_ms,
+        "delivery_count": head.delivery_count,
+        "former": head.former,
+        "supersedes": list(chosen.supersedes),
+    }
+    entry = Entry(
+        shard,
+        stream,
+        model.CLAIMED,
+        sequence=chosen.sequence,
+        transaction_key=owner.key,
+        attempt=owner.attempt,
+        begun=owner.begun,
+        queue_id=queue_id,
+        lane=chosen.lane,
+        ranges=parts,
+        count=count,
+        body=body,
+        **stamp.columns(),
+    )
+    return Plan((entry,), conditions)
+
+
+def dead_letters(
+    queue_id: str, queue_name: str, chosen: Selection, target_id: str, stamp: Stamp
+) -> tuple[Plan, Selection]:
+    """Move the dead messages of a selection, in the append that found them.
+
+    They leave the lane by an entry of its log with their ranges written out, and stand in
+    the target by new positions on the same payload. The claim behind them, if any, takes
+    the next sequence number.
+
+    Returns:
+        The plan, and the selection with the sequence number that its claim gets.
+    """
+    shard, stream = model.lane_shard(queue_id, chosen.lane), model.lane_stream(chosen.lane)
+    groups = grouped(chosen.dead)
+    items, parts, count = model.pack_items((p.position_id, part) for p, part in groups)
+    gone = Entry(
+        shard,
+        stream,
+        model.DEAD_LETTERED,
+        sequence=chosen.sequence,
+        queue_id=queue_id,
+        lane=chosen.lane,
+        ranges=parts,
+        count=count,
+        reason="deliveries_max",
+        body={
+            "v": 1,
+            "items": items,
+            "target": target_id,
+            "supersedes": list(chosen.supersedes),
+        },
+        **stamp.columns(),
+    )
+    counts = {s.position.position_id: s.delivery_count for s in chosen.dead}
+    posted = [
+        move(
+            position,
+            part,
+            target_id,
+            stamp,
+            origin_of(queue_name, position, "deliveries_max", counts[position.position_id]),
+        )
+        for position, part in groups
+    ]
+    plan = Plan(
+        (gone, *posted),
+        (
+            model.next_sequence(shard, stream, chosen.sequence),
+            model.queue_open(queue_id),
+            model.queue_open(target_id),
+            model.layout_unchanged(),
+        ),
+    )
+    following = Selection(chosen.lane, chosen.sequence + 1, chosen.segments)
+    return plan, following
+
+
+def origin_of(
+    queue_name: str, position: Position, reason: str | None, delivery_count: int
+) -> dict[str, Any]:
+    """Say where a moved position came from: what dead letters show."""
+    return {
+        "queue": queue_name,
+        "queue_id": position.queue_id,
+        "lane": position.lane,
+        "position": list(position.position_id),
+        "reason": reason,
+        "delivery_count": delivery_count,
+    }
+
+
+def move(
+    position: Position,
+    part: Sequence[Range],
+    target_id: str,
+    stamp: Stamp,
+    origin: dict[str, Any],
+    *,
+    owner: Owner | None = None,
+) -> Entry:
+    """Post a new position on the payload of another one; nothing is copied."""
+    return Entry(
+        model.backlog_shard(target_id),
+        model.lane_stream(0),
+        model.POSTED,
+        transaction_key=owner.key if owner else None,
+        attempt=owner.attempt if owner else None,
+        begun=owner.begun if owner else None,
+        queue_id=target_id,
+        lane=0,
+        ranges=tuple(part),
+        count=sum(last - first + 1 for first, last in part),
+        reason=origin["reason"],
+        body={
+            "v": 1,
+            "payload": position.payload_id,
+            "slice": position.slice,
+            "send": position.send_id,
+            "priority": position.priority,
+            "schema": position.schema_version,
+            "origin": origin,
+        },
+        **stamp.columns(),
+    )
+
+
+# -------------------------------------------------------------------------- settlements
+
+
+@dataclass(frozen=True, slots=True)
+class Disposition:
+    """How some messages of a claim end: accepted, released or rejected.
+
+    ``items`` is None for whatever the claim still holds. ``target_id`` is where rejected
+    messages go; None drops them.
+    """
+
+    kind: str
+    items: tuple[Item, ...] | None = None
+    reason: str | None = None
+    counted: bool = False
+
+
+def settlement(
+    queue_id: str,
+    held: Claim,
+    disposition: Disposition,
+    stamp: Stamp,
+    *,
+    sequence: int | None,
+    owner: Owner | None,
+) -> Entry:
+    """Write one settlement of a claim.
+
+    Inside a transaction it is a fact in the backlog (no sequence), outside it is the next
+    entry of the lane's log.
+    """
+    named = () if disposition.items is None else disposition.items
+    items, parts, count = model.pack_items(named)
+    in_lane = sequence is not None
+    return Entry(
+        model.lane_shard(queue_id, held.lane) if in_lane else model.backlog_shard(queue_id),
+        model.lane_stream(held.lane),
+        disposition.kind,
+        sequence=sequence,
+        transaction_key=owner.key if owner else None,
+        attempt=owner.attempt if owner else None,
+        begun=owner.begun if owner else None,
+        queue_id=queue_id,
+        lane=held.lane,
+        claim_lane=held.lane,
+        claim_sequence=held.sequence,
+        ranges=parts,
+        count=held.count if disposition.items is None else count,
+        reason=disposition.reason,
+        body={"v": 1, "items": items, "counted": disposition.counted},
+        **stamp.columns(),
+    )
+
+
+def release_claims(
+    queue_id: str, claims: Iterable[Claim], stamp: Stamp, reason: str, counted: bool = True
+) -> tuple[Entry, ...]:
+    """Write the ``released`` facts of a rollback: for claims acquired inside only."""
+    ended = Disposition(model.RELEASED, reason=reason, counted=counted)
+    return tuple(
+        settlement(queue_id, held, ended, stamp, sequence=None, owner=held.owner)
+        for held in claims
+        if held.owner.is_transaction
+    )
+
+
+def bind(queue_id: str, held: Claim, owner: Owner, sequence: int, stamp: Stamp) -> Entry:
+    """Write that an attempt settles messages held under a lease: the lane's next entry."""
+    return Entry(
+        model.lane_shard(queue_id, held.lane),
+        model.lane_stream(held.lane),
+        model.BOUND,
+        sequence=sequence,
+        transaction_key=owner.key,
+        attempt=owner.attempt,
+        begun=owner.begun,
+        queue_id=queue_id,
+        lane=held.lane,
+        claim_lane=held.lane,
+        claim_sequence=held.sequence,
+        count=held.count,
+        **stamp.columns(),
+    )
+
+
+def lease_extended(
+    queue_id: str, held: Claim, sequence: int, deadline_ms: int, stamp: Stamp
+) -> Entry:
+    """Write a new deadline of a claim: the lane's next entry."""
+    return Entry(
+        model.lane_shard(queue_id, held.lane),
+        model.lane_stream(held.lane),
+        model.LEASE_EXTENDED,
+        sequence=sequence,
+        queue_id=queue_id,
+        lane=held.lane,
+        claim_lane=held.lane,
+        claim_sequence=held.sequence,
+        count=held.count,
+        body={"v": 1, "deadline": deadline_ms},
+        **stamp.columns(),
+    )
+
+
+def lane_conditions(queue_id: str, sequences: Iterable[tuple[int, int]]) -> tuple[Condition, ...]:
+    """Expect the next sequence of some lanes, and that their queue is open."""
+    nexts = (
+        model.next_sequence(model.lane_shard(queue_id, lane), model.lane_stream(lane), sequence)
+        for lane, sequence in sequences
+    )
+    return (*nexts, model.queue_open(queue_id), model.layout_unchanged())
+
+
+# ---------------------------------------------------------------------------- decisions
+
+
+def decision(
+    kind: str,
+    key: str,
+    attempt: str,
+    begun: int,
+    stamp: Stamp,
+    body: dict[str, Any],
+    reason: str | None = None,
+) -> Entry:
+    """Write what is decided of an attempt: prepared, committed or rolled back."""
+    return Entry(
+        model.transaction_shard(key),
+        key,
+        kind,
+        transaction_key=key,
+        attempt=attempt,
+        begun=begun,
+        reason=reason,
+        body={"v": 1, **body},
+        **stamp.columns(),
+    )
+
+
+def seal(
+    kind: str,
+    owner: Owner,
+    facts: Sequence[Entry],
+    queue_ids: Iterable[str],
+    rolled_back: Iterable[str],
+    stamp: Stamp,
+    body: dict[str, Any],
+) -> Plan:
+    """Plan the one append that commits or prepares an attempt.
+
+    Args:
+        kind: ``committed`` or ``prepared``.
+        owner: The attempt.
+        facts: Positions posted and claims settled; a prepared attempt keeps them in its
+            manifest, a commit writes them.
+        queue_ids: Every queue that it posts to or settles in: all must be open.
+        rolled_back: Other attempts of the key that were read as rolled back.
+        stamp: Who writes.
+        body: What else the decision says.
+    """
+    key, attempt, begun = _attempt_of(owner)
+    manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
+    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))
+    if kind == model.PREPARED:
+        manifest["entries"] = [entry_to_json(entry) for entry in facts]
+    decided = decision(kind, key, attempt, begun, stamp, {**body, "manifest": manifest})
+    conditions = (
+        model.undecided(key, attempt, unprepared=True),
+        model.key_free(key, attempt, rolled_back),
+        model.horizon_at_most(begun),
+        model.layout_unchanged(),
+        *(model.queue_open(queue_id) for queue_id in sorted(set(queue_ids))),
+    )
+    return Plan((decided, *(facts if kind == model.COMMITTED else ())), conditions)
+
+
+def rollback(owner: Owner, facts: Sequence[Entry], stamp: Stamp, reason: str) -> Plan:
+    """Plan the append that rolls an attempt back: its own, or as somebody's tombstone."""
+    key, attempt, begun = _attempt_of(owner)
+    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, {}, reason)
+    return Plan(
+        (decided, *facts),
+        (
+            model.undecided(key, attempt, unprepared=True),
+            model.horizon_at_most(begun),
+            model.layout_unchanged(),
+        ),
+    )
+
+
+def decide_prepared(prepared: Entry, *, commit: bool, stamp: Stamp, reason: str | None) -> Plan:
+    """Plan the append that commits or rolls back a prepared attempt.
+
+    It expects that the attempt is prepared and undecided, and nothing else: neither a
+    horizon nor a closing queue can stand in its way.
+    """
+    key, attempt = prepared.transaction_key or "", prepared.attempt or ""
+    sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
+    kind = model.COMMITTED if commit else model.ROLLED_BACK
+    if commit:
+        facts = sealed
+        body = {k: v for k, v in prepared.body.items() if k != "manifest"}
+        body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
+    else:
+        inside = prepared.body.get("claims", ())
+        facts = [entry_from_json(data) for data in inside]
+        body = {}
+    decided = decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)
+    conditions = (
+        model.is_prepared(key, attempt),
+        model.undecided(key, attempt, unprepared=False),
+    )
+    return Plan((decided, *facts), conditions)
+
+
+def _attempt_of(owner: Owner) -> tuple[str, str, int]:
+    if owner.key is None or owner.attempt is None or owner.begun is None:
+        raise ValueError("a decision is about a transaction's attempt")
+    return owner.key, owner.attempt, owner.begun
+
+
+def _counts(entries: Iterable[Entry], kinds: tuple[str, ...]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind in kinds and entry.queue_id:
+            totals[entry.queue_id] = totals.get(entry.queue_id, 0) + (entry.count or 0)
+    return totals
+
+
+_JSON_COLUMNS = (
+    "shard",
+    "stream",
+    "kind",
+    "sequence",
+    "transaction_key",
+    "attempt",
+    "begun",
+    "queue_id",
+    "lane",
+    "claim_lane",
+    "claim_sequence",
+    "count",
+    "reason",
+    "actor",
+    "run_id",
+    "recorded_at_ms",
+)
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """Write an entry into a manifest, without what an append gives it."""
+    data = {name: getattr(entry, name) for name in _JSON_COLUMNS}
+    return {**data, "ranges": [list(part) for part in entry.ranges], "body": dict(entry.body)}
+
+
+def entry_from_json(data: dict[str, Any]) -> Entry:
+    """Read an entry back from a manifest."""
+    columns = {name: data[name] for name in _JSON_COLUMNS}
+    parts = tuple((first, last) for first, last in data["ranges"])
+    return Entry(**columns, ranges=parts, body=data["body"])

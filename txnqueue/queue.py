@@ -1,0 +1,303 @@
+"""A queue as its users hold it: send, receive, peek, depth, drain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import ranges
+from txnqueue.batch import Batch
+from txnqueue.client import Client
+from txnqueue.config import (
+    LEASE_SECONDS_MAX,
+    MESSAGES_PER_RECEIVE_MAX,
+    POSITIONS_PER_SEND_MAX,
+    QueueInfo,
+    check_number,
+)
+from txnqueue.consumer import Drain, DrainResult, Handler
+from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.payload import Part, Send
+from txnqueue.receiving import Receiver, part_of
+from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
+from txnqueue.transaction import Receipt, StagedSend, Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a send answers.
+
+    Attributes:
+        count: How many messages were sent.
+        send_id: The send's id; message ids are ``<send id>:<offset>``.
+        transaction_id: The transaction that they belong to.
+        receipt: The commit, if the send was a transaction of its own.
+    """
+
+    count: int
+    send_id: str
+    transaction_id: str
+    receipt: Receipt | None
+
+
+class Queue:
+    """A queue of a store. Every call is its own transaction unless one is given."""
+
+    def __init__(
+        self, client: Client, info: QueueInfo, transaction: Transaction | None = None
+    ) -> None:
+        """Hold a queue; users get it from ``manager.queue`` or ``tx.queue``."""
+        self._client = client
+        self._info = info
+        self._bound = transaction
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._info.name
+
+    @property
+    def info(self) -> QueueInfo:
+        """What the catalog says of the queue."""
+        return self._info
+
+    @property
+    def schema(self) -> StructType:
+        """The payload's columns."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(dict(self._info.schema))
+
+    def __repr__(self) -> str:
+        """Show the name and the store."""
+        return f"<Queue {self.name} of {self._client.store.root}>"
+
+    def send(
+        self,
+        rows: object,
+        *,
+        order_by: str | list[str] | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> Sent:
+        """Send messages: one per row.
+
+        Args:
+            rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the queue's
+                columns. A ``_message`` column is left out; missing nullable columns are null.
+            order_by: Columns that order the messages; the rows' own order when left out.
+            transaction: The transaction that sends them; None commits at once.
+
+        Returns:
+            How many, and what they are called.
+
+        Raises:
+            SchemaMismatch: A column is unknown, missing, of another type or null though it
+                may not be; nothing was staged.
+            TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+        """
+        inside = self._resolve(transaction, f"{self.name}.send")
+        tx = inside or Transaction(self._client, None)
+        tx.check_active()
+        if tx.already_committed:
+            return Sent(0, "", tx.id, tx.receipt)
+        send = self._stage(tx, rows, order_by)
+        count = sum(run.count for run in send.runs)
+        if inside is None and count:
+            tx.commit()
+        return Sent(count, send.send_id, tx.id, tx.receipt)
+
+    def receive(
+        self,
+        limit: int = 1_000,
+        *,
+        lease_seconds: float | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> Batch:
+        """Receive the first available messages: at most ``limit``, maybe none.
+
+        Redelivered messages come in smaller batches than asked for, at most a tenth of the
+        batch that they came back from, so that one bad message ends up alone.
+
+        Args:
+            limit: At most so many messages.
+            lease_seconds: For how long they are held; the queue's setting when left out.
+            transaction: The transaction that acquires them; None holds them under a lease.
+
+        Returns:
+            The batch; ``len(batch)`` is 0 if nothing is available.
+
+        Raises:
+            Busy: Other consumers were faster at every try.
+            LeaseLost: Another instance opened this manager's consumer id.
+            TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+        """
+        if not isinstance(limit, int):
+            raise InvalidInput(f"limit={limit!r}: give a whole number.")
+        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        tx = self._resolve(transaction, f"{self.name}.receive")
+        receiver = self.receiver(limit, tx, lease_seconds)
+        if tx is not None:
+            if tx.already_committed:
+                return Batch(self._client, self.schema, [], tx)
+            tx.claiming()
+        landed = self._client.land(
+            receiver.plan,
+            "claim",
+            transaction_id=tx.id if tx else None,
+            queue=self.name,
+        )
+        return self.batch(receiver, landed.entries if landed else (), tx)
+
+    def peek(self, limit: int = 20) -> DataFrame:
+        """Look at the first available messages without claiming them.
+
+        Args:
+            limit: At most so many messages.
+
+        Returns:
+            A DataFrame as ``Batch.df``; committed state only, in no particular order.
+        """
+        return self._client.store.payload.frame(self.schema, self._first(limit))
+
+    def peek_messages(self, limit: int = 20) -> list[dict[str, Any]]:
+        """Look at the first available messages as dicts, in delivery order."""
+        parts = self._first(limit)
+        rows: list[dict[str, Any]]
+        rows = self._client.store.payload.table(self.schema, parts).to_pylist()
+        return rows
+
+    def depth(self) -> int:
+        """Count what can be received now: not in flight, not delayed, not expired."""
+        with self._client.lock:
+            fold = self._client.fold(self._info)
+            return fold.available(self._client.runtime.now_ms())
+
+    def in_flight(self) -> int:
+        """Count what is received and not settled."""
+        with self._client.lock:
+            return self._client.fold(self._info).in_flight()
+
+    def drain(
+        self,
+        handler: Handler,
+        *,
+        batch_size: int = 100_000,
+        run_id: str | None = None,
+        until: str = "start",
+        max_seconds: float | None = None,
+        max_messages: int | None = None,
+        errors_max: int = 20,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> DrainResult:
+        """Consume the queue batch by batch, each batch in one transaction.
+
+        In the steady state a batch costs one append, which is its commit and the claim of
+        the next one. When the handler fails, its batch is rolled back and redelivered in
+        smaller pieces, until what fails is alone and goes to the dead-letter queue.
+
+        Args:
+            handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
+                may see messages again, so effects outside of the transaction need a key.
+            batch_size: At most so many messages in a batch.
+            run_id: Names the run: repeated with the same id it goes on after the last
+                committed batch, and a finished run claims nothing.
+            until: ``start``: what was there at the start; ``empty``: until nothing is left.
+            max_seconds: Begin no further batch after so many seconds.
+            max_messages: Begin no further batch after so many messages.
+            errors_max: Give up after so many failures in a row.
+            on_batch: Called with the number of messages after each commit.
+
+        Returns:
+            What was consumed, and how it ended.
+
+        Raises:
+            HandlerFailed: The handler failed ``errors_max`` times in a row.
+        """
+        drain = Drain(self._client, self, handler, batch_size, run_id, errors_max)
+        return drain.run(until, max_seconds, max_messages, on_batch)
+
+    # ----------------------------------------------------------------------- for others
+
+    def receiver(
+        self,
+        limit: int,
+        transaction: Transaction | None,
+        lease_seconds: float | None = None,
+        upto: int | None = None,
+    ) -> Receiver:
+        """Make the planner of a receive."""
+        seconds = lease_seconds
+        if seconds is None and transaction is not None:
+            seconds = transaction.lease_seconds
+        if seconds is None:
+            seconds = self._info.settings.lease_seconds
+        check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
+        owner = transaction.owner if transaction else None
+        return Receiver(self._client, self._info, limit, seconds, owner, upto)
+
+    def batch(self, receiver: Receiver, landed: Any, transaction: Transaction | None) -> Batch:
+        """Make the batch of what a receive's append brought."""
+        batch = Batch(self._client, self.schema, receiver.held(landed), transaction)
+        if transaction is not None:
+            transaction.add_batch(batch)
+        return batch
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _resolve(
+        self, transaction: Transaction | NotGiven | None, what: str
+    ) -> Transaction | None:
+        self._client.open()
+        if transaction is NOT_GIVEN and self._bound is not None:
+            self._bound.check_active()
+            return self._bound
+        return resolve(self._client, transaction, what)
+
+    def _stage(self, tx: Transaction, rows: object, order_by: str | list[str] | None) -> StagedSend:
+        info = self._info
+        ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+        unknown = [name for name in ordering if name not in self.schema.names]
+        if unknown:
+            raise InvalidInput(f"order_by={unknown[0]!r} is no column of {self.name!r}.")
+        send = Send(
+            payload_id=info.payload_id,
+            slice=tx.slice,
+            send_id=self._client.runtime.new_id(),
+            schema=self.schema,
+            lanes=info.settings.lanes,
+            group_by=info.settings.group_by,
+            order_by=ordering,
+        )
+        runs = self._client.store.payload.stage(send, rows)
+        if len({run.lane for run in runs}) > POSITIONS_PER_SEND_MAX:
+            raise LimitExceeded(f"One send makes at most {POSITIONS_PER_SEND_MAX} positions.")
+        staged = StagedSend(info, send.slice, send.send_id, tuple(runs))
+        if runs:
+            tx.add_send(staged)
+        return staged
+
+    def _first(self, limit: int) -> list[Part]:
+        """Say where the first available messages lie, over all lanes in turn."""
+        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        self._client.open()
+        parts: list[Part] = []
+        with self._client.lock:
+            fold = self._client.fold(self._info)
+            now_ms = self._client.runtime.now_ms()
+            for lane in fold.lanes.values():
+                for segment in lane.available:
+                    if limit <= 0:
+                        return parts
+                    if not segment.position.receivable(now_ms):
+                        continue
+                    taken = ranges.take([(segment.first, segment.last)], limit)
+                    limit -= ranges.count(taken)
+                    count = segment.delivery_count
+                    parts.append(part_of(segment.position, taken, self.name, lane.lane, count))
+        return parts

@@ -1,0 +1,235 @@
+"""Claim messages: read the queue, see what may be taken over, plan the claim.
+
+The planner of a receive is asked again after each lost race; it always plans from what it
+has just read. What it got is read from the entries that landed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txnqueue import model, planning
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.errors import LeaseLost
+from txnqueue.ledger import Claim, KeyState, Owner, Position, QueueFold, Segment
+from txnqueue.model import Entry, Item, PositionId, Range
+from txnqueue.payload import Part
+from txnqueue.planning import Plan, Selection, Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim of ours: its name, its owner, and what it holds of which positions."""
+
+    info: QueueInfo
+    claim: Claim
+    positions: dict[PositionId, Position]
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """What was claimed, in delivery order."""
+        return tuple(self.claim.items.items())
+
+
+@dataclass(slots=True)
+class _TakeOver:
+    """What a claim may end: leases that are over, void claims, undecided transactions."""
+
+    superseded: dict[int, list[Claim]]
+    tombstones: dict[str, tuple[Owner, list[Claim]]]
+
+    def returning(self, fold: QueueFold, lane: int) -> list[Segment]:
+        """The messages that would come back in a lane."""
+        claims = list(self.superseded.get(lane, ()))
+        claims += [c for _, held in self.tombstones.values() for c in held if c.lane == lane]
+        return [segment for claim in claims for segment in fold.returning(claim)]
+
+
+class Receiver:
+    """Plans one receive: at most ``limit`` messages of one queue for one owner."""
+
+    def __init__(
+        self,
+        client: Client,
+        info: QueueInfo,
+        limit: int,
+        lease_seconds: float,
+        transaction: Owner | None,
+        upto: int | None = None,
+    ) -> None:
+        """Describe the receive.
+
+        Args:
+            client: Whose receive it is.
+            info: The queue.
+            limit: At most so many messages.
+            lease_seconds: For how long they are held.
+            transaction: The attempt that acquires them; None for a lease of the consumer.
+            upto: Leave out positions that were posted after this version.
+        """
+        self.client = client
+        self.info = info
+        self.limit = limit
+        self.lease_seconds = lease_seconds
+        self.transaction = transaction
+        self.upto = upto
+        self._tried_lanes: list[int] = []
+        self._positions: dict[PositionId, Position] = {}
+
+    def plan(self, lost: int) -> Plan | None:
+        """Plan the claim from what the queue holds now; None when it has nothing for us.
+
+        Raises:
+            LeaseLost: Somebody opened the same consumer id after us.
+        """
+        client, info = self.client, self.info
+        with client.lock:
+            fold = client.fold(info)
+            owner = self._owner(fold)
+            stamp = client.stamp()
+            take_over = self._take_over(fold, owner, stamp.now_ms)
+            chosen = self._choose(fold, take_over, stamp.now_ms, lost)
+        if not chosen:
+            return None
+        self._tried_lanes = [selection.lane for selection in chosen]
+        self._positions.update(
+            (s.position.position_id, s.position) for c in chosen for s in c.segments
+        )
+        plan = _tombstones(info, take_over, chosen, stamp)
+        deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
+        for selection in chosen:
+            if selection.dead and info.dead_letter_id:
+                dead, selection = planning.dead_letters(
+                    info.queue_id, info.name, selection, info.dead_letter_id, stamp
+                )
+                plan += dead
+            plan += planning.claim(info.queue_id, selection, owner, deadline_ms, stamp)
+        return plan
+
+    def held(self, entries: Iterable[Entry]) -> list[Held]:
+        """Read from what landed what is ours now."""
+        found = []
+        for entry in entries:
+            if entry.kind == model.CLAIMED and entry.queue_id == self.info.queue_id:
+                items = dict(model.unpack_items(entry))
+                positions = {position_id: self._positions[position_id] for position_id in items}
+                found.append(Held(self.info, Claim.of(entry, items), positions))
+        return found
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _owner(self, fold: QueueFold) -> Owner:
+        consumer, epoch = self.client.consumer, self.client.epoch(fold)
+        if any(c.owner.consumer == consumer and c.owner.epoch > epoch for c in fold.claims()):
+            raise LeaseLost(
+                f"Another instance opened the consumer id {consumer!r} and has taken over: this "
+                "one is fenced and gets nothing more.",
+                consumer=consumer,
+            )
+        if self.transaction is None:
+            return Owner(consumer, epoch)
+        tx = self.transaction
+        return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
+
+    def _take_over(self, fold: QueueFold, owner: Owner, now_ms: int) -> _TakeOver:
+        """Find which claims may be ended; clocks only decide that we look."""
+        over = [c for c in fold.claims() if c.takeable(now_ms, owner)]
+        # A transaction is alive as long as one of its claims is.
+        alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, owner)}
+        over = [c for c in over if not c.holder.is_transaction or c.holder.attempt not in alive]
+        states = self.client.key_states(c.holder.key for c in over if c.holder.key is not None)
+        superseded: dict[int, list[Claim]] = {}
+        tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
+        for claim in over:
+            holder = claim.holder
+            if not may_end(claim, states):
+                continue
+            if not holder.is_transaction or states[holder.key or ""].decided(holder.attempt or ""):
+                superseded.setdefault(claim.lane, []).append(claim)
+            else:
+                tombstones.setdefault(holder.attempt or "", (holder, []))[1].append(claim)
+        return _TakeOver(superseded, tombstones)
+
+    def _choose(
+        self, fold: QueueFold, take_over: _TakeOver, now_ms: int, lost: int
+    ) -> list[Selection]:
+        """Choose lanes and messages: the next lane in turn first, then the fullest."""
+        lanes = len(fold.lanes)
+        turn = self.client.turn(self.info.queue_id) if lost == 0 else lost
+        start = (zlib.crc32(self.client.consumer.encode()) + turn) % lanes
+        order = [(start + step) % lanes for step in range(lanes)]
+        if lost:  # lanes just lost come last
+            order.sort(key=lambda lane: lane in self._tried_lanes)
+        chosen: list[Selection] = []
+        left = self.limit
+        for lane in order:
+            if left <= 0:
+                break
+            selection = self._select(fold, take_over, lane, left, now_ms)
+            if selection.segments or selection.dead:
+                chosen.append(selection)
+                left -= selection.count
+        return chosen
+
+    def _select(
+        self, fold: QueueFold, take_over: _TakeOver, lane: int, limit: int, now_ms: int
+    ) -> Selection:
+        settings = self.info.settings
+        return planning.select(
+            fold.lanes[lane],
+            take_over.returning(fold, lane),
+            limit,
+            now_ms,
+            settings.deliveries_max if self.info.dead_letter_id else None,
+            [claim.sequence for claim in take_over.superseded.get(lane, ())],
+            self.upto,
+        )
+
+
+def may_end(claim: Claim, states: dict[str, KeyState]) -> bool:
+    """Say whether a claim whose time is over may be ended by somebody else.
+
+    A prepared transaction's may not: only its decision ends it.
+    """
+    holder = claim.holder
+    if not holder.is_transaction:
+        return True
+    state = states[holder.key or ""]
+    attempt = holder.attempt or ""
+    return state.decided(attempt) is not None or attempt not in state.prepared
+
+
+def _tombstones(
+    info: QueueInfo, take_over: _TakeOver, chosen: list[Selection], stamp: Stamp
+) -> Plan:
+    """Abort the undecided transactions whose messages the chosen lanes take."""
+    lanes = {selection.lane for selection in chosen}
+    plan = Plan()
+    for owner, claims in take_over.tombstones.values():
+        if lanes.isdisjoint(claim.lane for claim in claims):
+            continue
+        released = planning.release_claims(info.queue_id, claims, stamp, "lease over")
+        plan += planning.rollback(owner, released, stamp, "lease over")
+    return plan
+
+
+
+def part_of(
+    position: Position, part: tuple[Range, ...], queue: str, lane: int, delivery_count: int
+) -> Part:
+    """Say where the payload of some messages lies, and what they have in common."""
+    return Part(
+        payload_id=position.payload_id,
+        slice=position.slice,
+        send_id=position.send_id,
+        ranges=part,
+        queue=queue,
+        lane=lane,
+        delivery_count=delivery_count,
+        enqueued_at_ms=position.posted_at_ms,
+        transaction_id=position.transaction_key,
+        origin=position.origin,
+    )

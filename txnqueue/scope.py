@@ -1,0 +1,57 @@
+"""In which transaction a call works: said, bound, or forgotten."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from txnqueue.errors import TransactionMismatch, TransactionNotGiven
+
+if TYPE_CHECKING:
+    from txnqueue.client import Client
+    from txnqueue.transaction import Transaction
+
+
+class NotGiven(enum.Enum):
+    """The type of an argument that was left out."""
+
+    NOT_GIVEN = "not given"
+
+    def __repr__(self) -> str:
+        """Show up readably in signatures."""
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
+
+
+def resolve(
+    client: Client, transaction: Transaction | NotGiven | None, what: str
+) -> Transaction | None:
+    """Find the transaction that a call works in; None: one of its own.
+
+    Raises:
+        TransactionNotGiven: The call stands inside a block and says neither transaction=tx
+            nor transaction=None: a forgotten argument must not commit by itself.
+        TransactionMismatch: The transaction belongs to another manager.
+        TransactionFinished: The transaction takes no more work.
+    """
+    if transaction is NOT_GIVEN:
+        if client.blocks:
+            inside = client.blocks[-1].id
+            raise TransactionNotGiven(
+                f"{what} inside the block of transaction {inside!r}: say transaction=tx to do it "
+                "in that transaction, or transaction=None to do it at once.",
+                transaction_id=inside,
+            )
+        return None
+    if transaction is None:
+        return None
+    assert not isinstance(transaction, NotGiven)
+    if transaction.client is not client:
+        raise TransactionMismatch(
+            f"Transaction {transaction.id!r} belongs to another manager: use the queue that "
+            "tx.queue(name) gives."
+        )
+    transaction.check_active()
+    return transaction

@@ -1,0 +1,85 @@
+"""A store: one journal and the payload that it speaks of, on Delta or in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from txnqueue.journal import Journal
+from txnqueue.journal.memory import MemoryJournal, Step, _no_step
+from txnqueue.payload import PayloadStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Store(Protocol):
+    """Where a manager keeps everything."""
+
+    journal: Journal
+    payload: PayloadStore
+    root: str
+    spark: SparkSession | None
+
+    def exists(self) -> bool:
+        """Say whether the journal is there."""
+        ...
+
+    def create(self) -> None:
+        """Create the journal; no error if it is there."""
+        ...
+
+
+class DeltaStore:
+    """A store in Delta tables below a path, or in a catalog schema."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        """Name the store; nothing is read or written yet.
+
+        Args:
+            spark: The user's session; what users give or get lives on it.
+            root: With a "/" a path, otherwise a catalog schema.
+        """
+        from txnqueue.journal.delta import DeltaJournal
+        from txnqueue.journal.statements import Statements, canonical_root
+        from txnqueue.journal.tables import TableNames
+        from txnqueue.payload.delta import DeltaPayload
+
+        self.spark: SparkSession | None = spark
+        self.root = canonical_root(root)
+        self.names = TableNames.of(self.root)
+        self.statements = Statements(spark, self.names)
+        self.journal = DeltaJournal(self.statements)
+        self.payload = DeltaPayload(self.statements)
+
+    def exists(self) -> bool:
+        """Say whether the journal is there."""
+        return self.journal.exists()
+
+    def create(self) -> None:
+        """Create the journal; no error if it is there."""
+        self.journal.create()
+
+
+class MemoryStore:
+    """A store in the memory of this process: for tests, with Delta's conflict rule."""
+
+    def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
+        """Make an empty store that several managers of this process may share.
+
+        Args:
+            spark: Makes DataFrames of messages; without one there are only Arrow tables.
+            step: Called before each atomic step of a store call, with the step's name.
+        """
+        from txnqueue.payload.memory import MemoryPayload
+
+        self.spark = spark
+        self.root = "memory"
+        self.journal = MemoryJournal(step)
+        self.payload = MemoryPayload(spark, step)
+
+    def exists(self) -> bool:
+        """Say whether the journal is there: in memory always."""
+        return True
+
+    def create(self) -> None:
+        """Create the journal: in memory it is there."""

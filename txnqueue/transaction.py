@@ -1,0 +1,602 @@
+"""A transaction: begin, seal, commit, roll back, prepare.
+
+What it sent is staged and named by nobody until the decision names it; what it received
+is claimed by it; one append decides it all. A run of a transaction is an *attempt* of its
+id (the *key*): a rollback ends the attempt, not the key.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import model, planning
+from txnqueue.appending import Landed, Planner
+from txnqueue.batch import Batch, rejections, still_ours
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo, check_transaction_id
+from txnqueue.errors import (
+    Busy,
+    LeaseLost,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionIdReused,
+    TransactionMismatch,
+    TransactionUnknown,
+)
+from txnqueue.ledger import KeyState, Owner
+from txnqueue.model import Condition, Entry
+from txnqueue.payload import Run
+from txnqueue.planning import Plan
+from txnqueue.receiving import Held
+
+if TYPE_CHECKING:
+    from txnqueue.queue import Queue
+
+logger = logging.getLogger("txnqueue")
+JOINED_TRIES = 2
+"""So often a commit is tried together with something else before it goes alone."""
+
+
+class Status(str, enum.Enum):
+    """Where a transaction stands."""
+
+    NOT_STARTED = "not_started"
+    ACTIVE = "active"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a commit answers.
+
+    Attributes:
+        transaction_id: The transaction.
+        commit_seq: Its place in commit order, which is total and never changes.
+        journal_version: The Delta version of the journal that holds it.
+        committed_at: When, by the clock of whoever committed it: information only.
+        applied: Whether its table changes have been applied; true if it has none.
+    """
+
+    transaction_id: str
+    commit_seq: int
+    journal_version: int
+    committed_at: datetime.datetime
+    applied: bool = True
+
+    @classmethod
+    def of(cls, entry: Entry) -> Receipt:
+        """Read the receipt from the entry that decided."""
+        instant = datetime.datetime.fromtimestamp(
+            entry.recorded_at_ms / 1000, datetime.timezone.utc
+        )
+        return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSend:
+    """Rows that were staged: one position per lane, once a decision names them."""
+
+    info: QueueInfo
+    slice: int
+    send_id: str
+    runs: tuple[Run, ...]
+
+    def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
+        """Write the positions that the commit posts."""
+        by_lane: dict[int, list[Run]] = {}
+        for run in self.runs:
+            by_lane.setdefault(run.lane, []).append(run)
+        return [
+            Entry(
+                model.backlog_shard(self.info.queue_id),
+                model.lane_stream(lane),
+                model.POSTED,
+                transaction_key=owner.key,
+                attempt=owner.attempt,
+                begun=owner.begun,
+                queue_id=self.info.queue_id,
+                lane=lane,
+                ranges=tuple(run.range for run in runs),
+                count=sum(run.count for run in runs),
+                body={
+                    "v": 1,
+                    "payload": self.info.payload_id,
+                    "slice": self.slice,
+                    "send": self.send_id,
+                    "priority": 4,
+                    "schema": self.info.schema_version,
+                },
+                **stamp.columns(),
+            )
+            for lane, runs in sorted(by_lane.items())
+        ]
+
+
+class Transaction:
+    """Work that happens entirely and once, or not at all. Single use.
+
+    As a block it commits on exit and rolls back on an exception::
+
+        with manager.transaction() as tx:
+            batch = orders.receive(1000, transaction=tx)
+            invoices.send(price(batch.df), transaction=tx)
+
+    Without a block, ``commit()`` or ``rollback()`` ends it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        transaction_id: str | None,
+        *,
+        lease_seconds: float | None = None,
+        digest: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        look_up: bool = True,
+    ) -> None:
+        """Name the attempt; nothing is read or written yet. Use ``manager.transaction``."""
+        self.client = client
+        runtime = client.runtime
+        self._given = transaction_id is not None
+        self._look_up_first = self._given and look_up
+        self.id = (
+            check_transaction_id(transaction_id)
+            if transaction_id is not None
+            else model.generated_key(client.shard, runtime.new_id())
+        )
+        self.attempt = runtime.new_id()
+        self.status = Status.NOT_STARTED
+        self.receipt: Receipt | None = None
+        self.already_committed = False
+        self.lease_seconds = lease_seconds
+        self.digest = digest
+        self.metadata = dict(metadata or {})
+        self._begun = -1
+        self._sends: list[StagedSend] = []
+        self._batches: list[Batch] = []
+        self._claiming = False
+        self._deciding = False
+        self._rolled_back: list[str] = []
+
+    # ------------------------------------------------------------------------- public
+
+    def queue(self, name: str) -> Queue:
+        """Give a queue whose calls all work in this transaction.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        self.begin()
+        return self.client.make_queue(self.client.queue(name), self)
+
+    def commit(self) -> Receipt:
+        """Decide that everything happened: one append.
+
+        Returns:
+            The receipt; under an id that was committed before, the first one.
+
+        Raises:
+            TransactionAborted: Surely not committed: somebody else aborted this attempt
+                after its lease, another attempt of the id was faster, or a queue closed.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+            LeaseLost: Messages that were held under a lease are others' now; rolled back.
+        """
+        self.begin()
+        if self.status is Status.COMMITTED and self.receipt is not None:
+            return self.receipt
+        if self.status is Status.PREPARED:
+            return self._decide_prepared(commit=True)
+        self._check_open()
+        if not self._sends and not self._batches and not self._given:
+            return self._committed_nothing()
+        return self.committed_by(self.commit_joined(None))
+
+    def commit_joined(self, more: Planner | None) -> Landed:
+        """Commit in one append with something else, which is left out if it lost twice.
+
+        Args:
+            more: Plans what else goes into the append; None: nothing.
+
+        Returns:
+            What landed.
+        """
+
+        def plan(lost: int) -> Plan:
+            decided = self._plan_seal(model.COMMITTED, lost)
+            joined = more(lost) if more is not None and lost < JOINED_TRIES else None
+            return decided + joined if joined is not None else decided
+
+        self._deciding = True
+        try:
+            landed = self.client.land(plan, "commit", transaction_id=self.id)
+        except TransactionUnknown:
+            self.status = Status.UNKNOWN
+            raise
+        except Busy as error:
+            self._give_up(error)
+            raise TransactionAborted(
+                f"Transaction {self.id!r} met conflicts at every try and was rolled back: run it "
+                "again.",
+                transaction_id=self.id,
+            ) from error
+        except (TransactionAborted, LeaseLost) as error:
+            self._give_up(error)
+            raise
+        assert landed is not None
+        return landed
+
+    def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
+        """Decide that nothing happened; messages go back to their original places.
+
+        Messages acquired inside go back to the queue. Messages that were held under a
+        lease stay with their holder, unsettled.
+
+        Args:
+            reason: Why; it stands in the journal.
+            counted: Whether the messages' deliveries count; not if nobody looked at them.
+
+        Raises:
+            TransactionFinished: It is committed.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+        """
+        if self.status in (Status.ROLLED_BACK, Status.NOT_STARTED):
+            self.status = Status.ROLLED_BACK
+            return
+        if self.status is Status.PREPARED:
+            self._decide_prepared(commit=False, reason=reason)
+            return
+        if self.status is Status.COMMITTED:
+            raise TransactionFinished(f"Transaction {self.id!r} is committed.")
+        if not self._claiming and not self._deciding:
+            self.status = Status.ROLLED_BACK  # only staged: nothing anywhere names it
+            return
+        try:
+            self.client.land(
+                lambda lost: self._plan_rollback(reason or "rolled back", counted),
+                "rollback",
+                transaction_id=self.id,
+            )
+        except TransactionUnknown:
+            self.status = Status.UNKNOWN
+            raise
+        if self.status is not Status.COMMITTED:
+            self.status = Status.ROLLED_BACK
+
+    def prepare(self) -> None:
+        """Promise that either decision can be carried out, and wait for one.
+
+        From here on no time-out, crash or clean-up ends the transaction: only an explicit
+        ``commit`` or ``rollback``, here or through the manager.
+
+        Raises:
+            TransactionAborted: As in ``commit``.
+            TransactionUnknown: As in ``commit``.
+        """
+        self.begin()
+        self._check_open()
+        self._deciding = True
+        try:
+            self.client.land(
+                lambda lost: self._plan_seal(model.PREPARED, lost),
+                "prepare",
+                transaction_id=self.id,
+            )
+        except TransactionUnknown:
+            self.status = Status.UNKNOWN
+            raise
+        except (TransactionAborted, LeaseLost) as error:
+            self._give_up(error)
+            raise
+        self.status = Status.PREPARED
+
+    def __enter__(self) -> Transaction:
+        """Begin."""
+        if self.status is not Status.NOT_STARTED:
+            raise TransactionFinished("A transaction block can be used once: begin a new one.")
+        self.begin()
+        self.client.blocks.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back on an exception, which goes on."""
+        self.client.blocks.remove(self)
+        if error is None:
+            if self.status is Status.ACTIVE:
+                self.commit()
+            return
+        if self.status is not Status.ACTIVE:
+            return
+        try:
+            self.rollback(reason=f"{type(error).__name__}: {error}"[:500])
+        except Exception as failed:  # the user's own error is the one to see
+            logger.warning("rollback failed transaction_id=%s error=%s", self.id, failed)
+
+    def __repr__(self) -> str:
+        """Show the id and the status."""
+        return f"<Transaction {self.id} {self.status.value}>"
+
+    # ------------------------------------------------------- for queues, batches, drains
+
+    @property
+    def owner(self) -> Owner:
+        """The attempt as the owner of claims and decisions."""
+        return Owner(self.client.consumer, 0, self.id, self.attempt, self._begun)
+
+    @property
+    def slice(self) -> int:
+        """The slice that its payload is staged into."""
+        return self.client.slice_of(self._begun)
+
+    def begin(self) -> None:
+        """Begin: learn a version of the journal, and look up an id that the client gave."""
+        if self.status is not Status.NOT_STARTED:
+            return
+        self.client.open()
+        self._begun = self.client.store.journal.known_version()
+        self.status = Status.ACTIVE
+        if self._look_up_first:
+            self._look_up(self.client.key_states([self.id])[self.id])
+
+    def check_active(self) -> None:
+        """Check that it takes more work.
+
+        Raises:
+            TransactionFinished: It is decided, prepared or in doubt.
+        """
+        self.begin()
+        if self.status is not Status.ACTIVE and not self.already_committed:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is {self.status.value} and takes no more work: begin a "
+                "new one."
+            )
+
+    def add_send(self, send: StagedSend) -> None:
+        """Take note of staged rows."""
+        self._sends.append(send)
+
+    def claiming(self) -> None:
+        """Take note that a claim is about to be appended: a rollback must say so from now on."""
+        self._claiming = True
+
+    def add_batch(self, batch: Batch) -> None:
+        """Take note of messages acquired inside."""
+        self._batches.append(batch)
+
+    def adopt(self, batch: Batch) -> None:
+        """Take note of a batch held under a lease that is settled in this transaction."""
+        if batch not in self._batches:
+            self._batches.append(batch)
+
+    def committed_by(self, landed: Landed) -> Receipt:
+        """Take note that the commit has landed."""
+        mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == self.id)
+        self.receipt = Receipt.of(mine)
+        self.status = Status.COMMITTED
+        return self.receipt
+
+    # ------------------------------------------------------------------------ planning
+
+    def _plan_seal(self, kind: str, lost: int) -> Plan:
+        if lost:
+            self._rolled_back = self._rivals()
+        stamp = self.client.stamp()
+        facts = [entry for send in self._sends for entry in send.positions(self.owner, stamp)]
+        queue_ids = {send.info.queue_id for send in self._sends}
+        conditions: list[Condition] = []
+        binds: list[Entry] = []
+        for batch in self._batches:
+            for one in batch.claims:
+                queue_ids.add(one.info.queue_id)
+                held = one.claim
+                if not held.owner.is_transaction:
+                    binds += self._bind(one, binds, stamp)
+                for disposition in batch.dispositions(one):
+                    facts.append(
+                        planning.settlement(
+                            one.info.queue_id,
+                            held,
+                            disposition,
+                            stamp,
+                            sequence=None,
+                            owner=self.owner,
+                        )
+                    )
+                    moved = rejections(one, disposition, stamp, self.owner)
+                    facts += moved.entries
+                    conditions += moved.conditions
+        body = self._body(kind, stamp)
+        sealed = planning.seal(
+            kind, self.owner, facts, queue_ids, self._rolled_back, stamp, body
+        )
+        return self._binding(binds) + sealed + Plan((), tuple(conditions))
+
+    def _bind(self, one: Held, before: Sequence[Entry], stamp: planning.Stamp) -> list[Entry]:
+        """Write the lane's entry by which this attempt settles a leased claim."""
+        fold, held = still_ours(self.client, one)
+        earlier = sum(
+            e.queue_id == one.info.queue_id and e.lane == one.claim.lane for e in before
+        )
+        sequence = fold.lanes[held.lane].next_sequence + earlier
+        return [planning.bind(one.info.queue_id, held, self.owner, sequence, stamp)]
+
+    @staticmethod
+    def _binding(binds: Sequence[Entry]) -> Plan:
+        conditions: dict[str, Condition] = {}
+        for entry in binds:
+            expected = model.next_sequence(entry.shard, entry.stream, entry.sequence or 0)
+            conditions.setdefault(entry.shard, expected)
+        return Plan(tuple(binds), tuple(conditions.values()))
+
+    def _body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
+        body: dict[str, Any] = {}
+        if self.digest is not None:
+            body["digest"] = self.digest
+        if self.metadata:
+            body["metadata"] = self.metadata
+        if kind == model.PREPARED:
+            body["claims"] = [planning.entry_to_json(e) for e in self._released(stamp, "prepared")]
+        return body
+
+    def _plan_rollback(self, reason: str, counted: bool) -> Plan | None:
+        state = self.client.key_states([self.id])[self.id]
+        decided = state.decisions.get(self.attempt)
+        if decided is not None:
+            if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
+                self.receipt, self.status = Receipt.of(decided), Status.COMMITTED
+            return None
+        stamp = self.client.stamp()
+        return planning.rollback(
+            self.owner, self._released(stamp, reason, counted), stamp, reason
+        )
+
+    def _released(
+        self, stamp: planning.Stamp, reason: str, counted: bool = True
+    ) -> list[Entry]:
+        """Write that the messages acquired inside go back; those under a lease stay."""
+        return [
+            entry
+            for batch in self._batches
+            for one in batch.claims
+            for entry in planning.release_claims(
+                one.info.queue_id, [one.claim], stamp, reason, counted
+            )
+        ]
+
+    def _rivals(self) -> list[str]:
+        """Look at the other attempts of the id, and at what became of this one.
+
+        Raises:
+            TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
+        """
+        state = self.client.key_states([self.id])[self.id]
+        decided = state.decided(self.attempt)
+        if decided == model.ROLLED_BACK:
+            entry = state.decisions[self.attempt]
+            raise TransactionAborted(
+                f"Transaction {self.id!r} was aborted by {entry.actor}: {entry.reason}.",
+                transaction_id=self.id,
+                reason=entry.reason,
+            )
+        if decided is None and state.committed is not None:
+            raise TransactionAborted(
+                f"Another attempt of transaction {self.id!r} was committed first.",
+                transaction_id=self.id,
+                receipt=Receipt.of(state.committed),
+            )
+        waiting = state.in_doubt
+        if waiting is not None and waiting.attempt != self.attempt:
+            raise TransactionAborted(
+                f"Another attempt of transaction {self.id!r} is prepared: decide it first.",
+                transaction_id=self.id,
+            )
+        return state.rolled_back()
+
+    def _look_up(self, state: KeyState) -> None:
+        """Find out whether the id was committed before."""
+        self._rolled_back = state.rolled_back()
+        entry = state.committed
+        if entry is None:
+            return
+        digest = entry.body.get("digest")
+        if self.digest is not None and digest is not None and digest != self.digest:
+            self.status = Status.ROLLED_BACK
+            raise TransactionIdReused(
+                f"Transaction id {self.id!r} was committed with another digest ({digest}): use a "
+                "new id for new work.",
+                transaction_id=self.id,
+                digest=digest,
+            )
+        self.receipt, self.status = Receipt.of(entry), Status.COMMITTED
+        self.already_committed = True
+
+    # -------------------------------------------------------------------------- endings
+
+    def _check_open(self) -> None:
+        if self.status is not Status.ACTIVE:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is {self.status.value}: begin a new one."
+            )
+
+    def _committed_nothing(self) -> Receipt:
+        """Commit a transaction without work under an id that nobody knows: no entry at all."""
+        now_ms = self.client.runtime.now_ms()
+        instant = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.timezone.utc)
+        self.receipt = Receipt(self.id, model.commit_seq(self._begun), self._begun, instant)
+        self.status = Status.COMMITTED
+        return self.receipt
+
+    def _give_up(self, error: Exception) -> None:
+        """Roll back for certain after a commit that could not land.
+
+        Raises:
+            TransactionUnknown: Not even that is certain.
+        """
+        try:
+            self.rollback(reason=f"{type(error).__name__}"[:200])
+        except Exception as failed:
+            self.status = Status.UNKNOWN
+            raise TransactionUnknown(
+                f"The outcome of {self.id!r} is in doubt: ask manager.outcome({self.id!r}).",
+                transaction_id=self.id,
+            ) from failed
+        if self.status is Status.COMMITTED:
+            raise TransactionMismatch(f"Transaction {self.id!r} is committed after all.")
+
+    def _decide_prepared(self, *, commit: bool, reason: str | None = None) -> Receipt:
+        receipt = decide_prepared(self.client, self.id, commit=commit, reason=reason)
+        self.status = Status.COMMITTED if commit else Status.ROLLED_BACK
+        if receipt is not None:
+            self.receipt = receipt
+        assert receipt is not None or not commit
+        return receipt or Receipt(self.id, -1, -1, datetime.datetime.now(datetime.timezone.utc))
+
+
+def decide_prepared(
+    client: Client, key: str, *, commit: bool, reason: str | None = None
+) -> Receipt | None:
+    """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
+
+    Returns:
+        The receipt of a commit.
+
+    Raises:
+        TransactionFinished: It is decided otherwise already.
+        TransactionMismatch: Nothing is prepared under this id.
+    """
+    wanted = model.COMMITTED if commit else model.ROLLED_BACK
+    already: list[Entry] = []
+
+    def plan(lost: int) -> Plan | None:
+        state = client.key_states([key])[key]
+        prepared = state.in_doubt
+        if prepared is not None:
+            return planning.decide_prepared(
+                prepared, commit=commit, stamp=client.stamp(), reason=reason
+            )
+        decisions = [state.decisions[a] for a in state.prepared if a in state.decisions]
+        if not decisions:
+            raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
+        if decisions[-1].kind != wanted:
+            raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
+        already.append(decisions[-1])
+        return None
+
+    operation = "commit prepared" if commit else "rollback prepared"
+    landed = client.land(plan, operation, transaction_id=key)
+    entries = landed.entries if landed is not None else already
+    decided = next(e for e in entries if e.kind == wanted and e.stream == key)
+    return Receipt.of(decided) if commit else None
