@@ -166,6 +166,7 @@ class Transaction:
         self._claiming = False
         self._deciding = False
         self._rolled_back: list[str] = []
+        self._entered = False
 
     # ------------------------------------------------------------------------- public
 
@@ -300,9 +301,10 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         """Begin."""
-        if self.status is not Status.NOT_STARTED:
+        if self._entered:
             raise TransactionFinished("A transaction block can be used once: begin a new one.")
-        self.begin()
+        self._entered = True
+        self.check_active()
         self.client.blocks.append(self)
         return self
 

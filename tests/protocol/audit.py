@@ -1,0 +1,218 @@
+"""An independent checker of the promises, written message by message and without the ledger.
+
+It reads nothing but the journal's entries and what the sends carry, and replays every
+version. What it finds wrong it says with the promise's number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from txnqueue import model
+from txnqueue.model import Entry
+
+Message = tuple[str, int]  # send id, offset
+Standing = tuple[tuple[str, int], int]  # position id, offset
+
+
+@dataclass
+class Ledger:
+    """What the checker believes after some versions."""
+
+    posted: dict[Standing, Entry] = field(default_factory=dict)
+    held: dict[Standing, tuple[str, int, int]] = field(default_factory=dict)
+    claims: dict[tuple[str, int, int], Entry] = field(default_factory=dict)
+    bound: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
+    ended: set[tuple[str, int, int]] = field(default_factory=set)
+    retired: dict[Standing, Entry] = field(default_factory=dict)
+    decided: dict[str, Entry] = field(default_factory=dict)
+    prepared: dict[str, Entry] = field(default_factory=dict)
+    committed: dict[str, str] = field(default_factory=dict)
+    explicit: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+
+def audit(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:
+    """Replay a journal and collect every breach.
+
+    Args:
+        entries: All entries of all shards.
+        explicit: Keys of prepared transactions that somebody did roll back explicitly.
+    """
+    ledger = Ledger(explicit=set(explicit))
+    commits: dict[tuple[int, int], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        commits[entry.version, entry.ordinal].append(entry)
+    sequences: set[tuple[str, str, int]] = set()
+    for place in sorted(commits):
+        commit = sorted(commits[place], key=lambda e: e.index)
+        ids = {e.append_id for e in commit}
+        if len(ids) != 1:
+            ledger.problems.append(f"P1 {place} holds entries of several appends {ids}")
+        decisions = {e.attempt: e for e in commit if e.kind in model.DECISIONS}
+        for entry in commit:
+            if entry.sequence is not None:
+                name = (entry.shard, entry.stream, entry.sequence)
+                if name in sequences:
+                    ledger.problems.append(f"P6 sequence {name} was given twice")
+                sequences.add(name)
+            _apply(ledger, entry, decisions)
+    return ledger
+
+
+def check(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:
+    """Replay a journal and fail on the first breach."""
+    ledger = audit(entries, explicit)
+    assert not ledger.problems, "; ".join(ledger.problems)
+    return ledger
+
+
+def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> None:
+    say = ledger.problems.append
+    kind = entry.kind
+    if kind in model.DECISIONS:
+        _decided(ledger, entry)
+    elif kind == model.PREPARED:
+        if entry.attempt in ledger.decided:
+            say(f"P4 {entry.attempt} prepared after it was decided")
+        ledger.prepared[entry.attempt or ""] = entry
+    elif kind == model.POSTED:
+        if entry.attempt is not None and (
+            entry.attempt not in decisions or decisions[entry.attempt].kind != model.COMMITTED
+        ):
+            say(f"P1 {entry.entry_id} was posted without its transaction's commit")
+        for offset in _offsets(entry):
+            ledger.posted[entry.entry_id, offset] = entry
+    elif kind == model.CLAIMED:
+        _claimed(ledger, entry)
+    elif kind == model.BOUND:
+        name = (entry.queue_id or "", entry.claim_lane or 0, entry.claim_sequence or 0)
+        ledger.bound[name] = entry.attempt
+    elif kind == model.DEAD_LETTERED:
+        _supersede(ledger, entry)
+        for standing in _standings(entry):
+            if standing in ledger.held:
+                say(f"P2 {standing} was dead-lettered while it was in flight")
+            _retire(ledger, standing, entry)
+    elif kind in model.SETTLEMENTS:
+        _settled(ledger, entry, decisions)
+
+
+def _decided(ledger: Ledger, entry: Entry) -> None:
+    say = ledger.problems.append
+    attempt = entry.attempt or ""
+    if attempt in ledger.decided:
+        say(f"P4 {attempt} was decided twice: {ledger.decided[attempt].kind}, {entry.kind}")
+    ledger.decided[attempt] = entry
+    if entry.kind == model.COMMITTED:
+        key = entry.stream
+        if key in ledger.committed:
+            say(f"P1 {key} was committed twice")
+        ledger.committed[key] = attempt
+        others = [
+            e
+            for a, e in ledger.prepared.items()
+            if e.stream == key and a != attempt and a not in ledger.decided
+        ]
+        if others:
+            say(f"P5 {key} was committed while another attempt of it was prepared")
+    elif attempt in ledger.prepared and entry.stream not in ledger.explicit:
+        say(f"P5 prepared {attempt} was rolled back by nobody's decision")
+
+
+def _claimed(ledger: Ledger, entry: Entry) -> None:
+    _supersede(ledger, entry)
+    name = (entry.queue_id or "", entry.lane or 0, entry.sequence or 0)
+    ledger.claims[name] = entry
+    for standing in _standings(entry):
+        if standing not in ledger.posted:
+            ledger.problems.append(f"P3 {name} claims {standing}, which nobody posted")
+        if standing in ledger.retired:
+            ledger.problems.append(f"P2 {name} claims {standing}, which is retired")
+        if standing in ledger.held:
+            ledger.problems.append(f"P2 {name} claims {standing}, held by {ledger.held[standing]}")
+        ledger.held[standing] = name
+
+
+def _supersede(ledger: Ledger, entry: Entry) -> None:
+    for sequence in entry.body.get("supersedes", ()):
+        name = (entry.queue_id or "", entry.lane or 0, sequence)
+        claim = ledger.claims[name]
+        owner = ledger.bound.get(name, claim.attempt)
+        if owner is not None and owner not in ledger.decided and name not in ledger.ended:
+            ledger.problems.append(f"P2 {name} was taken over from {owner}, which is undecided")
+        _end(ledger, name)
+
+
+def _settled(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> None:
+    name = (entry.queue_id or "", entry.claim_lane or 0, entry.claim_sequence or 0)
+    say = ledger.problems.append
+    claim = ledger.claims.get(name)
+    if claim is None:
+        say(f"P6 {entry.kind} of {name}, which is no claim")
+        return
+    if entry.sequence is None:
+        if entry.attempt not in decisions:
+            say(f"P1 {entry.kind} of {name} without the decision of {entry.attempt}")
+        if ledger.bound.get(name, claim.attempt) != entry.attempt:
+            return  # not the owner's: it does not count
+    wanted = set(_standings(entry)) if entry.body.get("items") else None
+    mine = {s for s, holder in ledger.held.items() if holder == name}
+    if entry.sequence is not None and not mine:
+        say(f"P6 {entry.kind} of {name}, which had ended")
+    for standing in mine if wanted is None else wanted & mine:
+        del ledger.held[standing]
+        if entry.kind != model.RELEASED:
+            _retire(ledger, standing, entry)
+    if not any(holder == name for holder in ledger.held.values()):
+        ledger.ended.add(name)
+
+
+def _end(ledger: Ledger, name: tuple[str, int, int]) -> None:
+    ledger.ended.add(name)
+    for standing in [s for s, holder in ledger.held.items() if holder == name]:
+        del ledger.held[standing]
+
+
+def _retire(ledger: Ledger, standing: Standing, entry: Entry) -> None:
+    if standing in ledger.retired:
+        ledger.problems.append(
+            f"P2 {standing} was retired twice: {ledger.retired[standing].kind}, {entry.kind}"
+        )
+    ledger.retired[standing] = entry
+
+
+def _offsets(entry: Entry) -> list[int]:
+    return [offset for first, last in entry.ranges for offset in range(first, last + 1)]
+
+
+def _standings(entry: Entry) -> list[Standing]:
+    return [
+        (position_id, offset)
+        for position_id, part in model.unpack_items(entry)
+        for first, last in part
+        for offset in range(first, last + 1)
+    ]
+
+
+# ----------------------------------------------------------------- what a queue delivered
+
+
+def accepted(ledger: Ledger, queue_id: str) -> Counter[Message]:
+    """Count how often each message of a queue was accepted."""
+    return Counter(
+        (ledger.posted[standing].body["send"], standing[1])
+        for standing, entry in ledger.retired.items()
+        if entry.kind == model.ACCEPTED and entry.queue_id == queue_id
+    )
+
+
+def waiting(ledger: Ledger, queue_id: str) -> set[Standing]:
+    """List what stands in a queue and is not retired."""
+    return {
+        standing
+        for standing, entry in ledger.posted.items()
+        if entry.queue_id == queue_id and standing not in ledger.retired
+    }

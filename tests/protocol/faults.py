@@ -1,0 +1,155 @@
+"""Faults at the store's interface: every call may fail, land unheard, land late, or be the last.
+
+The same wrapper serves the store in memory and the one on Delta.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from txnqueue.journal import AppendConflict
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class Fault(str, enum.Enum):
+    """What happens at one store call."""
+
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    FAIL_BEFORE = "fail before"
+    REPLY_LOST = "reply lost"
+    CONFLICT_THOUGH_LANDED = "conflict though landed"
+    LANDS_LATE = "lands late"
+
+
+WRITES = ("append", "stage", "create", "create_store")
+READS = ("version", "read", "read_all", "table", "frame")
+
+
+def faults_of(call: str) -> list[Fault]:
+    """The faults that make a difference at a call."""
+    if call in READS:
+        return [Fault.CRASH_BEFORE, Fault.FAIL_BEFORE]
+    if call == "append":
+        return list(Fault)
+    return [f for f in Fault if f is not Fault.CONFLICT_THOUGH_LANDED]
+
+
+class Injector:
+    """Counts the store calls of one client, and spoils one of them."""
+
+    def __init__(self, at: int | None = None, fault: Fault | None = None) -> None:
+        self.at = at
+        self.fault = fault
+        self.calls: list[str] = []
+        self.late: list[Callable[[], Any]] = []
+        self.armed = False
+        self.dead = False
+
+    def arm(self) -> None:
+        """Begin to count."""
+        self.armed = True
+
+    def disarm(self) -> None:
+        """Let every call through from now on."""
+        self.armed = False
+
+    def flush(self) -> None:
+        """Let what was on its way land now."""
+        while self.late:
+            try:
+                self.late.pop(0)()
+            except AppendConflict:
+                pass  # it lost, as a late statement may
+
+    def call(self, name: str, perform: Callable[[], Any]) -> Any:
+        """Make one call, spoiled or not."""
+        if self.dead:
+            raise Crash(name)
+        if not self.armed:
+            return perform()
+        number = len(self.calls)
+        self.calls.append(name)
+        if number != self.at:
+            return perform()
+        fault = self.fault
+        if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            if fault is Fault.CRASH_AFTER:
+                perform()
+            self.dead = True
+            raise Crash(name)
+        if fault is Fault.LANDS_LATE:
+            self.late.append(perform)
+            raise ConnectionError(f"{name}: no reply")
+        if fault in (Fault.REPLY_LOST, Fault.CONFLICT_THOUGH_LANDED):
+            perform()
+            if fault is Fault.CONFLICT_THOUGH_LANDED:
+                raise AppendConflict(f"{name}: Delta met its own commit")
+            raise ConnectionError(f"{name}: reply lost")
+        raise ConnectionError(f"{name}: failed")
+
+
+class _Faulty:
+    def __init__(self, inner: Any, injector: Injector) -> None:
+        self._inner = inner
+        self._injector = injector
+
+    def _through(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self._injector.call(name, lambda: getattr(self._inner, name)(*args, **kwargs))
+
+
+class FaultyJournal(_Faulty):
+    """A journal whose calls go through an injector."""
+
+    def version(self) -> int:
+        return self._through("version")
+
+    def known_version(self) -> int:
+        return self._inner.known_version()
+
+    def read(self, shards: Any, after: int = -1, upto: int | None = None) -> Any:
+        return self._through("read", shards, after, upto)
+
+    def read_all(self, upto: int | None = None) -> Any:
+        return self._through("read_all", upto)
+
+    def append(self, units: Any, metadata: Any) -> Any:
+        return self._through("append", units, metadata)
+
+
+class FaultyPayload(_Faulty):
+    """A payload store whose calls go through an injector."""
+
+    def create(self, payload_id: str, schema: Any) -> None:
+        self._through("create", payload_id, schema)
+
+    def stage(self, send: Any, rows: Any) -> Any:
+        return self._through("stage", send, rows)
+
+    def table(self, schema: Any, parts: Any) -> Any:
+        return self._through("table", schema, parts)
+
+    def frame(self, schema: Any, parts: Any) -> Any:
+        return self._through("frame", schema, parts)
+
+
+class FaultyStore:
+    """A client's own way to a store that it shares with others."""
+
+    def __init__(self, store: Any, injector: Injector) -> None:
+        self.inner = store
+        self.spark = store.spark
+        self.root = store.root
+        self.journal = FaultyJournal(store.journal, injector)
+        self.payload = FaultyPayload(store.payload, injector)
+
+    def exists(self) -> bool:
+        return self.inner.exists()
+
+    def create(self) -> None:
+        self.inner.create()

@@ -1,0 +1,199 @@
+"""Every public operation, with what its effect is in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.protocol.audit import Ledger
+from tests.protocol.world import World, consume_and_produce
+from txnqueue import model
+from txnqueue.manager import QueueManager
+
+Act = Callable[[QueueManager, Any], Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One public operation.
+
+    Attributes:
+        name: What it is called.
+        prepare: Makes what it needs, with managers of its own; returns what ``act`` needs.
+        act: Does it, through a client whose store calls may be spoiled.
+        landed: Whether its effect is in the journal.
+        sends: How many messages it adds to the queue ``in`` if it landed.
+        key: The transaction id, if it has one.
+    """
+
+    name: str
+    prepare: Callable[[World, QueueManager], Any]
+    act: Act
+    landed: Callable[[World, Ledger], bool]
+    sends: int = 0
+    key: str | None = None
+
+
+def _nothing(world: World, client: QueueManager) -> None:
+    return None
+
+
+def _wrote(kind: str, key: str | None = None) -> Callable[[World, Ledger], bool]:
+    """The operation's client wrote an entry of this kind, after it was prepared."""
+
+    def landed(world: World, ledger: Ledger) -> bool:
+        return any(
+            e.kind == kind
+            and e.version > world.began_at
+            and (e.actor == "A" if key is None else e.stream == f"{key}{world.suffix}")
+            for e in world.entries()
+        )
+
+    return landed
+
+
+def _committed(key: str) -> Callable[[World, Ledger], bool]:
+    return lambda world, ledger: f"{key}{world.suffix}" in ledger.committed
+
+
+def _leased(world: World, client: QueueManager) -> Any:
+    return client.queue("in").receive(3)
+
+
+def _open(world: World, client: QueueManager) -> Any:
+    tx = client.transaction(f"T{world.suffix}")
+    consume_and_produce(client.queue("in").receive(3, transaction=tx), tx)
+    return tx
+
+
+def _prepared(world: World, client: QueueManager) -> Any:
+    tx = _open(world, client)
+    tx.prepare()
+    world.prepared.add(tx.id)
+    return tx
+
+
+def _to_be_rolled_back(world: World, client: QueueManager) -> Any:
+    tx = _prepared(world, client)
+    world.explicit.add(tx.id)
+    return tx
+
+
+def _bound(world: World, client: QueueManager) -> Any:
+    batch = client.queue("in").receive(3)
+    tx = client.transaction(f"T{world.suffix}")
+    consume_and_produce(batch, tx)
+    batch.accept(transaction=tx)
+    return tx
+
+
+def _abandoned(world: World, client: QueueManager) -> None:
+    other = world.manager("X")
+    tx = other.transaction()
+    other.queue("in").receive(3, transaction=tx)
+    world.lease_over()
+
+
+def _abandoned_lease(world: World, client: QueueManager) -> None:
+    world.manager("X").queue("in").receive(3)
+    world.lease_over()
+
+
+def _worn_out(world: World, client: QueueManager) -> None:
+    """Leave messages that came back alone as often as is allowed."""
+    other = world.manager("X")
+    for _ in range(6):  # three times in each of two lanes
+        other.queue("in").receive(1)
+        world.lease_over()
+
+
+def _run(manager: QueueManager, world: World) -> None:
+    def handler(tx: Any) -> None:
+        consume_and_produce(tx.queue("in").receive(3), tx)
+
+    manager.run_transaction(handler, transaction_id=f"T{world.suffix}")
+
+
+def _receive_in_transaction(manager: QueueManager, world: World) -> None:
+    tx = manager.transaction()
+    manager.queue("in").receive(3, transaction=tx)
+
+
+OPERATIONS = [
+    Operation(
+        "send",
+        _nothing,
+        lambda m, w: m.queue("in").send([{"i": 100}, {"i": 101}]),
+        _wrote(model.COMMITTED),
+        sends=2,
+    ),
+    Operation("receive", _nothing, lambda m, w: m.queue("in").receive(3), _wrote(model.CLAIMED)),
+    Operation(
+        "receive in a transaction", _nothing, _receive_in_transaction, _wrote(model.CLAIMED)
+    ),
+    Operation("accept", _leased, lambda m, batch: batch.accept(), _wrote(model.ACCEPTED)),
+    Operation("release", _leased, lambda m, batch: batch.release(), _wrote(model.RELEASED)),
+    Operation(
+        "reject",
+        _leased,
+        lambda m, batch: batch.reject(matching=batch.messages()[:1], reason="bad"),
+        _wrote(model.REJECTED),
+    ),
+    Operation(
+        "extend lease", _leased, lambda m, batch: batch.extend_lease(90), _wrote(model.LEASE_EXTENDED)
+    ),
+    Operation("commit", _open, lambda m, tx: tx.commit(), _committed("T"), key="T"),
+    Operation("rollback", _open, lambda m, tx: tx.rollback(), _wrote(model.ROLLED_BACK, "T"), key="T"),
+    Operation(
+        "prepare",
+        _open,
+        lambda m, tx: tx.prepare(),
+        _wrote(model.PREPARED, "T"),
+        key="T",
+    ),
+    Operation(
+        "commit prepared", _prepared, lambda m, tx: m.commit(tx.id), _committed("T"), key="T"
+    ),
+    Operation(
+        "rollback prepared",
+        _to_be_rolled_back,
+        lambda m, tx: m.rollback(tx.id),
+        _wrote(model.ROLLED_BACK, "T"),
+        key="T",
+    ),
+    Operation("commit of leased", _bound, lambda m, tx: tx.commit(), _committed("T"), key="T"),
+    Operation(
+        "take over a transaction",
+        _abandoned,
+        lambda m, w: m.queue("in").receive(2),
+        _wrote(model.CLAIMED),
+    ),
+    Operation(
+        "take over a lease",
+        _abandoned_lease,
+        lambda m, w: m.queue("in").receive(2),
+        _wrote(model.CLAIMED),
+    ),
+    Operation(
+        "dead letter",
+        _worn_out,
+        lambda m, w: m.queue("in").receive(100),
+        _wrote(model.DEAD_LETTERED),
+    ),
+    Operation("run transaction", _nothing, _run, _committed("T"), key="T"),
+    Operation(
+        "drain",
+        _nothing,
+        lambda m, w: m.queue("in").drain(
+            consume_and_produce, batch_size=3, run_id=f"R{w.suffix}", until="empty"
+        ),
+        lambda w, ledger: f"R{w.suffix}/end" in ledger.committed,
+    ),
+    Operation(
+        "recover",
+        _abandoned,
+        lambda m, w: m.recover(),
+        _wrote(model.ROLLED_BACK),
+    ),
+]

@@ -1,0 +1,20 @@
+"""The crash matrix: every operation × every store call in it × every fault × every recovery."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.matrix import cases, fresh, run
+from tests.protocol.scenarios import OPERATIONS, Operation
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_no_fault_breaks_a_promise(operation: Operation) -> None:
+    count = 0
+    for case in cases(operation):
+        try:
+            run(fresh(), case)
+        except BaseException as error:
+            raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
+        count += 1
+    assert count >= 3

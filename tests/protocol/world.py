@@ -1,0 +1,162 @@
+"""A store that several clients share, with one clock, and what a test may ask about it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.protocol.audit import Ledger, Message, accepted, check
+from tests.protocol.faults import FaultyStore, Injector
+from txnqueue import model
+from txnqueue.config import RetryPolicy
+from txnqueue.manager import QueueManager
+from txnqueue.model import Entry
+from txnqueue.payload import Part
+from txnqueue.store import MemoryStore
+from txnqueue.testing import Clock, runtime
+
+SCHEMA = "i long"
+LEASE_SECONDS = 60.0
+DELIVERIES_MAX = 3
+RETRY = RetryPolicy(attempts_max=6, seconds_max=1e4, wait_seconds_first=0.0)
+
+
+@dataclass
+class World:
+    """One store, one clock, any number of clients.
+
+    A world is used for one scenario after another: ``next`` gives ids and numbers that no
+    scenario had before.
+    """
+
+    store: Any = field(default_factory=MemoryStore)
+    clock: Clock = field(default_factory=Clock)
+    explicit: set[str] = field(default_factory=set)
+    prepared: set[str] = field(default_factory=set)
+    generation: int = 0
+    scenario: int = 0
+    sent: int = 0
+    began_at: int = 0
+
+    @property
+    def suffix(self) -> str:
+        """Tell the transaction ids of this scenario from those of others."""
+        return f"-{self.scenario}"
+
+    @property
+    def base(self) -> int:
+        """The first number that this scenario sends."""
+        return self.scenario * 1_000
+
+    def next(self) -> None:
+        """Begin another scenario."""
+        self.scenario += 1
+        self.prepared.clear()
+
+    def manager(
+        self, name: str, injector: Injector | None = None, actor: str | None = None
+    ) -> QueueManager:
+        """Start a client; the same name again is the same client, started anew."""
+        self.generation += 1
+        made = runtime(self.clock, f"{name}#{self.generation}", RETRY)
+        made.actor, made.consumer = actor or name, name
+        store = FaultyStore(self.store, injector) if injector else self.store
+        return QueueManager(self.store.spark, "memory", store=store, runtime=made)
+
+    def create(self, name: str, lanes: int = 1, dead_letter: bool = True) -> None:
+        """Create a queue of numbers."""
+        self.manager("creator").create_queue(
+            name,
+            SCHEMA,
+            exist_ok=True,
+            lanes=lanes,
+            lease_seconds=LEASE_SECONDS,
+            deliveries_max=DELIVERIES_MAX,
+            dead_letter=dead_letter,
+        )
+
+    def lease_over(self) -> None:
+        """Turn the clock past every lease."""
+        self.clock.advance(LEASE_SECONDS + 1)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Read everything."""
+        return self.store.journal.read_all().entries
+
+    def ledger(self) -> Ledger:
+        """Replay everything and fail on a breach."""
+        return check(self.entries(), self.explicit)
+
+    def queue_id(self, name: str) -> str:
+        """Find a queue's id."""
+        return self.manager("reader").queue(name).info.queue_id
+
+    def numbers(self, ledger: Ledger) -> dict[Message, int]:
+        """Read what each posted message carries."""
+        queues = self.manager("reader")
+        schema = queues.queue("in").schema
+        parts = {
+            (entry.body["send"], entry.ranges): Part(
+                entry.body["payload"],
+                entry.body["slice"],
+                entry.body["send"],
+                entry.ranges,
+                "",
+                0,
+                0,
+                0,
+                None,
+                None,
+            )
+            for entry in ledger.posted.values()
+            if entry.body.get("origin") is None
+        }
+        table = self.store.payload.table(schema, list(parts.values()))
+        return {
+            (row["_message"]["send_id"], row["_message"]["send_offset"]): row["i"]
+            for row in table.to_pylist()
+        }
+
+
+def consume_and_produce(batch: Any, tx: Any) -> None:
+    """The handler of all scenarios: for each message in, one of the same number out."""
+    numbers = batch.to_arrow().column("i").to_pylist()
+    tx.queue("out").send([{"i": i} for i in numbers])
+
+
+def drain(manager: QueueManager, name: str = "in") -> None:
+    """Consume whatever can be received."""
+    manager.queue(name).drain(consume_and_produce, batch_size=100, until="empty")
+
+
+def check_exactly_once(world: World, sent: int) -> Ledger:
+    """Check promises over values: what transactions accepted, they produced, and once.
+
+    Args:
+        world: The world, after everything was drained.
+        sent: How many messages must have come to an end in ``in``.
+    """
+    ledger = world.ledger()
+    numbers = world.numbers(ledger)
+    source, target = world.queue_id("in"), world.queue_id("out")
+    consumed: dict[str | None, list[int]] = defaultdict(list)
+    produced: dict[str | None, list[int]] = defaultdict(list)
+    for standing, entry in ledger.retired.items():
+        if entry.queue_id == source and entry.kind == model.ACCEPTED and entry.attempt:
+            send = ledger.posted[standing].body["send"]
+            consumed[entry.attempt].append(numbers[send, standing[1]])
+    for (_, offset), entry in ledger.posted.items():
+        if entry.queue_id == target:
+            produced[entry.attempt].append(numbers[entry.body["send"], offset])
+    for attempt, values in produced.items():
+        assert sorted(values) == sorted(consumed[attempt]), f"P1 {attempt}: {values}"
+    for attempt, values in consumed.items():
+        assert sorted(values) == sorted(produced[attempt]), f"P1 {attempt}: {values}"
+    twice = [m for m, n in accepted(ledger, source).items() if n > 1]
+    assert not twice, f"P2 accepted twice: {twice}"
+    standing = [s for s, e in ledger.posted.items() if e.queue_id == source]
+    left = [s for s in standing if s not in ledger.retired]
+    assert not left, f"P2 still waiting after a drain: {left}"
+    assert len(standing) == sent, f"P2 {len(standing)} messages came in, not {sent}"
+    return ledger
