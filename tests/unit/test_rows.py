@@ -1,0 +1,365 @@
+"""What callers hand in, checked against a queue's schema before anything is written."""
+
+import datetime
+import math
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.payload import rows
+from txnqueue.testing import plain_schema
+
+SCHEMA = plain_schema("id long not null, name string, amount double, day date, at timestamp")
+ROW = {"id": 1, "name": "n", "amount": 0.5}
+NOON = datetime.datetime(2024, 1, 1, 12)
+UTC = datetime.timezone.utc
+
+
+def one_column(kind, nullable=True):
+    return T.StructType([T.StructField("c", kind, nullable)])
+
+
+def mismatch(schema, given):
+    """Check that the rows are refused, and return the column that the error names."""
+    with pytest.raises(SchemaMismatch) as caught:
+        rows.arrow_table(schema, given)
+    assert repr(caught.value.column) in str(caught.value)
+    return caught.value.column
+
+
+# ------------------------------------------------------------------------- what is taken
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [ROW],
+        (ROW,),
+        pa.Table.from_pylist([ROW]),
+        pa.RecordBatch.from_pylist([ROW]),
+        pd.DataFrame([ROW]),
+    ],
+    ids=["list", "tuple", "arrow table", "arrow batch", "pandas"],
+)
+def test_rows_come_in_many_forms_and_are_the_same(given):
+    table = rows.arrow_table(SCHEMA, given)
+    assert table.to_pylist() == [{**ROW, "day": None, "at": None}]
+    assert table.schema.names == SCHEMA.names
+
+
+def test_columns_may_come_in_any_order():
+    table = rows.arrow_table(SCHEMA, [{"name": "n", "id": 1}])
+    assert table.to_pylist()[0]["id"] == 1
+
+
+def test_no_rows_are_rows_too():
+    assert rows.arrow_table(SCHEMA, []).num_rows == 0
+
+
+def test_the_message_column_is_left_out():
+    """What was received can be sent on as it is."""
+    assert rows.arrow_table(SCHEMA, [{**ROW, "_message": {"id": "x:0"}}]).num_columns == 5
+
+
+def test_a_missing_nullable_column_is_null():
+    assert rows.arrow_table(SCHEMA, [{"id": 1}]).column("name").to_pylist() == [None]
+
+
+def test_a_dictionary_column_is_read_as_its_values():
+    name = pa.array(["x", "x"]).dictionary_encode()
+    table = rows.arrow_table(SCHEMA, pa.table({"id": [1, 2], "name": name}))
+    assert table.column("name").to_pylist() == ["x", "x"]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint16(), pa.int64()])
+def test_narrower_whole_numbers_fit_into_a_long(kind):
+    table = rows.arrow_table(SCHEMA, pa.table({"id": pa.array([7], kind)}))
+    assert table.column("id").type == pa.int64()
+
+
+def test_an_aware_instant_is_kept_in_utc():
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    table = rows.arrow_table(SCHEMA, [{"id": 1, "at": NOON.replace(tzinfo=zone)}])
+    assert table.column("at").to_pylist() == [datetime.datetime(2024, 1, 1, 10, tzinfo=UTC)]
+
+
+# ----------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[{**ROW, "ID": 1}], pa.table({"id": [1], "ID": [1]}), pd.DataFrame([{**ROW, "ID": 1}])],
+)
+def test_an_unknown_column_is_refused(given):
+    assert mismatch(SCHEMA, given) == "ID"
+
+
+@pytest.mark.parametrize("given", [[{"name": "n"}], [{}], pa.table({"name": ["n"]})])
+def test_a_missing_column_that_may_not_be_null_is_refused(given):
+    assert mismatch(SCHEMA, given) == "id"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"id": 1}, {"id": None}],
+        [{"id": 1}, {"name": "n"}],
+        pa.table({"id": pa.array([1, None], pa.int64())}),
+    ],
+)
+def test_a_forbidden_null_is_refused_and_counted(given):
+    with pytest.raises(SchemaMismatch, match=r"'id' may not be null, and is in 1 of 2 rows"):
+        rows.arrow_table(SCHEMA, given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (T.LongType(), "5"),
+        (T.LongType(), True),
+        (T.LongType(), 1.0),
+        (T.LongType(), math.nan),
+        (T.LongType(), 2**63),
+        (T.LongType(), [1]),
+        (T.LongType(), NOON),
+        (T.IntegerType(), 2**31),
+        (T.ShortType(), 2**15),
+        (T.ByteType(), -129),
+        (T.DoubleType(), "1"),
+        (T.DoubleType(), Decimal("1.1")),
+        (T.DoubleType(), 2**60 + 1),
+        (T.BooleanType(), 1),
+        (T.BooleanType(), "true"),
+        (T.StringType(), 5),
+        (T.StringType(), math.nan),
+        (T.DateType(), "2024-01-01"),
+        (T.TimestampType(), datetime.date(2024, 1, 1)),
+        (T.TimestampType(), "2024-01-01T12:00:00"),
+        (T.DecimalType(5, 2), 1.5),
+        (T.DecimalType(5, 2), Decimal("1.555")),
+        (T.DecimalType(3, 2), Decimal(100)),
+        (T.ArrayType(T.LongType()), 5),
+        (T.ArrayType(T.LongType()), ["x"]),
+        (T.MapType(T.StringType(), T.LongType()), {"a": "x"}),
+        (T.StructType([T.StructField("a", T.LongType())]), 5),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else repr(given),
+)
+def test_a_value_of_another_type_is_refused(kind, value):
+    assert mismatch(one_column(kind), [{"c": None}, {"c": value}]) == "c"
+
+
+@pytest.mark.xfail(strict=True, reason="Arrow converts these silently; a list of dicts loses them")
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (T.LongType(), Decimal("1.5")),
+        (T.LongType(), np.True_),
+        (T.DoubleType(), True),
+        (T.FloatType(), 1e300),
+        (T.StringType(), b"x"),
+        (T.BinaryType(), "x"),
+        (T.DateType(), NOON),
+        (T.DateType(), 5),
+        (T.TimestampType(), 5),
+        (T.TimestampType(), NOON),
+        (T.TimestampNTZType(), NOON.replace(tzinfo=UTC)),
+        (T.ArrayType(T.LongType()), [1.5]),
+        (T.ArrayType(T.LongType(), containsNull=False), [None]),
+        (T.StructType([T.StructField("a", T.LongType())]), {"a": 1, "b": 2}),
+        (T.StructType([T.StructField("a", T.LongType(), False)]), {"a": None}),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else repr(given),
+)
+def test_a_value_is_never_changed_silently(kind, value):
+    """What would arrive as something else is refused, as it is in an Arrow table."""
+    assert mismatch(one_column(kind), [{"c": value}]) == "c"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (T.LongType(), pa.array([1.0])),
+        (T.LongType(), pa.array(["1"])),
+        (T.LongType(), pa.array([True])),
+        (T.LongType(), pa.array([2**63], pa.uint64())),
+        (T.IntegerType(), pa.array([2**31])),
+        (T.DoubleType(), pa.array([2**60 + 1])),
+        (T.StringType(), pa.array([5])),
+        (T.StringType(), pa.array([b"x"])),
+        (T.BinaryType(), pa.array(["x"])),
+        (T.BooleanType(), pa.array([1])),
+        (T.DateType(), pa.array([NOON])),
+        (T.TimestampType(), pa.array([NOON])),
+        (T.TimestampNTZType(), pa.array([NOON], pa.timestamp("us", "UTC"))),
+        (T.DecimalType(3, 2), pa.array([Decimal("100.00")])),
+        (T.ArrayType(T.LongType()), pa.array([["x"]])),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else str(given.type),
+)
+def test_an_arrow_column_of_another_type_is_refused(kind, given):
+    assert mismatch(one_column(kind), pa.table({"c": given})) == "c"
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("id", [1, None]),
+        ("id", [0.5, 1.5]),
+        ("name", [1, 2]),
+        ("day", pd.to_datetime(["2024-01-01"] * 2)),
+    ],
+)
+def test_a_pandas_column_of_another_type_is_refused(column, values):
+    """A whole number column with a gap is a float column to pandas, and says so here."""
+    assert mismatch(SCHEMA, pd.DataFrame({"id": [1, 2], column: values})) == column
+
+
+@pytest.mark.xfail(strict=True, reason="the error of pa.Table.from_pandas does not say which")
+def test_a_pandas_column_of_mixed_types_is_named():
+    assert mismatch(SCHEMA, pd.DataFrame({"id": [1, 2], "name": ["x", 1]})) == "name"
+
+
+@pytest.mark.xfail(strict=True, reason="KeyError of Arrow instead of an error of ours")
+def test_a_column_that_stands_twice_is_refused():
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
+    assert mismatch(SCHEMA, twice) == "id"
+
+
+@pytest.mark.parametrize("given", [None, "rows", 5, {"id": [1]}, ["x"], [ROW, None], iter([ROW])])
+def test_rows_in_no_known_form_are_refused(given):
+    with pytest.raises(InvalidInput, match="cannot be sent"):
+        rows.arrow_table(SCHEMA, given)
+
+
+@pytest.mark.xfail(strict=True, reason="whatever comes from pandas is taken for a DataFrame")
+def test_a_pandas_series_is_no_table():
+    with pytest.raises(InvalidInput, match="cannot be sent"):
+        rows.arrow_table(SCHEMA, pd.Series([1]))
+
+
+# ---------------------------------------------------------------------- Spark's columns
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [
+        (T.IntegerType(), T.LongType()),
+        (T.ByteType(), T.ShortType()),
+        (T.FloatType(), T.DoubleType()),
+        (T.IntegerType(), T.DoubleType()),
+        (T.NullType(), T.StringType()),
+        (T.DecimalType(5, 2), T.DecimalType(7, 3)),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_a_frames_column_may_be_narrower(have, want):
+    assert rows.matched_columns(one_column(want), one_column(have)) == one_column(want).fields
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [
+        (T.LongType(), T.IntegerType()),
+        (T.LongType(), T.DoubleType()),
+        (T.DoubleType(), T.FloatType()),
+        (T.StringType(), T.LongType()),
+        (T.LongType(), T.StringType()),
+        (T.TimestampType(), T.DateType()),
+        (T.TimestampNTZType(), T.TimestampType()),
+        (T.DecimalType(5, 2), T.DecimalType(5, 1)),
+        (T.DecimalType(5, 2), T.DecimalType(4, 2)),
+        (T.ArrayType(T.LongType()), T.ArrayType(T.StringType())),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_a_frames_column_of_another_type_is_refused(have, want):
+    with pytest.raises(SchemaMismatch, match="'c' takes") as caught:
+        rows.matched_columns(one_column(want), one_column(have))
+    assert caught.value.column == "c"
+
+
+def test_a_frames_unknown_and_missing_columns_are_refused():
+    with pytest.raises(SchemaMismatch, match="'d' is not in the queue's schema"):
+        rows.matched_columns(one_column(T.LongType()), plain_schema("c long, d long"))
+    with pytest.raises(SchemaMismatch, match="'c' is missing"):
+        rows.matched_columns(
+            one_column(T.LongType(), nullable=False), plain_schema("_message long")
+        )
+
+
+def test_a_frames_nullable_column_may_be_missing():
+    schema = plain_schema("c long, d long")
+    assert rows.matched_columns(schema, plain_schema("d long")) == [schema["d"]]
+
+
+# --------------------------------------------------------------------- a queue's schema
+
+
+@pytest.mark.parametrize(
+    "name", ["slice", "send_id", "send_offset", "headers", "SLICE", "_message", "_mine"]
+)
+def test_a_reserved_column_name_is_refused(name):
+    with pytest.raises(SchemaMismatch, match=f"'{name}'.*reserved"):
+        rows.check_schema(plain_schema(f"id long, {name} string"), None)
+
+
+@pytest.mark.parametrize("twice", ["id", "ID"])
+def test_a_column_twice_in_a_schema_is_refused(twice):
+    with pytest.raises(SchemaMismatch, match=f"'{twice}' stands twice"):
+        rows.check_schema(plain_schema(f"id long, {twice} long"), None)
+
+
+def test_a_schema_without_columns_is_refused():
+    with pytest.raises(SchemaMismatch, match="at least one"):
+        rows.check_schema(T.StructType([]), None)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        T.NullType(),
+        T.DayTimeIntervalType(),
+        T.YearMonthIntervalType(),
+        T.VarcharType(5),
+        T.ArrayType(T.NullType()),
+        T.MapType(T.StringType(), T.NullType()),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_a_type_that_not_every_reader_knows_is_refused(kind):
+    with pytest.raises(SchemaMismatch, match="'c' has type"):
+        rows.check_schema(one_column(kind), None)
+
+
+def test_a_type_inside_a_struct_is_named_with_its_path():
+    inner = T.StructType([T.StructField("deep", T.NullType())])
+    with pytest.raises(SchemaMismatch, match=r"'c\.deep'"):
+        rows.check_schema(one_column(inner), None)
+
+
+@pytest.mark.parametrize("group_by", ["nobody", "amount", "at"])
+def test_messages_are_grouped_by_a_string_a_whole_number_or_a_date(group_by):
+    with pytest.raises(SchemaMismatch, match=f"group_by='{group_by}'"):
+        rows.check_schema(SCHEMA, group_by)
+    for usable in ("id", "name", "day"):
+        assert rows.check_schema(SCHEMA, usable) is SCHEMA
+
+
+# --------------------------------------------------------------------------------- lanes
+
+
+def test_a_keys_lane_never_changes():
+    """pmod(crc32(UTF-8 of the key), lanes), in Spark and in Python alike."""
+    assert rows.lane_of("123456789", 256) == 0xCBF43926 % 256  # the checksum's published example
+    assert rows.lane_of(123456789, 256) == rows.lane_of("123456789", 256)
+    assert [rows.lane_of(key, 8) for key in ("UA", "é", datetime.date(2024, 1, 1))] == [0, 6, 0]
+
+
+def test_a_key_that_is_null_goes_to_the_first_lane():
+    assert rows.lane_of(None, 8) == 0
