@@ -117,14 +117,8 @@ class History:
         return [step for one in found for step in _steps(one, entries)]
 
     def _find(self, info: QueueInfo, where: str) -> list[tuple[str, int]]:
-        from pyspark.sql.types import StructType
-
-        schema = StructType.fromJson(dict(info.schema))
-        find = getattr(self._client.store.payload, "find", None)
-        if find is None:
-            raise PlatformMissing("A predicate needs a store with Spark: give a message id.")
-        places: list[tuple[str, int]] = find(schema, info.payload_id, where, TRACED_MAX)
-        return places
+        schema = Snapshot._schema(info)
+        return self._client.store.payload.find(schema, info.payload_id, where, TRACED_MAX)
 
 
 class Snapshot:

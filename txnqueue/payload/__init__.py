@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txnqueue.errors import InvalidInput
 from txnqueue.model import Range
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Part:
 
 
 class PayloadStore(Protocol):
-    """Payload tables behind four calls."""
+    """Payload tables behind five calls."""
 
     def create(self, payload_id: str, schema: StructType) -> None:
         """Create an owner's payload table; no error if it is there."""
@@ -111,3 +112,63 @@ class PayloadStore(Protocol):
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
         ...
+
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Find where rows lie that match a predicate, whatever became of them.
+
+        Rows of undecided and rolled back sends are found too: only the journal knows.
+
+        Args:
+            schema: The columns of the payload.
+            payload_id: The owner of the payload table.
+            where: A SQL predicate over these columns.
+            limit: At most so many.
+
+        Returns:
+            Send ids and offsets, in an order that is the same at every call.
+
+        Raises:
+            InvalidInput: The predicate cannot be evaluated.
+            PlatformMissing: There is no session that could.
+        """
+        ...
+
+
+def places_where(
+    frame: DataFrame, where: str, limit: int, order: Sequence[str]
+) -> list[tuple[str, int]]:
+    """Evaluate a user's predicate on payload with its places.
+
+    Args:
+        frame: The payload's columns and ``_send_id``, ``_send_offset``.
+        where: A SQL predicate.
+        limit: At most so many.
+        order: The columns that order the places.
+
+    Returns:
+        Send ids and offsets.
+
+    Raises:
+        InvalidInput: The predicate cannot be evaluated.
+    """
+    from pyspark import errors
+
+    if not isinstance(where, str):
+        raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
+    try:
+        found = frame.where(where).orderBy(*order).limit(limit)
+        rows = found.select("_send_id", "_send_offset").collect()
+    except (
+        errors.AnalysisException,  # unknown columns, other types, no SQL at all
+        errors.ArithmeticException,
+        errors.ArrayIndexOutOfBoundsException,
+        errors.DateTimeException,
+        errors.IllegalArgumentException,
+        errors.NumberFormatException,
+        errors.SparkRuntimeException,
+    ) as error:
+        cause = str(error).strip().partition("\n")[0]
+        raise InvalidInput(f"where={where!r} cannot be evaluated: {cause}", name="where") from error
+    return [(row[0], row[1]) for row in rows]

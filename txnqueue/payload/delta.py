@@ -12,7 +12,7 @@ from txnqueue.errors import SchemaMismatch
 from txnqueue.journal.delta import USER_METADATA
 from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
-from txnqueue.payload import OFFSETS_PER_TASK, Part, Run, Send
+from txnqueue.payload import OFFSETS_PER_TASK, Part, Run, Send, places_where
 from txnqueue.payload.rows import (
     MESSAGE_COLUMN,
     MESSAGE_TYPE,
@@ -151,7 +151,20 @@ class DeltaPayload:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
         return self._joined(self._user, schema, parts).drop("_rank", "_offset")
 
-    def _joined(self, session: SparkSession, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Find where rows lie that match a SQL predicate, on the user's session."""
+        columns = ", ".join(identifier(column.name) for column in schema.fields)
+        frame = self._user.sql(
+            f"SELECT {columns}, slice AS _slice, send_id AS _send_id, send_offset AS _send_offset "
+            f"FROM {self._statements.names.payload(payload_id)}"
+        )
+        return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
+
+    def _joined(
+        self, session: SparkSession, schema: StructType, parts: Sequence[Part]
+    ) -> DataFrame:
         by_owner: dict[str, list[tuple[int, Part]]] = defaultdict(list)
         for rank, part in enumerate(parts):
             by_owner[part.payload_id].append((rank, part))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql.types import StructField, StructType
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
-from txnqueue.payload import Part, Run, Send
+from txnqueue.payload import Part, Run, Send, places_where
 from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table, lane_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+
+_MESSAGE = arrow_schema(StructType([StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)])).field(0)
 
 
 class MemoryPayload:
@@ -68,39 +70,55 @@ class MemoryPayload:
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
         self.step("scan")
-        target = arrow_schema(schema)
-        message = arrow_schema(MESSAGE_TYPE_SCHEMA).field(MESSAGE_COLUMN)
-        wanted = pa.schema([*(column.with_nullable(True) for column in target), message])
+        columns = [column.with_nullable(True) for column in arrow_schema(schema)]
+        wanted = pa.schema([*columns, _MESSAGE])
         pieces = [self._part(part, first, last) for part in parts for first, last in part.ranges]
         return pa.concat_tables([wanted.empty_table(), *pieces])
 
     def _part(self, part: Part, first: int, last: int) -> pa.Table:
         rows = self._sends[part.payload_id, part.send_id].slice(first, last - first + 1)
-        infos = pa.array(
-            [message_info(part, offset) for offset in range(first, last + 1)],
-            arrow_schema(MESSAGE_TYPE_SCHEMA).field(MESSAGE_COLUMN).type,
-        )
-        field = arrow_schema(MESSAGE_TYPE_SCHEMA).field(MESSAGE_COLUMN)
-        return rows.append_column(field, infos)
+        messages = [message_info(part, offset) for offset in range(first, last + 1)]
+        return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages."""
+        return self._session().createDataFrame(self.table(schema, parts))
+
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Find where rows lie that match a SQL predicate, on the session if there is one."""
+        sends = [
+            (
+                rows.append_column("_send_rank", pa.repeat(pa.scalar(rank), rows.num_rows))
+                .append_column("_send_id", pa.repeat(pa.scalar(send_id), rows.num_rows))
+                .append_column("_send_offset", pa.array(range(rows.num_rows), pa.int64()))
+            )
+            for rank, ((owner, send_id), rows) in enumerate(self._sends.items())
+            if owner == payload_id
+        ]
+        session = self._session()
+        if not sends:
+            return []
+        frame = session.createDataFrame(pa.concat_tables(sends))
+        return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
+
+    def _session(self) -> SparkSession:
         if self._spark is None:
             raise PlatformMissing(
-                "A store in memory makes DataFrames only with a session: use messages() or "
-                "to_arrow(), or give the store a SparkSession."
+                "A store in memory makes DataFrames and reads predicates only with a session: use "
+                "messages() or to_arrow(), or give the store a SparkSession."
             )
-        return self._spark.createDataFrame(self.table(schema, parts))
+        return self._spark
 
     def offsets(self, payload_id: str, send_id: str) -> int:
         """Count the rows of a send: for tests that look behind the scenes."""
-        return pc.count(self._sends[payload_id, send_id].column(0), mode="all").as_py()
+        count: int = self._sends[payload_id, send_id].num_rows
+        return count
 
 
 def message_info(part: Part, offset: int) -> dict[str, Any]:
     """Say of one message what its ``_message`` column says."""
-    import datetime
-
     enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
     origin = part.origin and {
         name: part.origin.get(name) for name in ("queue", "reason", "delivery_count")
@@ -119,11 +137,3 @@ def message_info(part: Part, offset: int) -> dict[str, Any]:
         "send_offset": offset,
     }
 
-
-def _message_schema() -> StructType:
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)])
-
-
-MESSAGE_TYPE_SCHEMA = _message_schema()
