@@ -1,4 +1,373 @@
-"""Views for SQL."""
+"""Views for SQL: queues, transactions, dispatches, and one per queue.
+
+The views say in SQL what ``ledger`` says in Python: the state of each message that the
+journal's entries fold to. A query reads the journal at one version, so it never sees half
+of a transaction, and payload only where a commit has posted it.
+
+A view is called like its queue, with '_' for '.' and '-'. If that is taken (by a view of the
+store, or by another queue), the queue's id follows instead of its name. A column of a queue's
+view that is called like one of the payload's gets a '_' before it.
+"""
+
 from __future__ import annotations
-def create_views(client, history, prefix, as_of):  # replaced below
-    raise NotImplementedError
+
+import datetime
+import re
+from collections.abc import Mapping
+
+from txnqueue import catalog, model
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.errors import InvalidName, PlatformMissing
+from txnqueue.history import History
+from txnqueue.journal.tables import TableNames, identifier, literal, literals
+
+STORE_VIEWS = ("queues", "transactions", "dispatches")
+_PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
+_SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
+_CLAIMED, _DEAD_LETTERED = literal(model.CLAIMED), literal(model.DEAD_LETTERED)
+_RETIRING = literals((model.ACCEPTED, model.REJECTED))
+_TAKING = literals((model.CLAIMED, model.DEAD_LETTERED))
+_SAID = (
+    "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
+    "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean"
+)
+_CREATED = (
+    "name string, dead_letter string, settings struct<lanes:int,group_by:string,"
+    "lease_seconds:double,deliveries_max:int>"
+)
+
+
+def create_views(
+    client: Client, history: History, prefix: str, as_of: int | datetime.datetime | None
+) -> list[str]:
+    """Create the views of a store on the user's session.
+
+    With a path they are temporary, in a catalog schema permanent. Queues that are created
+    later get theirs by the next call.
+
+    Args:
+        client: The manager's view of the store.
+        history: Finds the state to show.
+        prefix: Put before each name: letters, digits and '_'.
+        as_of: A commit_seq or an instant, to show the state then; None follows the store.
+
+    Returns:
+        The views' names, as SQL takes them.
+
+    Raises:
+        PlatformMissing: The store is in memory.
+        InvalidName: The prefix cannot begin a name.
+        InvalidInput: There is no such commit yet.
+    """
+    spark, names = client.store.spark, getattr(client.store, "names", None)
+    if spark is None or not isinstance(names, TableNames):
+        raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
+    if as_of is None:
+        texts = statements(names, client.queues(), prefix)
+    else:
+        if isinstance(as_of, datetime.datetime):
+            snapshot = history.as_of(timestamp=as_of)
+            commit_seq = snapshot.commit_seq
+        else:
+            snapshot = history.as_of(as_of)
+            commit_seq = as_of
+        entries = client.store.journal.read([model.CATALOG]).entries
+        infos = catalog.queues(e for e in entries if e.commit_seq <= commit_seq)
+        texts = statements(names, infos, prefix, commit_seq, snapshot.at_ms)
+    for text in texts.values():
+        spark.sql(text)
+    return list(texts)
+
+
+def statements(
+    names: TableNames,
+    infos: Mapping[str, QueueInfo],
+    prefix: str = "",
+    commit_seq: int | None = None,
+    at_ms: int | None = None,
+) -> dict[str, str]:
+    """Write the statements that create the views, by the views' names.
+
+    Args:
+        names: How the store's tables are called.
+        infos: The queues.
+        prefix: Put before each name.
+        commit_seq: Shows the state after this commit; None the newest one at each query.
+        at_ms: The instant that decides what is delayed and expired; None: when queried.
+
+    Returns:
+        One statement per view.
+
+    Raises:
+        InvalidName: The prefix cannot begin a name.
+    """
+    if not _PREFIX.fullmatch(prefix):
+        raise InvalidName(
+            f"prefix={prefix!r}: give letters, digits and '_', a letter first.", name="prefix"
+        )
+    queries = {
+        "queues": _queues(names, commit_seq),
+        "transactions": _transactions(names, commit_seq),
+        "dispatches": _dispatches(names, commit_seq),
+    }
+    for name, view in view_names(infos).items():
+        queries[view] = _messages(names, infos, infos[name], commit_seq, at_ms)
+    made = "CREATE OR REPLACE TEMPORARY VIEW" if names.by_path else "CREATE OR REPLACE VIEW"
+    schema = [] if names.by_path else names.root.split(".")
+    texts = {}
+    for view, query in queries.items():
+        path = [*schema, prefix + view]
+        texts[".".join(path)] = f"{made} {'.'.join(map(identifier, path))} AS\n{query}"
+    return texts
+
+
+def view_names(infos: Mapping[str, QueueInfo]) -> dict[str, str]:
+    """Find the name of each queue's view, without a prefix; no two differ only by case."""
+    taken = set(STORE_VIEWS)
+    found: dict[str, str] = {}
+    for name in sorted(infos, key=lambda name: (_plain(name) != name, name)):
+        view = _plain(name)
+        if view.lower() in taken:
+            view = _plain(infos[name].queue_id)
+        taken.add(view.lower())
+        found[name] = view
+    return {name: found[name] for name in infos}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+# ------------------------------------------------------------------- views of the store
+
+
+def _entries(names: TableNames, commit_seq: int | None, which: str) -> str:
+    """Write the query of some entries, with their version and place in commit order."""
+    version = "" if commit_seq is None else f" VERSION AS OF {max(commit_seq >> 10, 0)}"
+    upto = "" if commit_seq is None else f"\n  WHERE version * 1024 + ordinal <= {commit_seq}"
+    return (
+        "SELECT *, version * 1024 + ordinal AS commit_seq,\n"
+        "    struct(version, ordinal, `index`) AS place\n"
+        "  FROM (SELECT *, _metadata.row_commit_version AS version\n"
+        f"    FROM {names.journal}{version}\n"
+        f"    WHERE {which}){upto}"
+    )
+
+
+def _created(names: TableNames, commit_seq: int | None) -> str:
+    """Write the query of the queues that there are: the newest entry of each name."""
+    entries = _entries(names, commit_seq, f"shard = {literal(model.CATALOG)}")
+    return (
+        "SELECT * FROM (\n"
+        "  SELECT *, row_number() OVER (PARTITION BY said.name ORDER BY place DESC) AS newest\n"
+        f"  FROM (SELECT *, from_json(body, {literal(_CREATED)}) AS said\n"
+        f"  FROM ({entries})\n"
+        f"  WHERE kind = {literal(model.QUEUE_CREATED)})) WHERE newest = 1"
+    )
+
+
+def _queues(names: TableNames, commit_seq: int | None) -> str:
+    return (
+        "SELECT said.name AS name, queue_id, said.settings.lanes AS lanes,\n"
+        "  said.settings.group_by AS group_by, said.settings.lease_seconds AS lease_seconds,\n"
+        "  said.settings.deliveries_max AS deliveries_max, said.dead_letter AS dead_letter_id,\n"
+        "  recorded_at AS created_at, actor AS created_by\n"
+        f"FROM ({_created(names, commit_seq)})"
+    )
+
+
+def _transactions(names: TableNames, commit_seq: int | None) -> str:
+    """Write the query of the attempts: the decision of each, or else what is known of it."""
+    prepared, decided = literal(model.PREPARED), literals(sorted(model.DECISIONS))
+    return (
+        "SELECT transaction_key AS transaction_id, attempt,\n"
+        "  if(rank = 0, 'pending', kind) AS status, begun, reason, actor, run_id, recorded_at,\n"
+        "  if(rank = 2, commit_seq, NULL) AS commit_seq\n"
+        "FROM (\n"
+        "  SELECT *, row_number() OVER (PARTITION BY attempt ORDER BY rank DESC, place) AS first\n"
+        "  FROM (SELECT *,\n"
+        f"    if(kind IN ({decided}), 2, if(kind = {prepared}, 1, 0)) AS rank\n"
+        f"  FROM ({_entries(names, commit_seq, 'attempt IS NOT NULL')}))\n"
+        ") WHERE first = 1"
+    )
+
+
+def _dispatches(names: TableNames, commit_seq: int | None) -> str:
+    which = f"queue_id IS NOT NULL AND shard <> {literal(model.CATALOG)}"
+    return (
+        "SELECT e.kind, q.said.name AS queue, e.lane, e.sequence, e.claim_sequence,\n"
+        "  e.transaction_key AS transaction_id, e.attempt, e.`count`, e.reason, e.actor,\n"
+        "  e.run_id, e.recorded_at, e.commit_seq\n"
+        f"FROM ({_entries(names, commit_seq, which)}) e\n"
+        f"JOIN ({_created(names, commit_seq)}) q ON q.queue_id = e.queue_id"
+    )
+
+
+# ------------------------------------------------------------------- the view of a queue
+
+
+def _messages(
+    names: TableNames,
+    infos: Mapping[str, QueueInfo],
+    info: QueueInfo,
+    commit_seq: int | None,
+    at_ms: int | None,
+) -> str:
+    """Write the query of a queue's messages: payload, state, and who did what when.
+
+    The payload stands last: Delta takes its version after the journal's, so that it has
+    every row that the journal speaks of.
+    """
+    backlog = literal(model.backlog_shard(info.queue_id))
+    lanes = literal(model.lane_shard(info.queue_id, 0).removesuffix("0"))
+    which = f"shard = {backlog} OR startswith(shard, {lanes})"
+    columns = [column["name"] for column in info.schema["fields"]]
+    payload = "\n  UNION ALL ".join(
+        f"SELECT {literal(owner)} AS payload_id, slice, send_id, send_offset, "
+        f"struct({', '.join(map(identifier, columns))}) AS content FROM {names.payload(owner)}"
+        for owner in _owners(infos, info)
+    )
+    now = "unix_millis(current_timestamp())" if at_ms is None else literal(at_ms)
+    shown = [f"d.content.{identifier(name)} AS {identifier(name)}" for name in columns]
+    folded = {name.lower() for name in columns}
+    for name, expression in _COLUMNS.items():
+        alias = f"_{name}" if name in folded else name
+        shown.append(f"{expression.replace('{now}', now)} AS {identifier(alias)}")
+    selected = ",\n  ".join(shown)
+    return (
+        f"WITH entries AS (\n{_FLAT}\n"
+        f"  FROM (SELECT *, from_json(body, {literal(_SAID)}) AS said\n"
+        f"  FROM ({_entries(names, commit_seq, which)}))),\n"
+        f"{_FOLD}\n"
+        f"SELECT {selected}\n"
+        "FROM posted p\n"
+        "LEFT JOIN taken t USING (append_id, position, send_offset)\n"
+        f"LEFT JOIN (\n  {payload}) d\n"
+        "  ON d.payload_id = p.payload_id AND d.slice = p.slice AND d.send_id = p.send_id\n"
+        "  AND d.send_offset = p.send_offset"
+    )
+
+
+def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo) -> list[str]:
+    """Find whose payload may stand in a queue: its own, and of those it is dead letters of."""
+    found = [info]
+    for target in found:
+        found += [
+            one
+            for one in infos.values()
+            if one.dead_letter_id == target.queue_id and one not in found
+        ]
+    return list(dict.fromkeys(one.payload_id for one in found))
+
+
+_COLUMNS = {
+    "message_id": "concat(p.send_id, ':', p.send_offset)",
+    "lane": "p.lane",
+    "state": (
+        f"CASE WHEN t.last.kind = {_DEAD_LETTERED} THEN t.last.kind\n"
+        "    WHEN t.last.ending.kind IN "
+        f"({_RETIRING}) THEN t.last.ending.kind\n"
+        "    WHEN t.last IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
+        "    WHEN p.expires_at <= {now} THEN 'expired'\n"
+        "    WHEN p.available_at > {now} THEN 'delayed'\n"
+        "    ELSE 'available' END"
+    ),
+    "delivery_count": "coalesce(t.delivery_count, 0)",
+    "sent_by": "p.actor",
+    "sent_in": "p.transaction_key",
+    "sent_at": "p.recorded_at",
+    "claimed_by": "t.claim.actor",
+    "claimed_in": "t.claim.transaction_key",
+    "claimed_at": "t.claim.recorded_at",
+    "settled_by": "t.settlement.actor",
+    "settled_in": "t.settlement.transaction_key",
+    "settled_at": "t.settlement.recorded_at",
+    "reason": "coalesce(t.settlement.reason, p.reason)",
+}
+"""The columns of a queue's view behind the payload's. The claim is the one that holds the
+message or that the settlement ended; the reason is the settlement's, else why it came here."""
+
+# Spark 4.2 loses columns when fields of a struct are taken above two generators: so what a
+# body says and who wrote it are plain columns from the start.
+_FLAT = """\
+  SELECT place, kind, append_id, `index` AS position, coalesce(lane, 0) AS lane, sequence,
+    claim_sequence, attempt, ranges, actor, transaction_key, recorded_at, reason,
+    said.payload AS payload_id, said.slice AS slice, said.send AS send_id,
+    said.available_at AS available_at, said.expires_at AS expires_at,
+    coalesce(said.items, array()) AS items, coalesce(said.supersedes, array()) AS supersedes,
+    said.delivery_count AS delivery_count, coalesce(said.counted, false) AS counted"""
+
+_AUTHOR = "actor, transaction_key, recorded_at, reason"
+_MESSAGE = "append_id, position, send_offset"
+_FOLD = f"""\
+-- one row per message that was posted here
+posted AS (
+  SELECT {_MESSAGE}, lane, payload_id, slice, send_id, available_at, expires_at, {_AUTHOR}
+  FROM entries
+  LATERAL VIEW inline(ranges) r AS `first`, `last`
+  LATERAL VIEW explode(sequence(`first`, `last`)) o AS send_offset
+  WHERE kind = {literal(model.POSTED)}),
+-- one row per message that a claim, a settlement or a dead letter names
+named AS (
+  SELECT place, kind, lane, sequence, delivery_count, {_AUTHOR},
+    item[0] AS append_id, CAST(item[1] AS int) AS position, send_offset
+  FROM entries
+  LATERAL VIEW posexplode(items) i AS nth, item
+  LATERAL VIEW inline(slice(ranges,
+    CAST(1 + aggregate(slice(items, 1, nth), 0L, (n, one) -> n + CAST(one[2] AS bigint)) AS int),
+    CAST(item[2] AS int))) r AS `first`, `last`
+  LATERAL VIEW explode(sequence(`first`, `last`)) o AS send_offset
+  WHERE kind IN ({_TAKING}, {_SETTLEMENTS})),
+-- the last attempt that a claim was bound to before a settlement of it
+bindings AS (
+  SELECT s.place, max_by(b.attempt, b.place) AS attempt
+  FROM entries s JOIN entries b
+    ON b.lane = s.lane AND b.claim_sequence = s.claim_sequence AND b.place < s.place
+  WHERE s.kind IN ({_SETTLEMENTS}) AND b.kind = {literal(model.BOUND)}
+  GROUP BY s.place),
+-- what ends claims: settlements (in the backlog only their holder's), and later claims
+endings AS (
+  SELECT s.place, s.kind, s.lane, s.claim_sequence AS sequence, size(s.items) = 0 AS whole,
+    s.kind = {literal(model.RELEASED)} AND s.counted AS counted,
+    s.actor, s.transaction_key, s.recorded_at, s.reason
+  FROM entries s JOIN entries c
+    ON c.lane = s.lane AND c.sequence = s.claim_sequence AND c.place < s.place
+  LEFT JOIN bindings b ON b.place = s.place
+  WHERE s.kind IN ({_SETTLEMENTS}) AND c.kind = {_CLAIMED}
+    AND (s.sequence IS NOT NULL OR s.attempt <=> if(b.place IS NULL, c.attempt, b.attempt))
+  UNION ALL
+  SELECT place, 'superseded', lane, superseded, true, true, {_AUTHOR}
+  FROM entries LATERAL VIEW explode(supersedes) x AS superseded
+  WHERE kind IN ({_TAKING})),
+-- how each message of each claim ended, if it did: by the first of these
+ended AS (
+  SELECT lane, sequence, {_MESSAGE},
+    min_by(struct(kind, counted, {_AUTHOR}), place) AS ending
+  FROM (
+    SELECT e.*, {_MESSAGE} FROM endings e
+    JOIN (SELECT lane, sequence, place, {_MESSAGE} FROM named WHERE kind = {_CLAIMED}) c
+      ON c.lane = e.lane AND c.sequence = e.sequence AND c.place < e.place
+    WHERE e.whole
+    UNION ALL
+    SELECT e.*, {_MESSAGE} FROM endings e
+    JOIN (SELECT place, {_MESSAGE} FROM named) n ON n.place = e.place
+    WHERE NOT e.whole)
+  GROUP BY lane, sequence, {_MESSAGE}),
+-- what took each message last, and how often it was delivered in vain before
+taken AS (
+  SELECT {_MESSAGE}, last, delivery_count,
+    if(last.kind = {_CLAIMED} AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING})),
+      last, NULL) AS claim,
+    CASE WHEN last.kind = {_DEAD_LETTERED}
+        THEN struct(last.actor, last.transaction_key, last.recorded_at, last.reason)
+      WHEN last.ending.kind IN ({_RETIRING})
+        THEN struct(last.ending.actor, last.ending.transaction_key, last.ending.recorded_at,
+          last.ending.reason) END AS settlement
+  FROM (
+    SELECT {_MESSAGE}, max_by(struct(kind, {_AUTHOR}, ending), place) AS last,
+      max_by(delivery_count + if(ending.counted, 1, 0), place)
+        FILTER (WHERE kind = {_CLAIMED}) AS delivery_count
+    FROM named LEFT JOIN ended USING (lane, sequence, {_MESSAGE})
+    WHERE kind IN ({_TAKING})
+    GROUP BY {_MESSAGE}))"""
