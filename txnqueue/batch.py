@@ -15,7 +15,7 @@ from txnqueue.model import Item, PositionId, Range
 from txnqueue.payload import Part
 from txnqueue.payload.rows import MESSAGE_COLUMN
 from txnqueue.planning import Disposition, Plan
-from txnqueue.receiving import Held, may_end, part_of
+from txnqueue.receiving import Held, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 
 if TYPE_CHECKING:
@@ -390,23 +390,31 @@ def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
     fold = client.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:
-        raise LeaseLost(
-            f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
-            "may have the messages now, or they are settled. Nothing was changed.",
-            queue=one.info.name,
-            claim=one.claim.name,
+        raise _lost(one)
+    if claim.bound is None:
+        return fold, claim
+    # The transaction is read first and the queue after it: what it settled is seen then.
+    bound = claim.bound
+    state = client.key_states([bound.key or ""])[bound.key or ""]
+    fold = client.fold(one.info)
+    claim = fold.claim(*one.claim.name)
+    if claim is None:
+        raise _lost(one)
+    if state.decided(bound.attempt or "") is None:
+        raise TransactionMismatch(
+            f"Transaction {bound.key!r} is about to settle these messages: decide it first.",
+            transaction_id=bound.key,
         )
-    if claim.bound is not None:
-        states = client.key_states([claim.bound.key or ""])
-        if not may_end(claim, states) or not states[claim.bound.key or ""].decided(
-            claim.bound.attempt or ""
-        ):
-            raise TransactionMismatch(
-                f"Transaction {claim.bound.key!r} is about to settle these messages: decide it "
-                "first.",
-                transaction_id=claim.bound.key,
-            )
     return fold, claim
+
+
+def _lost(one: Held) -> LeaseLost:
+    return LeaseLost(
+        f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
+        "may have the messages now, or they are settled. Nothing was changed.",
+        queue=one.info.name,
+        claim=one.claim.name,
+    )
 
 
 def rejections(

@@ -141,9 +141,11 @@ class Drain:
         tx.begin()
         return tx
 
-    def _receiver(self, tx: Transaction, limit: int) -> Receiver:
+    def _receiver(
+        self, tx: Transaction, limit: int, joined_with: str | None = None
+    ) -> Receiver:
         tx.claiming()
-        return self._queue.receiver(limit, tx, upto=self._upto)
+        return self._queue.receiver(limit, tx, upto=self._upto, joined_with=joined_with)
 
     def _receive(self, limit: int) -> tuple[Transaction, Batch]:
         """Claim a batch by an append of its own."""
@@ -199,7 +201,7 @@ class Drain:
         if room <= 0:
             tx.commit()
             return following, Batch(self._client, self._queue.schema, [], following)
-        receiver = self._receiver(following, room)
+        receiver = self._receiver(following, room, tx.attempt)
         exhausted = False
 
         def claim_next(lost: int) -> Plan | None:

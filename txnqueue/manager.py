@@ -460,8 +460,8 @@ class QueueManager:
             plans = (catalog.create(one, 1, client.stamp()) for one in wanted)
             return sum(plans, Plan())
 
-        client.land(plan, "create queue", queue=name)
-        return client.queues()[name]
+        landed = client.land(plan, "create queue", queue=name)
+        return info if landed is not None else client.queues()[name]
 
     def _append_outcome(self, known_as: str) -> Outcome:
         append_id, _, shard = known_as.removeprefix("append:").partition("@")

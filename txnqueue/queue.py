@@ -230,6 +230,7 @@ class Queue:
         transaction: Transaction | None,
         lease_seconds: float | None = None,
         upto: int | None = None,
+        joined_with: str | None = None,
     ) -> Receiver:
         """Make the planner of a receive."""
         seconds = lease_seconds
@@ -239,7 +240,7 @@ class Queue:
             seconds = self._info.settings.lease_seconds
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         owner = transaction.owner if transaction else None
-        return Receiver(self._client, self._info, limit, seconds, owner, upto)
+        return Receiver(self._client, self._info, limit, seconds, owner, upto, joined_with)
 
     def batch(self, receiver: Receiver, landed: Any, transaction: Transaction | None) -> Batch:
         """Make the batch of what a receive's append brought."""

@@ -59,6 +59,7 @@ class Receiver:
         lease_seconds: float,
         transaction: Owner | None,
         upto: int | None = None,
+        joined_with: str | None = None,
     ) -> None:
         """Describe the receive.
 
@@ -69,6 +70,8 @@ class Receiver:
             lease_seconds: For how long they are held.
             transaction: The attempt that acquires them; None for a lease of the consumer.
             upto: Leave out positions that were posted after this version.
+            joined_with: The attempt that the same append commits. Its claims end by that,
+                and are not to be taken over, however late it is.
         """
         self.client = client
         self.info = info
@@ -76,6 +79,7 @@ class Receiver:
         self.lease_seconds = lease_seconds
         self.transaction = transaction
         self.upto = upto
+        self.joined_with = joined_with
         self._tried_lanes: list[int] = []
         self._positions: dict[PositionId, Position] = {}
 
@@ -135,12 +139,19 @@ class Receiver:
         return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
 
     def _take_over(self, fold: QueueFold, owner: Owner, now_ms: int) -> _TakeOver:
-        """Find which claims may be ended; clocks only decide that we look."""
-        over = [c for c in fold.claims() if c.takeable(now_ms, owner)]
-        # A transaction is alive as long as one of its claims is.
-        alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, owner)}
-        over = [c for c in over if not c.holder.is_transaction or c.holder.attempt not in alive]
-        states = self.client.key_states(c.holder.key for c in over if c.holder.key is not None)
+        """Find which claims may be ended; clocks only decide that we look.
+
+        The transactions are read first and the queue once more after them: a decision that
+        is seen has its settlements in the queue as it is then seen, so that a claim without
+        one is void, and not just settled a moment later.
+        """
+        over = self._over(fold, owner, now_ms)
+        keys = {claim.holder.key for claim in over if claim.holder.key is not None}
+        states = self.client.key_states(keys)
+        if states:
+            fold = self.client.fold(self.info)
+        over = self._over(fold, owner, now_ms)
+        over = [c for c in over if c.holder.key is None or c.holder.key in states]
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
         for claim in over:
@@ -152,6 +163,17 @@ class Receiver:
             else:
                 tombstones.setdefault(holder.attempt or "", (holder, []))[1].append(claim)
         return _TakeOver(superseded, tombstones)
+
+    def _over(self, fold: QueueFold, taker: Owner, now_ms: int) -> list[Claim]:
+        """List the claims that may be tried; a transaction lives as long as one of its does."""
+        alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, taker)}
+        alive.add(self.joined_with)
+        return [
+            claim
+            for claim in fold.claims()
+            if claim.takeable(now_ms, taker)
+            and not (claim.holder.is_transaction and claim.holder.attempt in alive)
+        ]
 
     def _choose(
         self, fold: QueueFold, take_over: _TakeOver, now_ms: int, lost: int

@@ -28,6 +28,7 @@ class Recovery:
 
 def recover(client: Client) -> Recovery:
     """Abort undecided transactions whose leases are over; list the prepared ones."""
+    waiting = prepared(client)
     left: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
     with client.lock:
         for info in client.queues().values():
@@ -51,7 +52,7 @@ def recover(client: Client) -> Recovery:
         if _abort(client, owner, claims):
             aborted.append(owner.key or "")
             released += sum(claim.count for _, claim in claims)
-    return Recovery(tuple(aborted), released, prepared(client))
+    return Recovery(tuple(aborted), released, waiting)
 
 
 def prepared(client: Client) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def run(world: World, case: Case) -> None:
     injector.disarm()
     if case.recovery != "two":
         injector.flush()  # what was on its way lands before the recovery
-    landed_before = operation.landed(world, world.ledger())
+    world.ledger()
     recover(world, case.recovery)
     injector.flush()  # or only after it
     world.lease_over()
@@ -88,8 +88,8 @@ def run(world: World, case: Case) -> None:
     landed = operation.landed(world, ledger)
     if reported == "ok":
         assert landed, f"{case}: reported done, and is not in the journal"
-    if reported == "failed":
-        assert not (landed_before and operation.key), f"P9 {case}: reported failed, and landed"
+    if reported == "failed" and operation.whole:
+        assert not landed, f"P9 {case}: reported failed, and landed"
     if operation.key is not None:
         key = f"{operation.key}{world.suffix}"
         status = world.manager("reader").outcome(key).status

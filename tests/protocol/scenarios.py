@@ -25,6 +25,7 @@ class Operation:
         landed: Whether its effect is in the journal.
         sends: How many messages it adds to the queue ``in`` if it landed.
         key: The transaction id, if it has one.
+        whole: Whether it is one append, and not several that stand for themselves.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Operation:
     landed: Callable[[World, Ledger], bool]
     sends: int = 0
     key: str | None = None
+    whole: bool = True
 
 
 def _nothing(world: World, client: QueueManager) -> None:
@@ -46,15 +48,12 @@ def _wrote(kind: str, key: str | None = None) -> Callable[[World, Ledger], bool]
         return any(
             e.kind == kind
             and e.version > world.began_at
-            and (e.actor == "A" if key is None else e.stream == f"{key}{world.suffix}")
+            and e.actor == "A"
+            and (key is None or e.stream == f"{key}{world.suffix}")
             for e in world.entries()
         )
 
     return landed
-
-
-def _committed(key: str) -> Callable[[World, Ledger], bool]:
-    return lambda world, ledger: f"{key}{world.suffix}" in ledger.committed
 
 
 def _leased(world: World, client: QueueManager) -> Any:
@@ -120,7 +119,12 @@ def _receive_in_transaction(manager: QueueManager, world: World) -> None:
     manager.queue("in").receive(3, transaction=tx)
 
 
+def _create(manager: QueueManager, world: World) -> None:
+    manager.create_queue(f"new{world.suffix}", "i long", exist_ok=True)
+
+
 OPERATIONS = [
+    Operation("create queue", _nothing, _create, _wrote(model.QUEUE_CREATED)),
     Operation(
         "send",
         _nothing,
@@ -143,7 +147,7 @@ OPERATIONS = [
     Operation(
         "extend lease", _leased, lambda m, batch: batch.extend_lease(90), _wrote(model.LEASE_EXTENDED)
     ),
-    Operation("commit", _open, lambda m, tx: tx.commit(), _committed("T"), key="T"),
+    Operation("commit", _open, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"),
     Operation("rollback", _open, lambda m, tx: tx.rollback(), _wrote(model.ROLLED_BACK, "T"), key="T"),
     Operation(
         "prepare",
@@ -153,7 +157,7 @@ OPERATIONS = [
         key="T",
     ),
     Operation(
-        "commit prepared", _prepared, lambda m, tx: m.commit(tx.id), _committed("T"), key="T"
+        "commit prepared", _prepared, lambda m, tx: m.commit(tx.id), _wrote(model.COMMITTED, "T"), key="T"
     ),
     Operation(
         "rollback prepared",
@@ -162,7 +166,7 @@ OPERATIONS = [
         _wrote(model.ROLLED_BACK, "T"),
         key="T",
     ),
-    Operation("commit of leased", _bound, lambda m, tx: tx.commit(), _committed("T"), key="T"),
+    Operation("commit of leased", _bound, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"),
     Operation(
         "take over a transaction",
         _abandoned,
@@ -181,14 +185,15 @@ OPERATIONS = [
         lambda m, w: m.queue("in").receive(100),
         _wrote(model.DEAD_LETTERED),
     ),
-    Operation("run transaction", _nothing, _run, _committed("T"), key="T"),
+    Operation("run transaction", _nothing, _run, _wrote(model.COMMITTED, "T"), key="T"),
     Operation(
         "drain",
         _nothing,
         lambda m, w: m.queue("in").drain(
             consume_and_produce, batch_size=3, run_id=f"R{w.suffix}", until="empty"
         ),
-        lambda w, ledger: f"R{w.suffix}/end" in ledger.committed,
+        _wrote(model.COMMITTED),
+        whole=False,
     ),
     Operation(
         "recover",

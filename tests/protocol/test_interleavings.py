@@ -1,0 +1,67 @@
+"""Every interleaving of the real code's store calls, with faults, on the store in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import LONG
+from tests.protocol import programs
+from tests.protocol.explore import explore
+
+STATES_MAX = 3_000_000 if LONG else 150_000
+
+TOGETHER = {
+    "two transactions, a crash, a lost reply, a take-over": (
+        {"A": programs.consumer("A"), "B": programs.consumer("B")},
+        {"crash": 1, "lose": 1, "tick": 1},
+    ),
+    "two transactions, an append that lands late": (
+        {"A": programs.consumer("A"), "B": programs.consumer("B")},
+        {"late": 1, "tick": 1},
+    ),
+    "two attempts of one key": (
+        {"A": programs.consumer("A", "K"), "B": programs.consumer("B", "K")},
+        {"crash": 1, "lose": 1},
+    ),
+    "a transaction and an acknowledgement under a lease": (
+        {"A": programs.consumer("A"), "B": programs.acknowledger("B")},
+        {"crash": 1, "lose": 1, "tick": 1},
+    ),
+    "two acknowledgements": (
+        {"A": programs.acknowledger("A"), "B": programs.acknowledger("B")},
+        {"late": 1, "lose": 1, "tick": 1},
+    ),
+    "a leased message settled in a transaction": (
+        {"A": programs.binder("A"), "B": programs.consumer("B")},
+        {"crash": 1, "lose": 1, "tick": 1},
+    ),
+    "a prepared transaction and a recovery": (
+        {"A": programs.preparer("A", "K"), "B": programs.recoverer("B")},
+        {"crash": 1, "late": 1, "tick": 1},
+    ),
+    "a prepared transaction and another consumer": (
+        {"A": programs.preparer("A", "K"), "B": programs.consumer("B")},
+        {"crash": 1, "tick": 1},
+    ),
+    "a roll back and another consumer": (
+        {"A": programs.rolls_back("A"), "B": programs.consumer("B")},
+        {"crash": 1, "late": 1},
+    ),
+    "a drain and another consumer": (
+        {"A": programs.drainer("A"), "B": programs.consumer("B")},
+        {"lose": 1},
+    ),
+    "a drain that is interrupted": (
+        {"A": programs.drainer("A"), "B": programs.recoverer("B")},
+        {"crash": 1, "tick": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_no_interleaving_breaks_a_promise(name: str) -> None:
+    clients, faults = TOGETHER[name]
+    found = explore(programs.build, clients, programs.judge, states_max=STATES_MAX, **faults)
+    print(f"{name}: {found.states} states, {found.paths} paths, {found.ends}")
+    assert not found.truncated, "the search was cut short"
+    assert found.ends.get("A ok"), "vacuous: the first client never succeeded"
