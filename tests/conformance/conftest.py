@@ -1,0 +1,105 @@
+"""One suite of what the public interface does, on both stores."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from txnqueue.manager import QueueManager
+from txnqueue.runtime import Runtime
+from txnqueue.store import MemoryStore
+from txnqueue.testing import Clock, Ids, runtime
+
+_NUMBERS = itertools.count(1)
+SCHEMA = "n long, key string"
+
+
+class World:
+    """One store, one clock, any number of managers: what a test stands in.
+
+    The worlds on Delta share one store, because a new one costs seconds: so a test takes
+    its names from ``name``.
+    """
+
+    def __init__(self, store: MemoryStore | None, spark: Any = None, root: str = "memory") -> None:
+        self.clock = Clock()
+        self.store, self.spark, self.root = store, spark, root
+        self._prefix = f"t{next(_NUMBERS)}"
+        self._instances = itertools.count()
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether there are DataFrames here."""
+        return self.spark is not None
+
+    def name(self, word: str) -> str:
+        """Make a name that no other test uses."""
+        return f"{self._prefix}-{word}"
+
+    def runtime(self, name: str = "a") -> Runtime:
+        """Make what a client takes from outside; no two draw the same ids."""
+        made = runtime(self.clock, self.name(name))
+        made.new_id = Ids(f"{self.name(name)}#{next(self._instances)}")
+        return made
+
+    def manager(self, name: str = "a") -> QueueManager:
+        """Start a client; the same name again is the same consumer id, started anew."""
+        return QueueManager(self.spark, self.root, store=self.store, runtime=self.runtime(name))
+
+    def queue(self, word: str = "orders", *, dead_letter: bool = False, **settings: Any) -> Any:
+        """Create a queue by a manager ``a`` of its own."""
+        return self.manager().create_queue(
+            self.name(word), SCHEMA, dead_letter=dead_letter, **settings
+        )
+
+    def open(self, queue: Any, client: str) -> Any:
+        """Open a queue by another manager."""
+        return self.manager(client).queue(queue.name)
+
+    def lease_over(self) -> None:
+        """Turn the clock past the lease of a queue's default settings."""
+        self.clock.advance(301)
+
+
+def rows(*numbers: int, key: str | None = None) -> list[dict[str, Any]]:
+    """Make messages that carry numbers."""
+    return [{"n": n, "key": key} for n in numbers]
+
+
+def numbers(found: Any) -> list[int]:
+    """Read the numbers that a batch's messages carry, in delivery order."""
+    return [row["n"] for row in (found if isinstance(found, list) else found.messages())]
+
+
+def pick(batch: Any, *wanted: int) -> list[dict[str, Any]]:
+    """Pick messages of a batch by their numbers."""
+    return [row for row in batch.messages() if row["n"] in wanted]
+
+
+@pytest.fixture(scope="session")
+def shared_root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The store on Delta that all tests of the suite share."""
+    return str(tmp_path_factory.mktemp("conformance") / "store")
+
+
+@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+def world(request: pytest.FixtureRequest) -> World:
+    """A store in memory, and one on Delta."""
+    if request.param == "memory":
+        return World(MemoryStore())
+    spark = request.getfixturevalue("spark")
+    return World(None, spark, request.getfixturevalue("shared_root"))
+
+
+in_memory = pytest.mark.parametrize("world", ["memory"], indirect=True)
+"""Marks what a store cannot make a difference to: it runs in memory only."""
+
+
+@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+def alone(request: pytest.FixtureRequest, tmp_path: Any) -> World:
+    """A place of its own, where there is no store yet."""
+    if request.param == "memory":
+        return World(MemoryStore())
+    return World(None, request.getfixturevalue("spark"), str(tmp_path / "nothing"))

@@ -1,0 +1,121 @@
+"""Rejection, redelivery and dead letters."""
+
+import pytest
+
+from tests.conformance.conftest import in_memory, numbers, pick, rows
+from txnqueue.errors import AlreadySettled
+
+
+def dead_of(world, queue):
+    return world.manager("reader").queue(f"{queue.name}.dead")
+
+
+def test_rejected_messages_stand_in_the_dead_letter_queue_each_with_its_reason(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(1, 2, 3))
+    batch = orders.receive()
+    bad = [{**row, "why": f"reason {row['n']}"} for row in pick(batch, 1, 3)]
+    assert batch.reject(matching=bad, reason_column="why") == 2
+    assert batch.accept() == 1
+    found = {m["n"]: m["_message"]["origin"] for m in dead_of(world, orders).peek_messages()}
+    assert {n: origin["reason"] for n, origin in found.items()} == {1: "reason 1", 3: "reason 3"}
+    assert {origin["queue"] for origin in found.values()} == {orders.name}
+
+
+def test_rejected_inside_messages_are_dead_at_the_commit(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(1, 2))
+    with world.manager("b").transaction() as tx:
+        batch = tx.queue(orders.name).receive()
+        assert batch.reject(matching=pick(batch, 2), reason="bad") == 1
+        assert dead_of(world, orders).depth() == 0
+    dead = dead_of(world, orders).receive()
+    assert (numbers(dead), orders.depth(), orders.in_flight()) == ([2], 0, 0)
+    assert dead.accept() == 1
+
+
+@in_memory
+def test_rejected_without_a_dead_letter_queue_messages_are_dropped(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    assert orders.receive().reject(reason="bad") == 1
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+@pytest.mark.xfail(strict=True, reason="rows with the general reason displace those with none")
+@in_memory
+def test_the_general_reason_is_for_rows_that_have_none(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(1, 2, 3))
+    batch = orders.receive()
+    reasons = {1: None, 2: "bad", 3: "worse"}
+    wrong = [{**row, "why": reasons[row["n"]]} for row in batch.messages()]
+    assert batch.reject(matching=wrong, reason="bad", reason_column="why") == 3
+    found = dead_of(world, orders).peek_messages()
+    expected = {1: "bad", 2: "bad", 3: "worse"}
+    assert {m["n"]: m["_message"]["origin"]["reason"] for m in found} == expected
+
+
+@pytest.mark.xfail(strict=True, reason="each reason posts a dead letter of its own")
+@in_memory
+def test_a_message_that_is_named_twice_is_rejected_once(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(1))
+    batch = orders.receive()
+    (row,) = batch.messages()
+    try:
+        batch.reject(matching=[{**row, "why": "a"}, {**row, "why": "b"}], reason_column="why")
+    except (AlreadySettled, ValueError):
+        pass  # refused is as good
+    assert dead_of(world, orders).depth() <= 1
+
+
+def test_a_message_that_fails_alone_too_often_is_a_dead_letter(world):
+    orders = world.queue(dead_letter=True, deliveries_max=2)
+    orders.send(rows(1, 2))
+    manager = world.manager("b")
+    counts = []
+    for _ in range(2):
+        tx = manager.transaction()
+        (message,) = tx.queue(orders.name).receive(1).messages()
+        counts.append((message["n"], message["_message"]["delivery_count"]))
+        tx.rollback()
+    assert counts == [(1, 0), (1, 1)]
+    assert numbers(orders.receive()) == [2]  # the dead letter is moved by the same append
+    (dead,) = dead_of(world, orders).peek_messages()
+    origin = {"queue": orders.name, "reason": "deliveries_max", "delivery_count": 2}
+    assert (dead["n"], dead["_message"]["origin"]) == (1, origin)
+
+
+@in_memory
+def test_redelivery_narrows_so_that_what_fails_ends_up_alone(world):
+    orders = world.queue(dead_letter=True, deliveries_max=2)
+    orders.send(rows(*range(100)))
+    manager, sizes = world.manager("b"), []
+    for _ in range(3):
+        tx = manager.transaction()
+        sizes.append(len(tx.queue(orders.name).receive()))
+        tx.rollback()
+    assert sizes == [100, 10, 1]
+    assert dead_of(world, orders).depth() == 0  # often enough, but not alone often enough
+
+
+@in_memory
+def test_killed_drivers_send_nobody_to_the_dead_letter_queue(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(*range(40)))
+    for _ in range(6):
+        world.manager("b").transaction().queue(orders.name).receive()
+        world.lease_over()
+    result = world.open(orders, "c").drain(lambda batch, tx: None, until="empty")
+    assert (result.messages, orders.depth(), dead_of(world, orders).depth()) == (40, 0, 0)
+
+
+@in_memory
+def test_a_delivery_that_nobody_ended_does_not_count(world):
+    """A prefetch that is given back, and a release, leave the count as it was."""
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    orders.send(rows(1))
+    for _ in range(3):
+        orders.receive().release()
+    assert orders.receive().messages()[0]["_message"]["delivery_count"] == 0

@@ -1,0 +1,166 @@
+"""The scheduled job: drain a queue, batch by batch."""
+
+import pytest
+
+from tests.conformance.conftest import in_memory, numbers, rows
+from txnqueue.errors import HandlerFailed
+
+
+def test_a_drain_consumes_what_was_there_at_its_start(world):
+    orders, invoices = world.queue(), world.queue("invoices")
+    orders.send(rows(1, 2, 3))
+    seen = []
+
+    def handler(batch, tx):
+        seen.append(numbers(batch))
+        tx.queue(invoices.name).send(batch.messages())
+        orders.send(rows(9))
+
+    result = world.open(orders, "b").drain(handler, batch_size=2)
+    assert seen == [[1, 2], [3]]
+    assert (result.batches, result.messages, result.errors, result.finished) == (2, 3, 0, True)
+    assert numbers(invoices.peek_messages()) == [1, 2, 3]
+    assert numbers(orders.peek_messages()) == [9, 9]
+
+
+@pytest.mark.xfail(strict=True, reason="what the joined commit posted is not looked for")
+@in_memory
+def test_a_drain_until_empty_takes_what_comes_meanwhile(world):
+    orders = world.queue()
+    orders.send(rows(1))
+
+    def handler(batch, tx):
+        if numbers(batch) == [1]:
+            tx.queue(orders.name).send(rows(2))
+
+    assert world.open(orders, "b").drain(handler, until="empty").messages == 2
+    assert orders.depth() == 0
+
+
+def test_a_finished_run_claims_nothing(world):
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(1))
+    assert orders.drain(lambda batch, tx: None, run_id=run_id).messages == 1
+    orders.send(rows(2))
+    again = world.open(orders, "b").drain(lambda batch, tx: None, run_id=run_id)
+    assert (again.messages, again.finished, again.already_finished) == (0, True, True)
+    assert orders.depth() == 1
+
+
+def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(*range(6)))
+    ids = []
+
+    def handler(batch, tx):
+        ids.append(tx.id)
+        if len(ids) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        orders.drain(handler, batch_size=2, run_id=run_id)
+    result = world.open(orders, "b").drain(handler, run_id=run_id)
+    assert ids[:3] == [f"{run_id}/{n}" for n in (0, 1, 1)]
+    assert (result.messages, result.finished, orders.depth()) == (4, True, 0)
+
+
+def test_a_drain_stops_after_so_many_messages(world):
+    orders = world.queue()
+    orders.send(rows(*range(6)))
+    result = orders.drain(lambda batch, tx: None, batch_size=2, max_messages=3)
+    assert (result.messages, result.batches, result.finished) == (3, 2, False)
+    assert (orders.depth(), orders.in_flight()) == (3, 0)
+
+
+@in_memory
+def test_a_drain_stops_after_so_many_seconds(world):
+    orders = world.queue()
+    orders.send(rows(*range(6)))
+    handler = lambda batch, tx: world.clock.advance(20)  # noqa: E731
+    result = orders.drain(handler, batch_size=2, max_seconds=30)
+    assert (result.messages, result.finished, orders.in_flight()) == (4, False, 0)
+
+
+@in_memory
+def test_a_failing_row_ends_alone_in_the_dead_letter_queue(world):
+    orders = world.queue(dead_letter=True, deliveries_max=3)
+    orders.send(rows(*range(20)))
+
+    def handler(batch, tx):
+        if 7 in numbers(batch):
+            raise ValueError("row 7")
+
+    result = world.open(orders, "b").drain(handler)
+    assert (result.messages, result.finished, str(result.last_error)) == (19, True, "row 7")
+    dead = world.manager().queue(f"{orders.name}.dead")
+    assert numbers(dead.peek_messages()) == [7]
+
+
+@pytest.mark.xfail(strict=True, reason="a batch mixes lanes with different histories")
+@in_memory
+def test_a_failing_row_takes_nobody_of_another_lane_with_it(world):
+    """A batch that holds messages that failed holds no others, of whatever lane."""
+    orders = world.queue(dead_letter=True, deliveries_max=3, lanes=2)
+    orders.send(rows(*range(20)))
+
+    def handler(batch, tx):
+        if 7 in numbers(batch):
+            raise ValueError("row 7")
+
+    assert world.open(orders, "b").drain(handler).messages == 19
+    assert world.manager().queue(f"{orders.name}.dead").depth() == 1
+
+
+@in_memory
+def test_a_handler_that_always_fails_ends_the_drain(world):
+    orders = world.queue()
+    orders.send(rows(1))
+
+    def handler(batch, tx):
+        raise ValueError("never")
+
+    with pytest.raises(HandlerFailed, match="never") as caught:
+        orders.drain(handler, errors_max=2)
+    assert caught.value.result.errors == 2
+    assert (orders.depth(), orders.in_flight()) == (1, 0)
+
+
+@in_memory
+def test_a_handler_slower_than_its_lease_keeps_its_messages_while_nobody_wants_them(world):
+    orders = world.queue()
+    orders.send(rows(*range(4)))
+    result = orders.drain(lambda batch, tx: world.lease_over(), batch_size=2)
+    assert (result.messages, result.finished) == (4, True)
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+@in_memory
+def test_a_handler_slower_than_its_lease_loses_its_messages_to_whoever_wants_them(world):
+    orders, taken = world.queue(), []
+    orders.send(rows(*range(4)))
+
+    def handler(batch, tx):
+        if not taken:
+            world.lease_over()
+            taken.append(world.open(orders, "c").receive(1))
+
+    result = world.open(orders, "b").drain(handler, batch_size=2)
+    assert taken[0].accept() == 1
+    assert (result.messages, result.batches) == (3, 2)
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+@in_memory
+def test_each_commit_is_reported_and_what_was_claimed_ahead_goes_back(world):
+    orders, reported = world.queue(), []
+    orders.send(rows(*range(4)))
+
+    def report(count):
+        reported.append(count)
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        orders.drain(lambda batch, tx: None, batch_size=2, on_batch=report)
+    assert (reported, orders.depth(), orders.in_flight()) == ([2], 2, 0)
+    again = orders.receive().messages()
+    assert [m["_message"]["delivery_count"] for m in again] == [0, 0]

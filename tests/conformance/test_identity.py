@@ -1,0 +1,95 @@
+"""A transaction's id names the work: it happens once, however often it is run."""
+
+import pytest
+
+from tests.conformance.conftest import in_memory, numbers, rows
+from txnqueue import Status
+from txnqueue.errors import TransactionAborted, TransactionIdReused
+
+
+def test_under_an_id_that_was_committed_nothing_happens_again(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    receipts = []
+    for client in ("b", "c"):
+        with world.manager(client).transaction(world.name("night")) as tx:
+            tx.queue(orders.name).receive()
+            sent = tx.queue(orders.name).send(rows(2))
+        receipts.append(tx.receipt)
+    assert receipts[0] == receipts[1]
+    assert (tx.already_committed, sent.count, sent.receipt) == (True, 0, receipts[0])
+    assert numbers(orders.peek_messages()) == [2]
+
+
+def test_a_reused_id_is_told_by_its_digest(world):
+    orders, manager = world.queue(), world.manager("b")
+    night = world.name("night")
+    with manager.transaction(night, digest="monday") as tx:
+        tx.queue(orders.name).send(rows(1))
+    with manager.transaction(night, digest="monday") as same:
+        assert same.already_committed
+    with pytest.raises(TransactionIdReused) as caught, manager.transaction(night, digest="tuesday"):
+        pass
+    assert (caught.value.transaction_id, caught.value.digest) == (night, "monday")
+
+
+def test_a_rollback_ends_the_attempt_not_the_id(world):
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1))
+    night = world.name("night")
+    tx = manager.transaction(night)
+    tx.queue(orders.name).receive()
+    tx.rollback("changed my mind")
+    assert manager.outcome(night).status is Status.ROLLED_BACK
+    assert manager.outcome(night).reason == "changed my mind"
+    with manager.transaction(night) as again:
+        assert len(again.queue(orders.name).receive()) == 1
+    assert (again.already_committed, again.status) == (False, Status.COMMITTED)
+    assert manager.outcome(night).receipt == again.receipt
+
+
+def test_of_two_attempts_at_once_one_is_committed(world):
+    orders, night = world.queue(), world.name("night")
+    one, two = (world.manager(client).transaction(night) for client in ("b", "c"))
+    one.queue(orders.name).send(rows(1))
+    two.queue(orders.name).send(rows(2))
+    receipt = one.commit()
+    with pytest.raises(TransactionAborted) as caught:
+        two.commit()
+    assert caught.value.receipt == receipt
+    assert numbers(orders.peek_messages()) == [1]
+
+
+@in_memory
+def test_a_fresh_attempt_takes_the_messages_of_an_older_one_at_once(world):
+    orders, night = world.queue(), world.name("night")
+    orders.send(rows(1))
+    old, new = (world.manager(client).transaction(night) for client in ("b", "c"))
+    assert len(old.queue(orders.name).receive()) == 1
+    assert len(new.queue(orders.name).receive()) == 1
+    with pytest.raises(TransactionAborted):
+        old.commit()
+    new.commit()
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+def test_run_transaction_under_a_committed_id_does_not_run_the_handler(world):
+    orders, manager, ran = world.queue(), world.manager("b"), []
+
+    def handler(tx):
+        ran.append(tx)
+        tx.queue(orders.name).send(rows(1))
+
+    receipts = [
+        manager.run_transaction(handler, transaction_id=world.name("night")) for _ in range(2)
+    ]
+    assert receipts[0] == receipts[1]
+    assert (len(ran), orders.depth()) == (1, 1)
+    assert list(manager.attempts(transaction_id=world.name("night"))) == []
+
+
+@in_memory
+def test_nobody_knows_an_id_that_was_never_used(world):
+    world.queue()
+    outcome = world.manager("b").outcome(world.name("never"))
+    assert (outcome.status, outcome.receipt, outcome.attempts) == (Status.UNKNOWN, None, 0)

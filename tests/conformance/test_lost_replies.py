@@ -1,0 +1,194 @@
+"""What a client is told when replies get lost: committed, surely not, or in doubt; never wrong."""
+
+import pytest
+
+from tests.conformance.conftest import World, numbers, pick, rows
+from txnqueue import QueueManager, Status
+from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
+from txnqueue.journal import AppendConflict
+from txnqueue.store import MemoryStore
+
+
+class UnluckyJournal:
+    """The shared journal as one client sees it: its next appends and reads go wrong.
+
+    lost: it landed, and no reply came · late: it lands while the client waits · conflict:
+    Delta says so, and nothing landed · silence: it landed, no reply came, and the next read
+    fails too · nothing: nothing landed, no reply came, and the next read fails too.
+    """
+
+    def __init__(self, inner):
+        self.inner, self.faults, self.late, self.deaf = inner, [], [], False
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def read(self, *args, **kwargs):
+        if self.deaf:
+            self.deaf = False
+            raise ConnectionError("no answer")
+        return self.inner.read(*args, **kwargs)
+
+    def append(self, units, metadata):
+        fault = self.faults.pop(0) if self.faults else None
+        if fault == "conflict":
+            raise AppendConflict
+        if fault == "late":
+            self.late.append((units, metadata))
+        elif fault != "nothing":
+            answer = self.inner.append(units, metadata)
+        self.deaf = fault in ("silence", "nothing")
+        if fault is not None:
+            raise ConnectionError("no reply")
+        return answer
+
+    def flush(self):
+        while self.late:
+            self.inner.append(*self.late.pop())
+
+
+@pytest.fixture
+def world():
+    return World(MemoryStore())
+
+
+@pytest.fixture
+def journal(world):
+    return UnluckyJournal(world.store.journal)
+
+
+@pytest.fixture
+def manager(world, journal):
+    """The unlucky client; while it waits, what is late lands."""
+    store = MemoryStore()
+    store.payload, store.journal = world.store.payload, journal
+    made = world.runtime("unlucky")
+    made.sleep = lambda seconds: journal.flush()
+    return QueueManager(None, store=store, runtime=made)
+
+
+def test_a_lost_reply_is_no_failure(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    for fault in ("lost", "late"):
+        journal.faults = [fault]
+        orders.send(rows(1))
+        journal.faults = [fault]
+        batch = orders.receive()
+        journal.faults = [fault]
+        assert batch.accept() == len(batch) == 1
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    for fault, status in [("silence", Status.COMMITTED), ("nothing", Status.UNKNOWN)]:
+        journal.faults = [fault]
+        with pytest.raises(TransactionUnknown) as caught:
+            orders.send(rows(1))
+        assert manager.outcome(caught.value.transaction_id).status is status
+    assert orders.depth() == 1
+
+
+def test_a_settlement_in_doubt_can_be_asked_about_too(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(1))
+    batch = orders.receive()
+    journal.faults = ["silence"]
+    with pytest.raises(TransactionUnknown) as caught:
+        batch.accept()
+    assert manager.outcome(caught.value.transaction_id).status is Status.COMMITTED
+
+
+def test_a_rollback_settles_a_commit_in_doubt(world, manager, journal):
+    """Once it is written, the lost commit cannot land any more."""
+    orders = manager.queue(world.queue().name)
+    tx = manager.transaction()
+    orders.send(rows(1), transaction=tx)
+    journal.faults = ["nothing"]
+    with pytest.raises(TransactionUnknown):
+        tx.commit()
+    assert tx.status is Status.UNKNOWN
+    tx.rollback()
+    assert (tx.status, manager.outcome(tx.id).status) == (Status.ROLLED_BACK, Status.ROLLED_BACK)
+    assert orders.depth() == 0
+
+
+@pytest.mark.xfail(strict=True, reason="it returns as if it had rolled back")
+def test_a_rollback_of_what_was_committed_after_all_is_refused(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    tx = manager.transaction()
+    orders.send(rows(1), transaction=tx)
+    journal.faults = ["silence"]
+    with pytest.raises(TransactionUnknown):
+        tx.commit()
+    with pytest.raises(TransactionFinished):
+        tx.rollback()
+
+
+@pytest.mark.xfail(strict=True, reason="the rollback waits for a prepared attempt to vanish: Busy")
+def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    tx = manager.transaction()
+    orders.send(rows(1), transaction=tx)
+    journal.faults = ["silence"]
+    with pytest.raises(TransactionUnknown):
+        tx.prepare()
+    tx.rollback()
+    assert manager.outcome(tx.id).status is Status.ROLLED_BACK
+
+
+@pytest.mark.xfail(strict=True, reason="Busy, with the transaction left open")
+def test_a_prepare_that_meets_conflicts_only_is_aborted_like_a_commit(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    tx = manager.transaction()
+    orders.send(rows(1), transaction=tx)
+    journal.faults = ["conflict"] * 12
+    with pytest.raises(TransactionAborted):
+        tx.prepare()
+    assert tx.status is Status.ROLLED_BACK
+
+
+def test_a_commit_that_meets_conflicts_only_is_aborted(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    journal.faults = ["conflict"] * 12
+    with pytest.raises(TransactionAborted):
+        orders.send(rows(1))
+    assert orders.depth() == 0
+
+
+def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+
+    def run(fault):
+        ran = []
+
+        def handler(tx):
+            tx.queue(orders.name).send(rows(len(ran)))
+            journal.faults = [] if ran else [fault]
+            ran.append(tx.attempt)
+
+        manager.run_transaction(handler)
+        return len(ran)
+
+    assert (run("silence"), orders.depth()) == (1, 1)
+    assert (run("nothing"), orders.depth()) == (2, 2)
+
+
+@pytest.mark.xfail(strict=True, reason="planned again, a part that is gone is settled once more")
+def test_a_part_that_was_rejected_late_is_rejected_once(world, manager, journal):
+    orders = manager.queue(world.queue(dead_letter=True).name)
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    journal.faults = ["late"]
+    assert batch.reject(matching=pick(batch, 1), reason="bad") == 1
+    assert manager.queue(f"{orders.name}.dead").depth() == 1
+
+
+@pytest.mark.xfail(strict=True, reason="the first claim is forgotten when a second one lands")
+def test_messages_that_were_claimed_late_are_not_left_lying(world, manager, journal):
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(*range(4)))
+    journal.faults = ["late"]
+    batch = orders.receive(2)
+    assert orders.in_flight() == len(batch)
+    assert numbers(batch)[:2] == [0, 1]

@@ -1,0 +1,119 @@
+"""Prepared transactions, and what recovery finds."""
+
+import pytest
+
+from tests.conformance.conftest import in_memory, numbers, rows
+from txnqueue import Status
+from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
+
+
+def prepare(world, orders, client="b"):
+    """Prepare a transaction that received one message and sent another one."""
+    tx = world.manager(client).transaction(world.name("two-phase"))
+    tx.queue(orders.name).receive(1)
+    tx.queue(orders.name).send(rows(9))
+    tx.prepare()
+    return tx
+
+
+def test_a_prepared_transaction_survives_until_anybody_commits_it(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = prepare(world, orders)
+    world.lease_over()
+    other = world.manager("c")
+    assert (len(other.queue(orders.name).receive()), orders.depth()) == (0, 0)
+    assert other.outcome(tx.id).status is Status.PREPARED
+    receipt = other.commit(tx.id)
+    assert numbers(orders.peek_messages()) == [9]
+    assert other.commit(tx.id) == tx.commit() == receipt
+    with pytest.raises(TransactionFinished):
+        other.rollback(tx.id)
+
+
+@in_memory
+def test_a_prepared_transaction_takes_no_more_work(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = prepare(world, orders)
+    with pytest.raises(TransactionFinished, match="prepared"):
+        tx.queue(orders.name).send(rows(2))
+    tx.rollback()
+
+
+def test_rolled_back_by_anybody_a_prepared_transaction_gives_everything_back(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = prepare(world, orders)
+    other = world.manager("c")
+    other.rollback(tx.id, reason="the other side said no")
+    assert numbers(orders.peek_messages()) == [1]
+    assert other.outcome(tx.id).reason == "the other side said no"
+    other.rollback(tx.id)
+    with pytest.raises(TransactionFinished):
+        other.commit(tx.id)
+
+
+def test_what_was_held_under_a_lease_stays_so_when_a_prepared_transaction_is_rolled_back(world):
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1))
+    batch = manager.queue(orders.name).receive()
+    tx = manager.transaction()
+    batch.accept(transaction=tx)
+    tx.prepare()
+    world.lease_over()
+    assert len(orders.receive()) == 0  # it is about to be settled
+    tx.rollback()
+    assert orders.in_flight() == 1
+    assert numbers(orders.receive()) == [1]
+
+
+@in_memory
+def test_a_prepared_attempt_keeps_other_attempts_of_its_id_from_committing(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    prepare(world, orders)
+    rival = world.manager("c").transaction(world.name("two-phase"))
+    rival.queue(orders.name).send(rows(5))
+    with pytest.raises(TransactionAborted, match="prepared"):
+        rival.commit()
+    world.manager("d").commit(world.name("two-phase"))
+    assert numbers(orders.peek_messages()) == [9]
+
+
+@pytest.mark.xfail(strict=True, reason="whichever attempt is in doubt gets decided")
+@in_memory
+def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    old = prepare(world, orders)
+    world.manager("c").rollback(old.id)
+    new = prepare(world, orders, "d")
+    with pytest.raises(TransactionFinished):
+        old.commit()
+    assert world.manager("c").outcome(new.id).status is Status.PREPARED
+    new.rollback()
+
+
+@in_memory
+def test_only_what_is_prepared_can_be_decided_by_its_id(world):
+    world.queue()
+    for decide in (world.manager("c").commit, world.manager("c").rollback):
+        with pytest.raises(TransactionMismatch):
+            decide(world.name("never"))
+
+
+def test_recovery_aborts_what_dead_clients_left_and_lists_what_is_prepared(alone):
+    orders = alone.queue()
+    orders.send(rows(1, 2))
+    waiting = prepare(alone, orders)
+    dead = alone.manager("d").transaction()
+    dead.queue(orders.name).receive()
+    alive = alone.manager("c")
+    assert alive.recover().aborted == ()  # its lease is not over yet
+    alone.lease_over()
+    recovery = alive.recover()
+    assert (recovery.aborted, recovery.released) == ((dead.id,), 1)
+    assert recovery.prepared == (waiting.id,)
+    assert alive.recover().aborted == ()
+    assert numbers(orders.peek_messages()) == [2]

@@ -1,0 +1,140 @@
+"""Sending, receiving and looking."""
+
+import datetime
+
+import pyarrow as pa
+import pytest
+
+from tests.conformance.conftest import in_memory, numbers, rows
+from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
+
+
+def test_what_was_sent_is_received_in_the_order_of_its_commits(world):
+    orders = world.queue()
+    orders.send(rows(5, 3))
+    orders.send(pa.Table.from_pylist(rows(9, 1)))
+    assert orders.depth() == 4
+    assert numbers(orders.receive(3)) == [5, 3, 9]
+    assert (orders.depth(), orders.in_flight()) == (1, 3)
+
+
+def test_a_message_says_what_is_known_of_it(world):
+    orders = world.queue()
+    sent = orders.send(rows(7))
+    (message,) = orders.receive().messages()
+    about = message["_message"]
+    assert about["id"] == f"{sent.send_id}:{about['send_offset']}"
+    assert (about["queue"], about["lane"], about["delivery_count"]) == (orders.name, 0, 0)
+    assert (about["redelivered"], about["origin"]) == (False, None)
+    assert about["transaction_id"] == sent.transaction_id == sent.receipt.transaction_id
+    assert about["enqueued_at"].timestamp() * 1000 == world.clock.now_ms
+
+
+def test_order_by_orders_the_messages_of_one_send(world):
+    orders = world.queue()
+    orders.send(rows(3, 1, 2), order_by="n")
+    assert numbers(orders.peek_messages()) == [1, 2, 3]
+
+
+@in_memory
+def test_what_was_received_can_be_sent_on_as_it_is(world):
+    orders, copies = world.queue(), world.queue("copies")
+    orders.send(rows(1, 2))
+    assert copies.send(orders.receive().messages()).count == 2
+    assert numbers(copies.peek_messages()) == [1, 2]
+
+
+def test_a_group_stays_in_one_lane_and_in_order(world):
+    orders = world.queue(lanes=4, group_by="key")
+    orders.send([{"n": n, "key": f"k{n % 7}"} for n in range(70)])
+    messages = orders.receive(70).messages()
+    lanes = {m["key"]: set() for m in messages}
+    for message in messages:
+        lanes[message["key"]].add(message["_message"]["lane"])
+    assert all(len(found) == 1 for found in lanes.values())
+    assert len(set.union(*lanes.values())) > 1
+    for key in lanes:
+        assert (of_key := [m["n"] for m in messages if m["key"] == key]) == sorted(of_key)
+
+
+def test_peeking_claims_nothing_and_shows_committed_messages_only(world):
+    orders = world.queue()
+    orders.send(rows(1, 2))
+    with world.manager("b").transaction() as tx:
+        tx.queue(orders.name).send(rows(3))
+        assert (numbers(orders.peek_messages(1)), numbers(orders.peek_messages())) == ([1], [1, 2])
+        assert orders.depth() == 2
+    assert (orders.depth(), orders.in_flight()) == (3, 0)
+
+
+def test_frames_show_what_messages_show(world):
+    if not world.has_frames:
+        pytest.skip("a store in memory has no DataFrames")
+    orders, others = world.queue(dead_letter=True), world.queue("others")
+    orders.send(world.spark.createDataFrame(rows(1, 2, 3), "n long, key string"))
+    batch = orders.receive()
+    assert batch.reject(where="n > 2", reason="too many") == 1
+    assert sorted(row["n"] for row in batch.df.collect()) == [1, 2, 3]
+    assert others.send(batch.df).count == 3
+    assert batch.to_arrow().num_rows == len(batch) == 3
+
+
+def test_rows_that_do_not_fit_send_nothing(world):
+    orders = world.queue()
+    for wrong, column in [([{"m": 1}], "m"), ([{"n": "1"}], "n"), ([{"n": 1}, {"n": 0.5}], "n")]:
+        with pytest.raises(SchemaMismatch) as caught:
+            orders.send(wrong)
+        assert caught.value.column == column
+    assert orders.depth() == 0
+
+
+@in_memory
+def test_no_rows_are_no_commit(world):
+    orders = world.queue()
+    sent = orders.send([])
+    assert (sent.count, sent.receipt) == (0, None)
+    assert len(orders.receive()) == 0
+
+
+@in_memory
+def test_wrong_arguments_are_refused_by_name(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    batch = orders.receive()
+    refused = [
+        (InvalidInput, "limit", lambda: orders.receive("10")),
+        (InvalidInput, "limit", lambda: orders.receive(1.5)),
+        (InvalidInput, "limit", lambda: orders.receive(True)),
+        (LimitExceeded, "limit", lambda: orders.receive(0)),
+        (LimitExceeded, "limit", lambda: orders.peek_messages(0)),
+        (LimitExceeded, "lease_seconds", lambda: orders.receive(lease_seconds=0)),
+        (InvalidInput, "lease_seconds", lambda: orders.receive(lease_seconds="60")),
+        (InvalidInput, "order_by", lambda: orders.send(rows(1), order_by="m")),
+        (InvalidInput, "cannot be sent", lambda: orders.send("rows")),
+        (InvalidInput, "where= or matching=", lambda: batch.accept("n = 1", matching=[])),
+        (InvalidInput, "reason_column", lambda: batch.reject(reason_column="why")),
+        (InvalidInput, "where=5", lambda: batch.accept(5)),
+        (InvalidInput, "no message id", lambda: batch.accept(matching=["nonsense"])),
+        (InvalidInput, "matching", lambda: batch.accept(matching=5)),
+        (InvalidInput, "neither a message", lambda: batch.accept(matching=[{"n": 1}])),
+        (LimitExceeded, "seconds", lambda: batch.extend_lease(0)),
+        (InvalidInput, "until", lambda: orders.drain(print, until="noon")),
+        (LimitExceeded, "batch_size", lambda: orders.drain(print, batch_size=0)),
+        (LimitExceeded, "errors_max", lambda: orders.drain(print, errors_max=0)),
+        (InvalidInput, "transaction_id", lambda: orders.drain(print, run_id="")),
+    ]
+    for error, named, call in refused:
+        with pytest.raises(error, match=named):
+            call()
+    assert orders.in_flight() == 1
+
+
+@in_memory
+def test_a_batch_says_until_when_it_is_held(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    batch = orders.receive(lease_seconds=60)
+    until = datetime.datetime.fromtimestamp(world.clock.now_ms / 1000 + 60, datetime.timezone.utc)
+    assert batch.held_until == until
+    assert orders.receive().held_until is None
+    assert orders.name in repr(batch)
