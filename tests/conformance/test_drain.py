@@ -47,6 +47,20 @@ def test_a_finished_run_claims_nothing(world):
     assert orders.depth() == 1
 
 
+@pytest.mark.xfail(strict=True, reason="TransactionAborted: the other one has written the end")
+@in_memory
+def test_a_run_that_another_driver_finished_is_finished(world):
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(1))
+
+    def handler(batch, tx):
+        other = world.open(orders, "c").drain(lambda batch, tx: None, run_id=run_id)
+        assert (other.messages, other.finished) == (0, True)
+
+    result = world.open(orders, "b").drain(handler, run_id=run_id)
+    assert (result.messages, result.finished, orders.in_flight()) == (1, True, 0)
+
+
 def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(*range(6)))
