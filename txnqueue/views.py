@@ -130,6 +130,8 @@ def view_names(infos: Mapping[str, QueueInfo]) -> dict[str, str]:
         view = _plain(name)
         if view.lower() in taken:
             view = _plain(infos[name].queue_id)
+        while view.lower() in taken:
+            view += "_"
         taken.add(view.lower())
         found[name] = view
     return {name: found[name] for name in infos}
