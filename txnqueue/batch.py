@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 Reasons = dict[str | None, dict[str, list[int]]]
 """Send offsets by reason and send id."""
+Name = tuple[str, int, int]
+"""A claim's name over all queues: queue id, lane, sequence."""
+Said = dict[Name, list[Disposition]]
+"""What was said of each claim, in the order in which it was said."""
 LaneWriter = Callable[[Held, Claim, int], Sequence[model.Entry]]
 
 
@@ -50,12 +54,10 @@ class Batch:
         self._schema = schema
         self._held = list(held)
         self._transaction = transaction
-        self._rest: dict[tuple[str, int, int], dict[PositionId, tuple[Range, ...]]] = {
+        self._rest: dict[Name, dict[PositionId, tuple[Range, ...]]] = {
             _name(one): dict(one.claim.items) for one in held
         }
-        self._settled: dict[tuple[str, int, int], list[Disposition]] = {
-            _name(one): [] for one in held
-        }
+        self._said: dict[str, Said] = {}
 
     # ------------------------------------------------------------------------- looking
 
@@ -109,8 +111,9 @@ class Batch:
     ) -> int:
         """Consume messages: they are gone for good once this is committed.
 
-        Inside a transaction, accepting a part releases the rest of the batch unless it is
-        settled otherwise; accepting nothing explicitly accepts everything.
+        Of a batch that was received inside a transaction, the commit accepts whatever nobody
+        spoke of; once a part is accepted explicitly, it releases that instead. Of a batch
+        held under a lease it settles what was named, and the rest stays held.
 
         Args:
             where: A SQL predicate over the columns of ``df``; all messages when left out.
@@ -195,11 +198,12 @@ class Batch:
         if not self._held:
             return
 
+        deadline_ms = 0
+
         def plan(lost: int) -> Plan:
+            nonlocal deadline_ms
             stamp = self._client.stamp()
             deadline_ms = stamp.now_ms + round(seconds * 1000)
-            for one in self._held:
-                one.claim.deadline_ms = deadline_ms
             return self._lane_plan(
                 self._held,
                 lambda one, held, sequence: [
@@ -210,6 +214,8 @@ class Batch:
             )
 
         self._client.land(plan, "extend lease", queue=self._held[0].info.name)
+        for one in self._held:
+            one.claim.deadline_ms = deadline_ms
 
     # ------------------------------------------------------- what transactions ask of it
 
@@ -218,22 +224,24 @@ class Batch:
         """The claims behind the batch."""
         return list(self._held)
 
-    def dispositions(self, one: Held) -> list[Disposition]:
-        """Write out how a claim ends in the commit: what was said, and what follows from it."""
-        name = _name(one)
-        said = list(self._settled[name])
-        rest = tuple(self._rest[name].items())
-        if not said:
-            return [Disposition(model.ACCEPTED)]
+    def dispositions(self, one: Held, attempt: str) -> list[Disposition]:
+        """Write out how a claim ends in a commit: what was said, and what follows from it."""
+        said = self._said.get(attempt, {})
+        found = list(said.get(_name(one), ()))
+        if self._transaction is None:
+            return found
+        rest = tuple(self._left(one, attempt).items())
+        accepted = any(d.kind == model.ACCEPTED for ds in said.values() for d in ds)
+        follows = model.RELEASED if accepted else model.ACCEPTED
         if rest:
-            accepted = any(d.kind == model.ACCEPTED for d in said)
-            said.append(Disposition(model.RELEASED if accepted else model.ACCEPTED, rest))
-        return said
+            found.append(Disposition(follows, rest if found else None))
+        return found
 
-    @property
-    def touched(self) -> bool:
-        """Say whether anything was settled, or promised to be."""
-        return any(self._settled.values())
+    def committed(self, attempt: str) -> None:
+        """Take note that what was said in an attempt has happened."""
+        for one in self._held:
+            self._rest[_name(one)] = self._left(one, attempt)
+        self._said.pop(attempt, None)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -267,9 +275,13 @@ class Batch:
         transaction: Transaction | NotGiven | None,
     ) -> int:
         target = self._target(transaction)
-        chosen = self._chosen(kind, named, reason)
+        attempt = target.attempt if target else None
+        chosen = self._chosen(kind, named, reason, attempt)
         messages = sum(
-            ranges.count(part) for found in chosen.values() for d in found for _, part in d.items or ()
+            ranges.count(part)
+            for found in chosen.values()
+            for disposition in found
+            for _, part in disposition.items or ()
         )
         if named is not None and messages < sum(
             len(offsets) for by_send in named.values() for offsets in by_send.values()
@@ -279,15 +291,22 @@ class Batch:
             return 0
         if target is None:
             self._settle_now(chosen)
-        else:
-            target.adopt(self)
+            for name, found in chosen.items():
+                for disposition in found:
+                    self._rest[name] = _without(self._rest[name], disposition.items or ())
+            return messages
+        target.adopt(self)
+        said = self._said.setdefault(target.attempt, {})
         for name, found in chosen.items():
-            self._settled[name] += found
-            for disposition in found:
-                self._rest[name] = dict(
-                    _without(self._rest[name].items(), disposition.items or ())
-                )
+            said.setdefault(name, []).extend(found)
         return messages
+
+    def _left(self, one: Held, attempt: str | None) -> dict[PositionId, tuple[Range, ...]]:
+        """What of a claim is not settled yet, and not spoken of in an attempt."""
+        left = self._rest[_name(one)]
+        for disposition in self._said.get(attempt or "", {}).get(_name(one), ()):
+            left = _without(left, disposition.items or ())
+        return left
 
     def _target(self, transaction: Transaction | NotGiven | None) -> Transaction | None:
         if self._transaction is None:
@@ -300,33 +319,24 @@ class Batch:
         return self._transaction
 
     def _chosen(
-        self, kind: str, named: Reasons | None, reason: str | None
-    ) -> dict[tuple[str, int, int], list[Disposition]]:
+        self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
+    ) -> Said:
         """Write what is meant as dispositions of each claim, out of what is left of it."""
-        by_reason: Mapping[str | None, Mapping[str, Sequence[int]] | None]
-        by_reason = {reason: None} if named is None else {r or reason: s for r, s in named.items()}
-        chosen: dict[tuple[str, int, int], list[Disposition]] = {}
+        meant: list[tuple[str | None, Mapping[str, Sequence[int]] | None]]
+        meant = [(reason, None)] if named is None else [(r or reason, s) for r, s in named.items()]
+        chosen: Said = {}
         for one in self._held:
-            for why, by_send in by_reason.items():
-                items = self._items(one, by_send)
+            left = self._left(one, attempt)
+            for why, by_send in meant:
+                items = _meant(one, left, by_send)
                 if items:
-                    disposition = Disposition(kind, items, why, counted=False)
+                    disposition = Disposition(kind, items, why)
                     chosen.setdefault(_name(one), []).append(disposition)
         if named is None and not chosen and self._held:
             raise AlreadySettled("All messages of this batch are settled already.")
         return chosen
 
-    def _items(self, one: Held, by_send: Mapping[str, Sequence[int]] | None) -> tuple[Item, ...]:
-        items: list[Item] = []
-        for position_id, left in self._rest[_name(one)].items():
-            if by_send is not None:
-                wanted = by_send.get(one.positions[position_id].send_id, ())
-                left = ranges.intersection(left, ranges.of_offsets(wanted))
-            if left:
-                items.append((position_id, left))
-        return tuple(items)
-
-    def _settle_now(self, chosen: Mapping[tuple[str, int, int], list[Disposition]]) -> None:
+    def _settle_now(self, chosen: Said) -> None:
         """Settle outside a transaction: the lane entries are the settlement."""
 
         def plan(lost: int) -> Plan:
@@ -376,7 +386,7 @@ class Batch:
         return Plan(tuple(entries), tuple(conditions))
 
 
-def _name(one: Held) -> tuple[str, int, int]:
+def _name(one: Held) -> Name:
     return (one.info.queue_id, *one.claim.name)
 
 
@@ -435,14 +445,29 @@ def rejections(
     return Plan(tuple(entries), (model.queue_open(target),))
 
 
+def _meant(
+    one: Held,
+    left: Mapping[PositionId, tuple[Range, ...]],
+    by_send: Mapping[str, Sequence[int]] | None,
+) -> tuple[Item, ...]:
+    """Find which messages of a claim are meant: all that are left, or those of some sends."""
+    items: list[Item] = []
+    for position_id, part in left.items():
+        if by_send is not None:
+            wanted = by_send.get(one.positions[position_id].send_id, ())
+            part = ranges.intersection(part, ranges.of_offsets(wanted))
+        if part:
+            items.append((position_id, part))
+    return tuple(items)
+
+
 def _without(
-    left: Iterable[Item], taken: Iterable[Item]
-) -> Iterable[tuple[PositionId, tuple[Range, ...]]]:
+    left: Mapping[PositionId, tuple[Range, ...]], taken: Iterable[Item]
+) -> dict[PositionId, tuple[Range, ...]]:
+    """Leave out what is taken."""
     gone = dict(taken)
-    for position_id, part in left:
-        rest = ranges.difference(part, gone.get(position_id, ()))
-        if rest:
-            yield position_id, rest
+    rest = {pid: ranges.difference(part, gone.get(pid, ())) for pid, part in left.items()}
+    return {pid: part for pid, part in rest.items() if part}
 
 
 def _offsets(matching: object, reason_column: str | None) -> Reasons:

@@ -134,14 +134,6 @@ class Client:
             )
         return info
 
-    def queue_by_id(self, queue_id: str) -> QueueInfo:
-        """Find a queue by its id."""
-        for infos in (self._queues, self.queues()):
-            for info in infos.values():
-                if info.queue_id == queue_id:
-                    return info
-        raise QueueNotFound(f"There is no queue with id {queue_id!r}.", name=queue_id)
-
     # --------------------------------------------------------------------------- folds
 
     def fold(self, info: QueueInfo) -> QueueFold:

@@ -18,6 +18,7 @@ from txnqueue.transaction import Transaction
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
 
+_NUMBER_MAX = 10**9
 Handler = Callable[[Batch, Transaction], object]
 
 
@@ -64,9 +65,8 @@ class Drain:
         self._handler = handler
         self._batch_size = batch_size
         self._given = run_id is not None
-        self._run_id = (
-            check_transaction_id(run_id) if run_id is not None else f"d-{client.runtime.new_id()}"
-        )
+        self._run_id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
+        check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
         self._number = 0
         self._upto: int | None = None
@@ -117,7 +117,8 @@ class Drain:
                     self._unless_raising(on_batch, count, tx)
             else:
                 tx, batch = self._receive(room())
-        finished = room() > 0
+        # What others hold may come back: then the run is not at its end.
+        finished = room() > 0 and not self._queue.in_flight()
         if finished and self._given:
             Transaction(self._client, f"{self._run_id}/end", look_up=False).commit()
         return self._result(finished)
@@ -144,7 +145,6 @@ class Drain:
     def _receiver(
         self, tx: Transaction, limit: int, joined_with: str | None = None
     ) -> Receiver:
-        tx.claiming()
         return self._queue.receiver(limit, tx, upto=self._upto, joined_with=joined_with)
 
     def _receive(self, limit: int) -> tuple[Transaction, Batch]:

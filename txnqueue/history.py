@@ -9,6 +9,8 @@ import datetime
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from txnqueue import catalog, model, ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
@@ -19,11 +21,22 @@ from txnqueue.payload import Part
 from txnqueue.receiving import part_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 TRACED_MAX = 1_000
+_QUEUES = "queue lanes posted available delayed in_flight accepted rejected dead_lettered"
+_AUTHOR = "reason actor run_id recorded_at commit_seq"
+_TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
+_DISPATCHES = (
+    f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
+)
+_TYPES = {
+    **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
+    **dict.fromkeys(("sequence", "claim_sequence", "count", "commit_seq"), pa.int64()),
+    **dict.fromkeys(("lane", "lanes"), pa.int32()),
+    "recorded_at": pa.timestamp("us", "UTC"),
+}
 
 
 class History:
@@ -139,7 +152,7 @@ class Snapshot:
         Columns: queue string, lanes int, posted, available, delayed, in_flight, accepted,
         rejected, dead_lettered long.
         """
-        return self._frame(self.queue_rows())
+        return self._frame(self.queue_rows(), _QUEUES)
 
     def transactions(self) -> DataFrame:
         """Show every attempt that claimed, prepared or was decided.
@@ -147,7 +160,7 @@ class Snapshot:
         Columns: transaction_id, attempt, status, reason, actor, run_id string, recorded_at
         timestamp, commit_seq long (null while undecided).
         """
-        return self._frame(self.transaction_rows())
+        return self._frame(self.transaction_rows(), _TRANSACTIONS)
 
     def dispatches(self) -> DataFrame:
         """Show every claim, settlement and move.
@@ -156,12 +169,12 @@ class Snapshot:
         attempt string, count long, reason, actor, run_id string, recorded_at timestamp,
         commit_seq long.
         """
-        return self._frame(self.dispatch_rows())
+        return self._frame(self.dispatch_rows(), _DISPATCHES)
 
     def queue(self, name: str) -> DataFrame:
         """Show the messages that stood in a queue: payload, ``_message`` and ``state``.
 
-        ``state`` is available, delayed, expired or in_flight.
+        ``state`` is available, delayed (or past its time to live) or in_flight.
         """
         from pyspark.sql import functions as F
 
@@ -286,34 +299,12 @@ class Snapshot:
                     )
         return parts
 
-    def _frame(self, rows: list[dict[str, Any]]) -> DataFrame:
-        import pyarrow as pa
-
+    def _frame(self, rows: list[dict[str, Any]], columns: str) -> DataFrame:
         spark = self._client.store.spark
         if spark is None:
             raise PlatformMissing("A DataFrame needs a session: use the method that ends in _rows.")
-        return spark.createDataFrame(pa.Table.from_pylist(rows, schema=_arrow_schema(rows)))
-
-
-def _arrow_schema(rows: list[dict[str, Any]]) -> pa.Schema:
-    """Type the columns by name, so that an empty table has them too."""
-    import pyarrow as pa
-
-    instants = {"recorded_at": pa.timestamp("us", "UTC")}
-    numbers = {
-        "posted", "available", "delayed", "in_flight", "accepted", "rejected", "dead_lettered",
-        "sequence", "claim_sequence", "count", "commit_seq",
-    }  # fmt: skip
-    small = {"lane", "lanes"}
-    names = list(rows[0]) if rows else ["queue"]
-    return pa.schema(
-        (
-            name,
-            instants.get(name)
-            or (pa.int64() if name in numbers else pa.int32() if name in small else pa.string()),
-        )
-        for name in names
-    )
+        schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
+        return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
 
 
 def _author(entry: Entry) -> dict[str, Any]:

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue import catalog, model, planning, views
 from txnqueue.client import Client
-from txnqueue.config import SLICE_WIDTH, QueueInfo, QueueSettings, RetryPolicy, check_name
+from txnqueue.config import (
+    NAME_LENGTH_MAX,
+    SLICE_WIDTH,
+    QueueInfo,
+    QueueSettings,
+    RetryPolicy,
+    check_name,
+)
 from txnqueue.errors import (
     Busy,
     InvalidInput,
+    InvalidName,
     PlatformMissing,
     QueueExists,
     SchemaMismatch,
@@ -437,8 +445,19 @@ class QueueManager:
         new_id = client.runtime.new_id
         target: QueueInfo | None = None
         if settings.dead_letter:
-            dead_name = check_name(name + catalog.DEAD_SUFFIX)
+            dead_name = name + catalog.DEAD_SUFFIX
+            if len(dead_name) > NAME_LENGTH_MAX:
+                raise InvalidName(
+                    f"{name!r} is too long for a queue with dead letters, whose queue is called "
+                    f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} characters.",
+                    name=name,
+                )
             found = client.queues().get(dead_name)
+            if found and _columns(found.schema) != _columns(schema.jsonValue()):
+                raise SchemaMismatch(
+                    f"The queue {dead_name!r} is there already, and its schema is another one: "
+                    "dead letters could not be read there."
+                )
             queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
             plain = QueueSettings(1, None, settings.lease_seconds, settings.deliveries_max, False)
             data = schema.jsonValue()
@@ -497,6 +516,10 @@ class _Attempt(Transaction):
         """Say whether another attempt is of no use, or not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         return self.last or not retryable or isinstance(error, TransactionIdReused)
+
+
+def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    return [(column["name"], column["type"]) for column in schema["fields"]]
 
 
 def _schema_of(like: Any) -> StructType:

@@ -95,7 +95,9 @@ def select(
         position = segment.position
         if not position.receivable(now_ms) or (upto is not None and position.place[0] > upto):
             continue
-        if _dead(segment, deliveries_max) and len(chosen.dead) < DEAD_LETTERS_MAX:
+        if _dead(segment, deliveries_max):
+            if len(chosen.dead) == DEAD_LETTERS_MAX:
+                break
             chosen.dead.append(segment)
             continue
         if history is None:
@@ -372,6 +374,7 @@ def bind(queue_id: str, held: Claim, owner: Owner, sequence: int, stamp: Stamp) 
         claim_lane=held.lane,
         claim_sequence=held.sequence,
         count=held.count,
+        body={"v": 1},
         **stamp.columns(),
     )
 
@@ -492,7 +495,7 @@ def decide_prepared(prepared: Entry, *, commit: bool, stamp: Stamp, reason: str 
     kind = model.COMMITTED if commit else model.ROLLED_BACK
     if commit:
         facts = sealed
-        body = {k: v for k, v in prepared.body.items() if k != "manifest"}
+        body = {k: v for k, v in prepared.body.items() if k not in ("v", "claims", "manifest")}
         body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
     else:
         inside = prepared.body.get("claims", ())

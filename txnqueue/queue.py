@@ -12,12 +12,11 @@ from txnqueue.client import Client
 from txnqueue.config import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
-    POSITIONS_PER_SEND_MAX,
     QueueInfo,
     check_number,
 )
 from txnqueue.consumer import Drain, DrainResult, Handler
-from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.errors import InvalidInput
 from txnqueue.payload import Part, Send
 from txnqueue.receiving import Receiver, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
@@ -145,7 +144,6 @@ class Queue:
         if tx is not None:
             if tx.already_committed:
                 return Batch(self._client, self.schema, [], tx)
-            tx.claiming()
         landed = self._client.land(
             receiver.plan,
             "claim",
@@ -219,6 +217,10 @@ class Queue:
         Raises:
             HandlerFailed: The handler failed ``errors_max`` times in a row.
         """
+        if max_seconds is not None:
+            check_number("max_seconds", max_seconds, 0, float("inf"))
+        if max_messages is not None:
+            check_number("max_messages", max_messages, 1, float("inf"))
         drain = Drain(self._client, self, handler, batch_size, run_id, errors_max)
         return drain.run(until, max_seconds, max_messages, on_batch)
 
@@ -239,13 +241,14 @@ class Queue:
         if seconds is None:
             seconds = self._info.settings.lease_seconds
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        owner = transaction.owner if transaction else None
-        return Receiver(self._client, self._info, limit, seconds, owner, upto, joined_with)
+        return Receiver(
+            self._client, self._info, limit, seconds, transaction, upto, joined_with
+        )
 
     def batch(self, receiver: Receiver, landed: Any, transaction: Transaction | None) -> Batch:
         """Make the batch of what a receive's append brought."""
         batch = Batch(self._client, self.schema, receiver.held(landed), transaction)
-        if transaction is not None:
+        if transaction is not None and len(batch):
             transaction.add_batch(batch)
         return batch
 
@@ -276,8 +279,6 @@ class Queue:
             order_by=ordering,
         )
         runs = self._client.store.payload.stage(send, rows)
-        if len({run.lane for run in runs}) > POSITIONS_PER_SEND_MAX:
-            raise LimitExceeded(f"One send makes at most {POSITIONS_PER_SEND_MAX} positions.")
         staged = StagedSend(info, send.slice, send.send_id, tuple(runs))
         if runs:
             tx.add_send(staged)

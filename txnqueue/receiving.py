@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from txnqueue import model, planning
 from txnqueue.client import Client
@@ -18,6 +19,9 @@ from txnqueue.ledger import Claim, KeyState, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry, Item, PositionId, Range
 from txnqueue.payload import Part
 from txnqueue.planning import Plan, Selection, Stamp
+
+if TYPE_CHECKING:
+    from txnqueue.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Receiver:
         info: QueueInfo,
         limit: int,
         lease_seconds: float,
-        transaction: Owner | None,
+        transaction: Transaction | None,
         upto: int | None = None,
         joined_with: str | None = None,
     ) -> None:
@@ -68,7 +72,7 @@ class Receiver:
             info: The queue.
             limit: At most so many messages.
             lease_seconds: For how long they are held.
-            transaction: The attempt that acquires them; None for a lease of the consumer.
+            transaction: What acquires them; None for a lease of the consumer.
             upto: Leave out positions that were posted after this version.
             joined_with: The attempt that the same append commits. Its claims end by that,
                 and are not to be taken over, however late it is.
@@ -98,6 +102,8 @@ class Receiver:
             chosen = self._choose(fold, take_over, stamp.now_ms, lost)
         if not chosen:
             return None
+        if self.transaction is not None:
+            self.transaction.claiming()
         self._tried_lanes = [selection.lane for selection in chosen]
         self._positions.update(
             (s.position.position_id, s.position) for c in chosen for s in c.segments
@@ -135,7 +141,7 @@ class Receiver:
             )
         if self.transaction is None:
             return Owner(consumer, epoch)
-        tx = self.transaction
+        tx = self.transaction.owner
         return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
 
     def _take_over(self, fold: QueueFold, owner: Owner, now_ms: int) -> _TakeOver:

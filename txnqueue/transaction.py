@@ -195,7 +195,9 @@ class Transaction:
         if self.status is Status.COMMITTED and self.receipt is not None:
             return self.receipt
         if self.status is Status.PREPARED:
-            return self._decide_prepared(commit=True)
+            receipt = self._decide_prepared(commit=True)
+            assert receipt is not None
+            return receipt
         self._check_open()
         if not self._sends and not self._batches and not self._given:
             return self._committed_nothing()
@@ -388,6 +390,8 @@ class Transaction:
         mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == self.id)
         self.receipt = Receipt.of(mine)
         self.status = Status.COMMITTED
+        for batch in self._batches:
+            batch.committed(self.attempt)
         return self.receipt
 
     # ------------------------------------------------------------------------ planning
@@ -402,11 +406,14 @@ class Transaction:
         binds: list[Entry] = []
         for batch in self._batches:
             for one in batch.claims:
+                dispositions = batch.dispositions(one, self.attempt)
+                if not dispositions:
+                    continue
                 queue_ids.add(one.info.queue_id)
                 held = one.claim
                 if not held.owner.is_transaction:
                     binds += self._bind(one, binds, stamp)
-                for disposition in batch.dispositions(one):
+                for disposition in dispositions:
                     facts.append(
                         planning.settlement(
                             one.info.queue_id,
@@ -556,15 +563,20 @@ class Transaction:
                 transaction_id=self.id,
             ) from failed
         if self.status is Status.COMMITTED:
-            raise TransactionMismatch(f"Transaction {self.id!r} is committed after all.")
+            raise TransactionUnknown(
+                f"Transaction {self.id!r} is committed after all: manager.outcome({self.id!r}) has "
+                "the receipt.",
+                transaction_id=self.id,
+            ) from error
 
-    def _decide_prepared(self, *, commit: bool, reason: str | None = None) -> Receipt:
+    def _decide_prepared(self, *, commit: bool, reason: str | None = None) -> Receipt | None:
         receipt = decide_prepared(self.client, self.id, commit=commit, reason=reason)
         self.status = Status.COMMITTED if commit else Status.ROLLED_BACK
-        if receipt is not None:
+        if commit:
             self.receipt = receipt
-        assert receipt is not None or not commit
-        return receipt or Receipt(self.id, -1, -1, datetime.datetime.now(datetime.timezone.utc))
+            for batch in self._batches:
+                batch.committed(self.attempt)
+        return receipt
 
 
 def decide_prepared(

@@ -25,6 +25,7 @@ class Fault(str, enum.Enum):
     REPLY_LOST = "reply lost"
     CONFLICT_THOUGH_LANDED = "conflict though landed"
     LANDS_LATE = "lands late"
+    INTERRUPTED = "interrupted, and lands late"
 
 
 WRITES = ("append", "stage", "create", "create_store")
@@ -37,7 +38,8 @@ def faults_of(call: str) -> list[Fault]:
         return [Fault.CRASH_BEFORE, Fault.FAIL_BEFORE]
     if call == "append":
         return list(Fault)
-    return [f for f in Fault if f is not Fault.CONFLICT_THOUGH_LANDED]
+    only_appends = (Fault.CONFLICT_THOUGH_LANDED, Fault.INTERRUPTED)
+    return [fault for fault in Fault if fault not in only_appends]
 
 
 class Injector:
@@ -83,8 +85,10 @@ class Injector:
                 perform()
             self.dead = True
             raise Crash(name)
-        if fault is Fault.LANDS_LATE:
+        if fault in (Fault.LANDS_LATE, Fault.INTERRUPTED):
             self.late.append(perform)
+            if fault is Fault.INTERRUPTED:
+                raise KeyboardInterrupt(name)
             raise ConnectionError(f"{name}: no reply")
         if fault in (Fault.REPLY_LOST, Fault.CONFLICT_THOUGH_LANDED):
             perform()

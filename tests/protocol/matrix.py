@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tests.protocol.faults import Crash, Fault, Injector, faults_of
 from tests.protocol.scenarios import Operation
 from tests.protocol.world import World, check_exactly_once, drain
-from txnqueue.errors import LeaseLost, TransactionUnknown, TxnQueueError
-from txnqueue.transaction import Status
+from txnqueue.errors import TransactionUnknown, TxnQueueError
+from txnqueue.transaction import Status, Transaction
 
 MESSAGES = 6
 RECOVERIES = ("same", "other", "two")
@@ -108,9 +108,19 @@ def act(operation: Operation, client: object, subject: object) -> str:
         return "crashed"
     except TransactionUnknown:
         return "unknown"
-    except (TxnQueueError, ConnectionError) as error:
-        return "failed" if not isinstance(error, LeaseLost) else "fenced"
+    except KeyboardInterrupt:
+        return "crashed" if operation.name == "rollback" else interrupted(subject)
+    except (TxnQueueError, ConnectionError):
+        return "failed"
     return "ok"
+
+
+def interrupted(subject: object) -> str:
+    """Do what a block does when its user presses a key: roll back, whatever is on its way."""
+    if not isinstance(subject, Transaction) or subject.status is not Status.ACTIVE:
+        return "crashed"
+    subject.rollback()
+    return "failed" if subject.status is Status.ROLLED_BACK else "unknown"
 
 
 def recover(world: World, recovery: str) -> None:

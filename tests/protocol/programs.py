@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.protocol.explore import Program
 from tests.protocol.world import World, check_exactly_once, consume_and_produce, drain
+from txnqueue import model
+from txnqueue.errors import LeaseLost
 
 
 def build(world: World) -> None:
@@ -30,8 +32,20 @@ def acknowledger(name: str) -> Program:
 
     def program(world: World) -> None:
         batch = world.manager(name).queue("in").receive(1)
-        if len(batch):
+        if not len(batch):
+            return
+        try:
             batch.accept()
+        except LeaseLost:
+            mine = batch.claims[0].claim.sequence
+            landed = [
+                entry
+                for entries, _ in world.store.journal.commits
+                for entry in entries
+                if entry.kind == model.ACCEPTED and entry.claim_sequence == mine
+            ]
+            assert not landed, f"P9 {name} was told that its lease was lost, and had accepted"
+            raise
 
     return program
 

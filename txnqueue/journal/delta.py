@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
 _NAMES = [name for name, _ in JOURNAL_COLUMNS]
 _RANGES = "array<struct<first:bigint,last:bigint>>"
 
@@ -46,8 +47,10 @@ class DeltaJournal:
             self._statements.run(
                 lambda: self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()
             )
-        except AnalysisException:
-            return False
+        except AnalysisException as error:
+            if any(sign in str(error) for sign in _ABSENT):
+                return False
+            raise
         return True
 
     def create(self) -> None:
@@ -81,17 +84,14 @@ class DeltaJournal:
         wanted = f"shard IN ({literals(sorted(shards))})"
         if after >= 0 and upto is None:
             return self._read_since(wanted, after)
-        version = self.version() if upto is None else upto
-        return self._read_files(wanted, after, version)
+        return self._read_files(wanted, after, upto)
 
     def read_all(self, upto: int | None = None) -> Reading:
         """Read every entry of every shard up to a version."""
-        return self._read_files("true", -1, self.version() if upto is None else upto)
+        return self._read_files("true", -1, upto)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE."""
-        from pyspark.errors import PySparkException
-
         statement = merge(self._table, units)
         total = sum(len(unit.entries) for unit in units)
 
@@ -103,7 +103,7 @@ class DeltaJournal:
 
         try:
             inserted, version = self._statements.committing("journal", run)
-        except PySparkException as error:
+        except Exception as error:
             if is_conflict(error):
                 raise AppendConflict(str(error)) from error
             raise
@@ -121,7 +121,8 @@ class DeltaJournal:
     def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
         """Find which units of a group went in: each is there as a whole."""
         shards = {entry.shard for unit in units for entry in unit.entries[:1]}
-        there = {e.append_id for e in self._read_since(f"shard IN ({literals(shards)})", version - 1).entries}
+        found = self._read_since(f"shard IN ({literals(sorted(shards))})", version - 1)
+        there = {entry.append_id for entry in found.entries}
         return tuple(unit.append_id in there for unit in units)
 
     def _learn(self, version: int) -> None:
@@ -140,20 +141,28 @@ class DeltaJournal:
                 changes = from_version.table(names.journal)
             return _rows(changes.where(wanted), "_commit_version")
 
-        entries = tuple(map(entry_of, self._statements.run(statement)))
+        try:
+            rows = self._statements.run(statement)
+        except Exception as error:
+            if "DELTA_MISSING_CHANGE_DATA" in str(error) or "VERSION_NOT_" in str(error):
+                return self._read_files(wanted, after, None)  # the log no longer reaches back
+            raise
+        entries = tuple(map(entry_of, rows))
         newest = max((entry.version for entry in entries), default=known)
         self._learn(max(known, newest))
         return Reading(entries, max(known, newest))
 
-    def _read_files(self, wanted: str, after: int, version: int) -> Reading:
+    def _read_files(self, wanted: str, after: int, upto: int | None) -> Reading:
+        """Read the newest version's files; entries never change, so it holds every older one."""
+        newest = self.version()
         frame = self._session.sql(
             f"SELECT *, _metadata.row_commit_version AS version FROM {self._table} "
-            f"VERSION AS OF {version} WHERE {wanted}"
+            f"VERSION AS OF {newest} WHERE {wanted}"
         )
         rows = self._statements.run(lambda: _rows(frame, "version"))
+        last = newest if upto is None else min(upto, newest)
         entries = (entry_of(row) for row in rows)
-        self._learn(version)
-        return Reading(tuple(e for e in entries if e.version > after), version)
+        return Reading(tuple(e for e in entries if after < e.version <= last), last)
 
 
 def _rows(frame: DataFrame, version: str) -> list[dict[str, Any]]:

@@ -68,7 +68,13 @@ class TableLock:
         try:
             self._wait_for_jvm_of(self._read_owner())
             self._owner.write_text(json.dumps(me))
-            yield
+            try:
+                yield
+            except ConnectionError:
+                raise  # the JVM did not answer, and may still be committing
+            except BaseException:
+                self._owner.unlink(missing_ok=True)  # the statement has returned: it failed
+                raise
             self._owner.unlink(missing_ok=True)
         finally:
             self._lock.release()
@@ -95,7 +101,8 @@ class TableLock:
 
     def _wait_for_jvm_of(self, owner: dict[str, Any] | None) -> None:
         """Wait until the JVM of a holder that left without releasing has ended."""
-        if owner is None or owner["jvm"] == self._myself()["jvm"]:
+        me = self._myself()
+        if owner is None or owner == me or (me["jvm"] and owner["jvm"] == me["jvm"]):
             return
         if owner["jvm"] is None:
             raise StoreBusy(

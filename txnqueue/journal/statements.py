@@ -7,6 +7,7 @@ nothing of this client ever lands behind the back of what it does next.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.variable.substitute": "false",
@@ -45,6 +47,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 def tuned_session(spark: SparkSession) -> SparkSession:
     """Make the session that runs the library's own statements and nothing else."""
+    # Delta's own exceptions come through only where this was imported before the call.
+    importlib.import_module("delta.exceptions")
     remote = not hasattr(spark, "newSession") or "connect" in type(spark).__module__
     session = spark.cloneSession() if remote else spark.newSession()
     for key, value in SETTINGS.items():

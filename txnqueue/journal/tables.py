@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -53,6 +54,8 @@ PAYLOAD_PROPERTIES = {
 }
 PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read the view"
 JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
+_PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
+"""What means itself between quotes, however a session reads escapes and variables."""
 ARRANGEMENT_TYPE = "struct<lane:int,priority:int,available_step:bigint,expires_step:bigint>"
 
 
@@ -95,15 +98,9 @@ def literal(value: str | int | None) -> str:
         return "NULL"
     if isinstance(value, int):
         return f"{value}L" if not isinstance(value, bool) else str(value).lower()
-    escaped = (
-        value.replace("\\", "\\\\")
-        .replace("'", "\\'")
-        .replace("$", "\\u0024")
-        .replace("\n", "\\n")
-        .replace("\r", "\\r")
-        .replace("\0", "\\0")
-    )
-    return f"'{escaped}'"
+    if _PLAIN.fullmatch(value):
+        return f"'{value}'"
+    return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"
 
 
 def literals(values: Iterable[str]) -> str:

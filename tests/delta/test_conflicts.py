@@ -1,0 +1,173 @@
+"""Forced conflicts of two sessions on real Delta, both ways round.
+
+The first append takes its snapshot and waits inside its MERGE until the second has landed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delta.units import APART, BARRED, RIVALS
+from txnqueue.journal import AppendConflict
+from txnqueue.journal.delta import DeltaJournal
+from txnqueue.journal.lock import NoLock
+from txnqueue.journal.statements import Statements
+from txnqueue.journal.tables import TableNames
+from txnqueue.model import Unit
+
+pytestmark = pytest.mark.spark
+WAIT_SECONDS = 20
+
+
+class Waiting:
+    """A session whose MERGE waits, once it has its snapshot, until a file appears."""
+
+    def __init__(self, session: Any, folder: Path) -> None:
+        self._session = session
+        self.reached = folder / "reached"
+        self.go_on = folder / "go on"
+        reached, go_on = str(self.reached), str(self.go_on)
+
+        def barrier(unit: int) -> bool:
+            import pathlib
+            import time
+
+            pathlib.Path(reached).touch()
+            deadline = time.monotonic() + WAIT_SECONDS
+            while not pathlib.Path(go_on).exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError("nobody let the MERGE go on")
+                time.sleep(0.005)
+            return True
+
+        session.udf.register("barrier", barrier, "boolean")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def sql(self, statement: str) -> Any:
+        if statement.startswith("MERGE"):
+            statement = statement.replace("WHERE array_contains(", "WHERE barrier(v.unit) AND array_contains(")
+        return self._session.sql(statement)
+
+    def reset(self) -> None:
+        self.reached.unlink(missing_ok=True)
+        self.go_on.unlink(missing_ok=True)
+
+
+class Unlocked(Statements):
+    """Statements without the lock: one JVM's Delta commits are atomic without it."""
+
+    def _new_lock(self, table: str) -> Any:
+        return NoLock()
+
+
+@pytest.fixture(scope="module")
+def journals(
+    spark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[DeltaJournal, DeltaJournal, Waiting]]:
+    root = tmp_path_factory.mktemp("conflicts")
+    names = TableNames.of(str(root))
+    slow_statements, fast_statements = Unlocked(spark, names), Unlocked(spark, names)
+    slow, fast = DeltaJournal(slow_statements), DeltaJournal(fast_statements)
+    slow.create()
+    waiting = Waiting(slow_statements.session, root)
+    slow._session = waiting  # type: ignore[assignment]
+    yield slow, fast, waiting
+
+
+def meet(
+    journals: tuple[DeltaJournal, DeltaJournal, Waiting], first: Unit, second: Unit
+) -> tuple[bool, bool]:
+    """Let the second append land between the first one's snapshot and its commit."""
+    slow, fast, waiting = journals
+    waiting.reset()
+    outcome: list[bool] = []
+
+    def run() -> None:
+        try:
+            outcome.append(slow.append([first], {"operation": "first"}).won[0])
+        except AppendConflict:
+            outcome.append(False)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    _until(waiting.reached, thread)
+    landed = fast.append([second], {"operation": "second"}).won[0]
+    waiting.go_on.touch()
+    thread.join(WAIT_SECONDS)
+    entries = fast.read({e.shard for u in (first, second) for e in u.entries}).entries
+    there = {entry.append_id for entry in entries}
+    assert (outcome[0], landed) == (first.append_id in there, second.append_id in there)
+    return outcome[0], landed
+
+
+def _until(path: Path, thread: threading.Thread) -> None:
+    import time
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not path.exists():
+        assert thread.is_alive() and time.monotonic() < deadline, "the MERGE never got there"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("way", ["one way", "the other way"])
+@pytest.mark.parametrize("name", RIVALS)
+def test_of_two_rivals_exactly_one_lands(journals: Any, name: str, way: str) -> None:
+    before, first, second = RIVALS[name](f"{name} {way}")
+    if before.entries:
+        assert journals[1].append([before], {"operation": "state"}).won[0]
+    if way == "the other way":
+        first, second = second, first
+    assert meet(journals, first, second) == (False, True)
+
+
+@pytest.mark.parametrize("name", BARRED)
+def test_what_is_barred_does_not_land(journals: Any, name: str) -> None:
+    before, first, barring = BARRED[name](f"{name} barred")
+    if before.entries:
+        assert journals[1].append([before], {"operation": "state"}).won[0]
+    assert meet(journals, first, barring) == (False, True)
+    assert journals[1].append([first], {"operation": "again"}).won == (
+        "horizon" in name,  # which has not passed it here
+    )
+
+
+@pytest.mark.parametrize("way", ["one way", "the other way"])
+@pytest.mark.parametrize("name", APART)
+def test_appends_that_need_not_meet_both_land(journals: Any, name: str, way: str) -> None:
+    before, first, second = APART[name](f"{name} {way}")
+    if before.entries:
+        assert journals[1].append([before], {"operation": "state"}).won[0]
+    if way == "the other way":
+        first, second = second, first
+    assert meet(journals, first, second) == (True, True)
+
+
+def test_a_late_duplicate_inserts_nothing(journals: Any) -> None:
+    _, first, _ = RIVALS["two claims of a lane"]("late duplicate")
+    assert journals[1].append([first], {}).won == (True,)
+    assert journals[1].append([first], {}).won == (False,)
+
+
+def test_a_unit_with_one_broken_condition_inserts_nothing_at_all(journals: Any) -> None:
+    before, first, second = RIVALS["a joined commit and claim, and a claim"]("broken")
+    journals[1].append([before], {})
+    assert journals[1].append([second], {}).won == (True,)
+    assert journals[1].append([first], {}).won == (False,)
+    shards = {entry.shard for entry in first.entries}
+    entries = journals[1].read(shards).entries
+    assert first.append_id not in {entry.append_id for entry in entries}
+
+
+def test_of_a_group_each_unit_goes_in_by_itself(journals: Any) -> None:
+    _, won, _ = RIVALS["two claims of a lane"]("group won")
+    _, lost, rival = RIVALS["two claims of a lane"]("group lost")
+    assert journals[1].append([rival], {}).won == (True,)
+    answer = journals[1].append([won, lost], {"operation": "group"})
+    assert answer.won == (True, False)

@@ -1,0 +1,225 @@
+"""What operations cost, counted: Delta commits, Spark jobs, tasks, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delta.counting import Cost
+from txnqueue import QueueManager
+
+pytestmark = pytest.mark.spark
+APPEND_JOBS_MAX = 6
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("cost"))
+
+
+@pytest.fixture(scope="module")
+def manager(spark: Any, root: str) -> QueueManager:
+    manager = QueueManager(spark, root, actor="cost")
+    manager.create_queue("in", "i long", lanes=3, deliveries_max=1)
+    manager.create_queue("out", "i long", dead_letter=False)
+    manager.create_queue("other", "i long", dead_letter=False)
+    return manager
+
+
+def rows(spark: Any, n: int) -> Any:
+    return spark.range(n).withColumnRenamed("id", "i")
+
+
+def test_beginning_a_transaction_makes_no_commit(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    with Cost(spark, root) as cost, manager.transaction():
+        pass
+    assert cost.commits == 0
+
+
+def test_sending_to_k_queues_makes_k_plus_1_commits(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    tx = manager.transaction()
+    with Cost(spark, root) as staged:
+        for name in ("in", "out", "other"):
+            manager.queue(name).send(rows(spark, 30), transaction=tx)
+    with Cost(spark, root) as decided:
+        tx.commit()
+    assert (staged.commits, decided.commits) == (3, 1)
+    assert decided.jobs <= APPEND_JOBS_MAX
+    assert max(decided.tasks) <= 2
+
+
+def test_rolling_back_what_was_only_staged_makes_no_commit(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    tx = manager.transaction()
+    manager.queue("out").send([{"i": 1}], transaction=tx)
+    with Cost(spark, root) as cost:
+        tx.rollback()
+    assert cost.commits == 0
+
+
+def test_claiming_a_million_over_all_lanes_makes_one_commit_and_an_entry_per_lane(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.queue("in")
+    while len(batch := queue.receive(100)):
+        batch.accept()
+    queue.send(rows(spark, 1_000_000))
+    before = manager._client.store.journal.version()
+    with Cost(spark, root) as cost:
+        batch = queue.receive(1_000_000)
+    entries = manager._client.store.journal.read(manager._client.fold(queue.info).shards)
+    new = [entry for entry in entries.entries if entry.version > before]
+    assert len(batch) == 1_000_000
+    assert cost.commits == 1
+    assert [entry.kind for entry in new] == ["claimed"] * 3
+    assert cost.jobs <= APPEND_JOBS_MAX + 1  # and one to read what is new
+    assert max(cost.tasks) <= 2
+    with Cost(spark, root) as accepted:
+        batch.accept()
+    assert accepted.commits == 1
+
+
+def test_consuming_and_producing_makes_three_commits(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    manager.queue("in").send(rows(spark, 30))
+    with Cost(spark, root) as cost, manager.transaction() as tx:
+        batch = manager.queue("in").receive(30, transaction=tx)
+        manager.queue("out").send(batch.df, transaction=tx)
+    assert cost.commits == 3
+
+
+def test_rolling_back_a_claim_makes_one_commit(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    manager.queue("other").send(rows(spark, 3))
+    tx = manager.transaction()
+    manager.queue("other").receive(3, transaction=tx)
+    with Cost(spark, root) as cost:
+        tx.rollback()
+    assert cost.commits == 1
+    assert cost.jobs <= APPEND_JOBS_MAX + 3  # and the look-up of the decision
+
+
+def test_a_drain_makes_two_commits_a_batch_in_its_steady_state(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("drained", "i long", dead_letter=False)
+    queue.send(rows(spark, 60))
+    seen = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        seen.append(len(batch))
+        tx.queue("out").send(batch.df)
+
+    with Cost(spark, root) as cost:
+        result = queue.drain(handler, batch_size=10)
+    assert result.messages == 60 and seen == [10] * 6
+    assert cost.commits == 1 + 6 * 2  # the first claim; then a staged send and one append each
+
+
+def test_dead_letters_found_by_a_claim_make_no_further_commit(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("poisoned", "i long", deliveries_max=1)
+    queue.send([{"i": 1}])
+    tx = manager.transaction()
+    queue.receive(1, transaction=tx)
+    tx.rollback()
+    queue.send([{"i": 2}])
+    with Cost(spark, root) as cost:
+        batch = queue.receive(5)
+    assert [m["i"] for m in batch.messages()] == [2]
+    assert manager.queue("poisoned.dead").depth() == 1
+    assert cost.commits == 1
+
+
+def test_a_warm_claim_costs_the_same_beside_other_queues_and_history(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("warm", "i long", dead_letter=False)
+    queue.send(rows(spark, 100))
+    queue.receive(1)
+    with Cost(spark, root) as early:
+        queue.receive(1)
+    for _ in range(5):
+        manager.queue("other").send(rows(spark, 2))
+        queue.send(rows(spark, 1000))
+    queue.receive(1)
+    with Cost(spark, root) as late:
+        queue.receive(1)
+    assert (late.commits, late.jobs) == (early.commits, early.jobs)
+
+
+def test_receiving_reads_only_the_files_of_its_messages(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("many", "i long", dead_letter=False)
+    for n in range(6):
+        queue.send(rows(spark, 10).coalesce(1))
+    batch = queue.receive(10)
+    assert len(batch.df.inputFiles()) >= 1
+    plan = batch.df._jdf.queryExecution().executedPlan()
+    batch.df.collect()
+    files = _files_read(batch.df)
+    everything = list(Path(root, "payload", queue.info.payload_id).glob("slice=*/*.parquet"))
+    assert len(everything) == 6 and files == 1, str(plan)
+
+
+def _files_read(frame: Any) -> int:
+    """Read the number of files from the metrics of the payload's scan."""
+    executed = frame._jdf.queryExecution()
+    executed.executedPlan().executeCollect()
+    return _scan_metric(executed.executedPlan())
+
+
+def _scan_metric(plan: Any) -> int:
+    if "FileSourceScanExec" in plan.getClass().getName():
+        return int(plan.metrics().apply("numFiles").value())
+    total = 0
+    inner = plan.executedPlan() if "AdaptiveSparkPlan" in plan.getClass().getName() else None
+    if inner is not None:
+        return _scan_metric(inner)
+    if "QueryStageExec" in plan.getClass().getName():
+        return _scan_metric(plan.plan())
+    children = plan.children()
+    for index in range(children.size()):
+        total += _scan_metric(children.apply(index))
+    return total
+
+
+def test_every_delta_commit_says_who_did_what(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{root}/journal`").collect()
+    assert all(row["userMetadata"] for row in history)
+    assert '"operation": "commit"' in " ".join(row["userMetadata"] for row in history)
+    payload = manager.queue("in").info.payload_id
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{root}/payload/{payload}`").collect()
+    assert all(row["userMetadata"] for row in history)
+
+
+def test_the_tables_have_their_properties(spark: Any, root: str, manager: QueueManager) -> None:
+    shown = spark.sql(f"SHOW TBLPROPERTIES delta.`{root}/journal`").collect()
+    properties = {row["key"]: row["value"] for row in shown}
+    assert properties["delta.enableDeletionVectors"] == "false"
+    assert properties["delta.enableInCommitTimestamps"] == "true"
+    assert properties["delta.checkpointInterval"] == "100"
+    assert properties["delta.isolationLevel"] == "Serializable"
+    assert properties["delta.minReaderVersion"] == "1"
+
+
+def test_the_journal_refuses_an_entry_without_a_kind(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    with pytest.raises(Exception, match="CHECK constraint"):
+        spark.sql(
+            f"INSERT INTO delta.`{root}/journal` (shard, stream, append_id) VALUES ('x','y','z')"
+        )

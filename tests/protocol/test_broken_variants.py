@@ -1,0 +1,308 @@
+"""Protocols that are wrong on purpose: the checks must catch every one of them.
+
+Each variant breaks one rule of the real code. If one passes, the checks are too weak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.protocol import programs
+from tests.protocol.explore import Program, explore
+from tests.protocol.matrix import cases, fresh, run
+from tests.protocol.scenarios import OPERATIONS
+from txnqueue import appending, batch, model, planning, receiving, recovery, transaction
+from txnqueue.errors import StoreCorrupt
+from txnqueue.journal import AppendConflict
+from txnqueue.ledger import Claim, QueueFold
+from txnqueue.model import Condition, Unit
+from txnqueue.planning import Plan
+
+Break = Callable[[pytest.MonkeyPatch], None]
+Catch = Callable[[], None]
+
+
+def exploring(clients: dict[str, Program], **faults: int) -> Catch:
+    """Look for a violation among all interleavings."""
+
+    def catch() -> None:
+        explore(programs.build, clients, programs.judge, states_max=60_000, **faults)
+
+    return catch
+
+
+def crashing(*names: str) -> Catch:
+    """Look for a violation in the crash matrix of some operations."""
+
+    def catch() -> None:
+        for operation in OPERATIONS:
+            if operation.name in names:
+                for case in cases(operation):
+                    run(fresh(), case)
+
+    return catch
+
+
+TWO_CONSUMERS = {"A": programs.consumer("A"), "B": programs.consumer("B")}
+ONE_KEY = {"A": programs.consumer("A", "K"), "B": programs.consumer("B", "K")}
+TWO_LEASES = {"A": programs.acknowledger("A"), "B": programs.acknowledger("B")}
+PREPARED = {"A": programs.preparer("A", "K"), "B": programs.consumer("B")}
+
+
+def without(kind: Callable[[Condition], bool]) -> Break:
+    """Leave out some conditions of every append."""
+
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        of = Unit.of.__func__  # type: ignore[attr-defined]
+
+        def weaker(cls: Any, append_id: str, entries: Any, conditions: Any, op: str = "") -> Unit:
+            return of(cls, append_id, entries, [c for c in conditions if not kind(c)], op)
+
+        patch.setattr(Unit, "of", classmethod(weaker))
+
+    return broken
+
+
+def not_reading(prefix: str) -> Break:
+    """Expect something of a shard without reading it: no conflict is noticed there."""
+
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        def reads(self: Unit) -> frozenset[str]:
+            return frozenset(
+                c.shard for c in self.conditions if not c.shard.startswith(prefix)
+            )
+
+        patch.setattr(Unit, "reads", property(reads))
+
+    return broken
+
+
+def equal_sequence(patch: pytest.MonkeyPatch) -> None:
+    """Expect that nobody has exactly this number, instead of this one or a later one."""
+
+
+    real = Condition.matches
+
+    def matches(self: Condition, entry: model.Entry) -> bool:
+        if self.sequence_from is not None and entry.sequence != self.sequence_from:
+            return False
+        return real(self, entry)
+
+    patch.setattr(Condition, "matches", matches)
+    patch.setattr(Unit, "reads", property(lambda self: frozenset({model.FENCE})))
+
+
+def exception_is_an_outcome(patch: pytest.MonkeyPatch) -> None:
+    """Believe the store when it says that an append lost."""
+    patch.setattr(appending, "_find", lambda *_: None)
+
+
+def new_append_id_per_try(patch: pytest.MonkeyPatch) -> None:
+    """Forget earlier tries, and look only for the last one."""
+    find = appending._find
+
+    def last_only(journal: Any, tried: Any, *rest: Any) -> Any:
+        return find(journal, tried[-1:], *rest)
+
+    def fresh_unit(planned: Plan, tried: list[Unit], operation: str, runtime: Any) -> Unit:
+        unit = Unit.of(runtime.new_id(), planned.entries, planned.conditions, operation)
+        tried.append(unit)
+        return unit
+
+    patch.setattr(appending, "_unit", fresh_unit)
+    patch.setattr(appending, "_find", last_only)
+
+
+def believes_its_last_plan(patch: pytest.MonkeyPatch) -> None:
+    """Take what was last planned for what landed."""
+    find = appending._find
+
+    def mistaken(journal: Any, tried: list[Unit], *rest: Any) -> Any:
+        found = find(journal, tried, *rest)
+        if found is None:
+            return None
+        entries = tuple(replace(e, version=found.version) for e in tried[-1].entries)
+        return appending.Landed(entries, found.version)
+
+    patch.setattr(appending, "_find", mistaken)
+
+
+def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Take a transaction without an entry for an aborted one: no tombstone."""
+    real = receiving.Receiver._take_over
+
+    def careless(self: Any, fold: QueueFold, owner: Any, now_ms: int) -> Any:
+        found = real(self, fold, owner, now_ms)
+        for _, claims in found.tombstones.values():
+            for claim in claims:
+                found.superseded.setdefault(claim.lane, []).append(claim)
+        found.tombstones.clear()
+        return found
+
+    patch.setattr(receiving.Receiver, "_take_over", careless)
+
+
+def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
+    """Read the queue first and the owner's decision after it."""
+
+    def careless(self: Any, fold: QueueFold, owner: Any, now_ms: int) -> Any:
+        over = self._over(fold, owner, now_ms)
+        states = self.client.key_states(c.holder.key for c in over if c.holder.key)
+        superseded: dict[int, list[Claim]] = {}
+        tombstones: dict[str, Any] = {}
+        for claim in over:
+            if not receiving.may_end(claim, states):
+                continue
+            holder = claim.holder
+            if not holder.is_transaction or states[holder.key].decided(holder.attempt):
+                superseded.setdefault(claim.lane, []).append(claim)
+            else:
+                tombstones.setdefault(holder.attempt, (holder, []))[1].append(claim)
+        return receiving._TakeOver(superseded, tombstones)
+
+    patch.setattr(receiving.Receiver, "_take_over", careless)
+
+
+def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
+    """Let a lease's end abort a prepared transaction."""
+    patch.setattr(receiving, "may_end", lambda claim, states: True)
+    patch.setattr(recovery, "may_end", lambda claim, states: True)
+    undecided = model.undecided
+    patch.setattr(
+        model, "undecided", lambda key, attempt, *, unprepared: undecided(
+            key, attempt, unprepared=False
+        )
+    )
+
+
+def takes_its_own_batch_over(patch: pytest.MonkeyPatch) -> None:
+    """Let a joined append take over the claims that it commits."""
+    real = receiving.Receiver.__init__
+
+    def forgetful(self: Any, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        self.joined_with = None
+
+    patch.setattr(receiving.Receiver, "__init__", forgetful)
+
+
+def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
+    """Settle a lease without looking whether it is still held."""
+
+    def blind(client: Any, one: Any) -> Any:
+        return client.fold(one.info), one.claim
+
+    patch.setattr(batch, "still_ours", blind)
+    patch.setattr(transaction, "still_ours", blind)
+
+
+def settles_without_owning(patch: pytest.MonkeyPatch) -> None:
+    """Count a settlement whoever wrote it."""
+    real = QueueFold._settled
+
+    def gullible(self: QueueFold, lane: Any, entry: model.Entry) -> None:
+        claim = lane.claims.get(entry.claim_sequence or 0)
+        if claim is not None and entry.sequence is None:
+            entry = replace(entry, attempt=claim.holder.attempt)
+        real(self, lane, entry)
+
+    patch.setattr(QueueFold, "_settled", gullible)
+
+
+def commits_without_settling(patch: pytest.MonkeyPatch) -> None:
+    """Leave it to the reader to infer what a commit consumed."""
+    patch.setattr(batch.Batch, "dispositions", lambda self, one, attempt: [])
+
+
+def rolls_back_silently(patch: pytest.MonkeyPatch) -> None:
+    """Roll back without an entry although a commit may be on its way."""
+
+    def silent(self: Any, reason: str | None = None, *, counted: bool = True) -> None:
+        self.status = transaction.Status.ROLLED_BACK
+
+    patch.setattr(transaction.Transaction, "rollback", silent)
+
+
+def releases_what_others_hold(patch: pytest.MonkeyPatch) -> None:
+    """Give messages back by a fact although their claim is somebody's lease."""
+    real = planning.rollback
+
+    def generous(owner: Any, facts: Any, stamp: Any, reason: str) -> Plan:
+        return real(owner, [replace(f, kind=model.ACCEPTED) for f in facts], stamp, reason)
+
+    patch.setattr(planning, "rollback", generous)
+
+
+def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Report a lost reply as a failure."""
+    real = appending.land
+
+    def impatient(journal: Any, runtime: Any, plan: Any, **kwargs: Any) -> Any:
+        unit = appending._unit(plan(0) or Plan(), [], "", runtime)
+        if not unit.entries:
+            return None
+        try:
+            answer = journal.append([unit], {})
+        except (ConnectionError, AppendConflict) as error:
+            raise appending.Busy() from error
+        if answer.won[0]:
+            return appending._landed(unit, answer.version)
+        return real(journal, runtime, plan, **kwargs)
+
+    patch.setattr("txnqueue.client.land", impatient)
+
+
+VARIANTS: dict[str, tuple[Break, Catch]] = {
+    "absent = aborted": (absent_is_aborted, exploring(TWO_CONSUMERS, tick=1)),
+    "the queue read before the owner": (queue_before_owner, exploring(TWO_CONSUMERS, tick=1)),
+    "next sequence checked with = and not read": (equal_sequence, exploring(TWO_CONSUMERS)),
+    "no next sequence at all": (
+        without(lambda c: c.sequence_from is not None and c.shard.startswith("lane/")),
+        exploring(TWO_LEASES, late=1),
+    ),
+    "lanes expected and not read": (not_reading("lane/"), exploring(TWO_CONSUMERS)),
+    "transactions expected and not read": (
+        not_reading("transaction/"),
+        exploring(TWO_CONSUMERS, tick=1),
+    ),
+    "an attempt may be decided twice": (
+        without(lambda c: c.attempts is not None and not c.present),
+        exploring(TWO_CONSUMERS, tick=1),
+    ),
+    "a key may be committed twice": (
+        without(lambda c: c.attempts_except is not None),
+        exploring(ONE_KEY),
+    ),
+    "an exception is an outcome": (exception_is_an_outcome, crashing("accept", "send")),
+    "a new append id per try": (
+        new_append_id_per_try,
+        exploring({"A": programs.acknowledger("A")}, late=1),
+    ),
+    "the last plan is believed": (
+        believes_its_last_plan,
+        exploring({"A": programs.drainer("A"), "B": programs.consumer("B")}, late=1),
+    ),
+    "a prepared transaction is swept": (prepared_may_be_swept, exploring(PREPARED, tick=1)),
+    "a drain takes its own batch over": (
+        takes_its_own_batch_over,
+        exploring({"A": programs.drainer("A"), "B": programs.recoverer("B")}, tick=1),
+    ),
+    "an acknowledgement without looking": (acknowledges_unseen, exploring(TWO_LEASES, tick=1)),
+    "a commit without settlements": (commits_without_settling, crashing("commit")),
+    "a silent roll back": (rolls_back_silently, crashing("commit")),
+    "a roll back that consumes": (releases_what_others_hold, crashing("rollback")),
+    "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_broken_protocol_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, catch = VARIANTS[name]
+    broken(monkeypatch)
+    with pytest.raises((AssertionError, StoreCorrupt)) as caught:
+        catch()
+    print(f"{name}: {type(caught.value).__name__}: {str(caught.value)[:150]}")

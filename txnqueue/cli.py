@@ -1,0 +1,384 @@
+"""The command line: ``txnqueue send orders orders.csv --root /lake/messaging``.
+
+Exit codes, for schedulers:
+
+    0   done, or nothing to do
+    1   unexpected failure, or a handler's own
+    2   usage, or input that cannot be used
+    3   the store, the queue, the configuration or the platform
+    75  conflicts outlasted the retries, and nothing was changed: try again
+    76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
+
+Results go to stdout, everything else to stderr. Spark is started by the commands that
+need a store, when they need it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txnqueue import __version__
+
+try:
+    import typer
+
+    from txnqueue.console import IN_DOUBT, PLATFORM, Session, app, command
+except ModuleNotFoundError as error:
+    if error.name not in ("typer", "rich"):
+        raise
+    sys.stderr.write(
+        f"txnqueue: the command line needs {error.name}: pip install 'txnqueue[cli]'\n"
+    )
+    raise SystemExit(3) from None
+
+from txnqueue.reading import check_file, read_file, spelled_out
+
+if TYPE_CHECKING:
+    from txnqueue.batch import Batch
+    from txnqueue.queue import Sent
+    from txnqueue.transaction import Receipt, Transaction
+
+__all__ = ["app", "main"]
+
+QUEUE_COLUMNS = (
+    "queue", "lanes", "posted", "available", "delayed", "in_flight", "accepted", "rejected",
+    "dead_lettered",
+)  # fmt: skip
+EVENT_COLUMNS = (
+    "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
+    "run_id", "reason",
+)  # fmt: skip
+STEP_COLUMNS = (
+    "message_id", "commit_seq", "recorded_at", "step", "queue", "lane", "transaction_id",
+    "decision", "actor", "run_id", "reason",
+)  # fmt: skip
+
+_Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+_Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+
+
+# ------------------------------------------------------------------- machine and queues
+
+
+@command("doctor")
+def doctor(session: Session) -> None:
+    """Check that this machine has what txnqueue needs; starts no Spark."""
+    from txnqueue import environment
+
+    checks = environment.doctor(session.options.root)
+    rows = [
+        {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
+        for c in checks
+    ]
+    session.printer.rows(rows, ("name", "found", "verdict", "meaning"), "Nothing to check.")
+    if any(check.verdict == "error" for check in checks):
+        raise typer.Exit(PLATFORM)
+
+
+@command("create")
+def create(
+    session: Session,
+    queue: _Queue,
+    schema: Annotated[
+        str, typer.Option(help="The payload's columns as DDL: 'id long, amount double'.")
+    ],
+    lanes: Annotated[
+        int, typer.Option(help="Units of order and of parallel consumption; 1: strict FIFO.")
+    ] = 1,
+    group_by: Annotated[
+        str | None, typer.Option(help="A column whose equal values stay in order.")
+    ] = None,
+    lease_seconds: Annotated[
+        float, typer.Option(help="How long received messages are held.")
+    ] = 300.0,
+    deliveries_max: Annotated[
+        int, typer.Option(help="So many failed deliveries make a message dead.")
+    ] = 10,
+    dead_letter: Annotated[
+        bool,
+        typer.Option(
+            "--dead-letter/--no-dead-letter", help="Whether '<name>.dead' takes the dead."
+        ),
+    ] = True,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
+    ] = False,
+) -> None:
+    """Create a queue and its dead-letter queue; makes the store if there is none."""
+    manager = session.manager
+    made = manager.create_queue(
+        queue,
+        schema,
+        exist_ok=exist_ok,
+        lanes=lanes,
+        group_by=group_by,
+        lease_seconds=lease_seconds,
+        deliveries_max=deliveries_max,
+        dead_letter=dead_letter,
+    )
+    columns = made.schema.simpleString()
+    session.printer.fact(
+        {
+            "queue": queue,
+            "schema": columns,
+            "lanes": made.info.settings.lanes,
+            "root": manager.root,
+        },
+        f"Queue {queue} is there, with {columns}.",
+    )
+
+
+@command("list")
+def list_queues(session: Session) -> None:
+    """List the queues, and what became of their messages so far."""
+    rows = session.manager.history.as_of().queue_rows()
+    rows.sort(key=lambda row: str(row["queue"]))
+    session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
+
+
+@command("depth")
+def depth(session: Session, queue: _Queue) -> None:
+    """Count the messages that can be received now."""
+    opened = session.manager.queue(queue)
+    available, in_flight = opened.depth(), opened.in_flight()
+    session.printer.fact(
+        {"queue": queue, "available": available, "in_flight": in_flight},
+        f"{queue}: {available} available, {in_flight} in flight",
+    )
+
+
+# ----------------------------------------------------------------- sending and receiving
+
+
+@command("send")
+def send(
+    session: Session,
+    queue: _Queue,
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="CSV with a header (.csv), JSON lines (.json, .jsonl, .ndjson) or Parquet.",
+            show_default=False,
+        ),
+    ],
+    transaction_id: Annotated[
+        str | None,
+        typer.Option(help="Names the work: a second time under the same id sends nothing."),
+    ] = None,
+    order_by: Annotated[
+        list[str] | None,
+        typer.Option(help="A column that orders the messages; may be repeated."),
+    ] = None,
+) -> None:
+    """Send a file's rows, one message per row, all in one transaction."""
+    check_file(file)
+    manager = session.manager
+    done: list[Sent] = []
+
+    def work(tx: Transaction) -> None:
+        into = tx.queue(queue)
+        rows = read_file(session.spark, into.schema, file)
+        with spelled_out(file):
+            done[:] = [into.send(rows, order_by=order_by)]
+
+    receipt = manager.run_transaction(work, transaction_id=transaction_id)
+    count = done[0].count if done else 0
+    values = {"queue": queue, "count": count, "already_committed": not done, **_receipt(receipt)}
+    sentence = (
+        f"Sent {count} messages to {queue}"
+        if done
+        else f"Already committed, nothing was sent: transaction {receipt.transaction_id}"
+    )
+    session.printer.fact(values, f"{sentence} (commit_seq {receipt.commit_seq}).")
+
+
+@command("receive")
+def receive(
+    session: Session,
+    queue: _Queue,
+    limit: _Limit = 10,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Consume them once they are printed.")
+    ] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Give them back after printing: the default.")
+    ] = False,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep them in flight until the lease ends.")
+    ] = False,
+    lease_seconds: Annotated[
+        float | None, typer.Option(help="For how long; the queue's setting when left out.")
+    ] = None,
+) -> None:
+    """Receive messages and print them; they are RELEASED afterwards unless you say --accept."""
+    if accept + release + hold > 1:
+        raise typer.BadParameter("say one of --accept, --release and --hold.")
+    batch = session.manager.queue(queue).receive(limit, lease_seconds=lease_seconds)
+    if not len(batch):
+        session.printer.messages([], f"{queue} has nothing to receive.")
+        return
+    try:
+        session.printer.messages(batch.messages(), "")
+        sys.stdout.flush()
+    except BaseException:
+        batch.release()
+        raise
+    session.printer.note(_settle(batch, accept, hold))
+
+
+def _settle(batch: Batch, accept: bool, hold: bool) -> str:
+    if hold:
+        return f"{len(batch)} messages are held until {batch.held_until}."
+    if accept:
+        return f"{batch.accept()} messages are accepted."
+    return f"{batch.release()} messages are released; --accept would have consumed them."
+
+
+@command("peek")
+def peek(session: Session, queue: _Queue, limit: _Limit = 20) -> None:
+    """Look at the first available messages without receiving them."""
+    messages = session.manager.queue(queue).peek_messages(limit)
+    session.printer.messages(messages, f"{queue} has nothing to receive.")
+
+
+# ------------------------------------------------------------------ transactions, history
+
+
+@command("outcome")
+def outcome(
+    session: Session,
+    transaction_id: Annotated[
+        str, typer.Argument(help="Its id, or what an error message names.", show_default=False)
+    ],
+) -> None:
+    """Say what became of a transaction; exit code 76 if nothing is decided."""
+    found = session.manager.outcome(transaction_id)
+    status = found.status.value
+    values = {
+        "transaction_id": transaction_id,
+        "status": status,
+        "reason": found.reason,
+        "attempts": found.attempts,
+        **(_receipt(found.receipt) if found.receipt else {}),
+    }
+    detail = f" (commit_seq {found.receipt.commit_seq})" if found.receipt else ""
+    detail += f": {found.reason}" if found.reason else ""
+    session.printer.fact(values, f"{transaction_id}: {status}{detail}")
+    if status == "unknown":
+        raise typer.Exit(IN_DOUBT)
+
+
+@command("recover")
+def recover(session: Session) -> None:
+    """Abort what dead clients left behind, and list what waits for a decision."""
+    found = session.manager.recover()
+    values = {
+        "aborted": list(found.aborted),
+        "released": found.released,
+        "prepared": list(found.prepared),
+    }
+    lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
+    lines += [f"aborted: {key}" for key in found.aborted]
+    lines += [f"prepared, waits for a decision: {key}" for key in found.prepared]
+    session.printer.fact(values, "\n".join(lines))
+
+
+@command("history")
+def history(
+    session: Session,
+    as_of: Annotated[
+        int | None,
+        typer.Option(help="The queues after this commit_seq; with --queue its messages."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    limit: _Limit = 20,
+) -> None:
+    """Show what was: the last events, the state after a commit, or the path of messages."""
+    _check_question(as_of, queue, where, message)
+    log = session.manager.history
+    if message is not None or where is not None:
+        steps = log.trace(message, queue=None if message else queue, where=where)
+        session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
+    elif as_of is not None and queue is not None:
+        messages = log.as_of(as_of).message_rows(queue).slice(0, limit).to_pylist()
+        session.printer.messages(messages, f"{queue} held no messages then.")
+    elif as_of is not None:
+        session.printer.rows(log.as_of(as_of).queue_rows(), QUEUE_COLUMNS, "There were no queues.")
+    else:
+        snapshot = log.as_of()
+        events = _events(snapshot.transaction_rows(), snapshot.dispatch_rows(), queue)
+        session.printer.rows(events[-limit:], EVENT_COLUMNS, "Nothing has happened yet.")
+
+
+def _check_question(
+    as_of: int | None, queue: str | None, where: str | None, message: str | None
+) -> None:
+    if where is not None and message is not None:
+        raise typer.BadParameter("say --message or --where, not both.")
+    if as_of is not None and (where is not None or message is not None):
+        raise typer.BadParameter("--as-of shows queues, --message and --where trace: say one.")
+    if where is not None and queue is None:
+        raise typer.BadParameter("--where needs --queue.")
+
+
+def _events(
+    transactions: Iterable[Mapping[str, Any]],
+    dispatches: Iterable[Mapping[str, Any]],
+    queue: str | None,
+) -> list[Mapping[str, Any]]:
+    """Merge decisions and dispatches in commit order; what is undecided comes last."""
+    found: list[Mapping[str, Any]] = [
+        row for row in dispatches if queue is None or row["queue"] == queue
+    ]
+    touched = {row["attempt"] for row in found}
+    for row in transactions:
+        if queue is None or row["attempt"] in touched:
+            found.append({"kind": row["status"], **row})
+    undecided = 1 << 62
+    return sorted(
+        found, key=lambda row: undecided if row["commit_seq"] is None else row["commit_seq"]
+    )
+
+
+def _receipt(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "transaction_id": receipt.transaction_id,
+        "commit_seq": receipt.commit_seq,
+        "journal_version": receipt.journal_version,
+        "committed_at": receipt.committed_at,
+    }
+
+
+# ---------------------------------------------------------------------------- the start
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """A transactional message queue inside the lakehouse."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
