@@ -207,10 +207,8 @@ class Batch:
             return self._lane_plan(
                 self._held,
                 lambda one, held, sequence: [
-                    planning.lease_extended(
-                        one.info.queue_id, held, sequence, deadline_ms, stamp
-                    )
-                ]
+                    planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
+                ],
             )
 
         self._client.land(plan, "extend lease", queue=self._held[0].info.name)
@@ -352,7 +350,7 @@ class Batch:
                         one.info.queue_id, held, d, stamp, sequence=sequence + i, owner=None
                     )
                     for i, d in enumerate(chosen.get(_name(one), ()))
-                ]
+                ],
             )
             return lanes + moved
 
@@ -486,8 +484,8 @@ def _offsets(matching: object, reason_column: str | None) -> Reasons:
         rows = [_row(row, reason_column) for row in matching]
     else:
         raise InvalidInput(
-            f"matching={type(matching).__name__}: give a DataFrame with {MESSAGE_COLUMN}, messages, "
-            "or message ids."
+            f"matching={type(matching).__name__}: give a DataFrame with {MESSAGE_COLUMN}, "
+            "messages, or message ids."
         )
     found: Reasons = {}
     for row in rows:

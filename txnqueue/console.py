@@ -98,9 +98,7 @@ def start_spark() -> SparkSession:
         return active
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
         return SparkSession.builder.getOrCreate()
-    spark = local_spark("txnqueue", settings={"spark.ui.showConsoleProgress": "false"})
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return local_spark("txnqueue", settings={"spark.ui.showConsoleProgress": "false"})
 
 
 class Session:

@@ -142,9 +142,7 @@ class Drain:
         tx.begin()
         return tx
 
-    def _receiver(
-        self, tx: Transaction, limit: int, joined_with: str | None = None
-    ) -> Receiver:
+    def _receiver(self, tx: Transaction, limit: int, joined_with: str | None = None) -> Receiver:
         return self._queue.receiver(limit, tx, upto=self._upto, joined_with=joined_with)
 
     def _receive(self, limit: int) -> tuple[Transaction, Batch]:

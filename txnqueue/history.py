@@ -28,9 +28,7 @@ TRACED_MAX = 1_000
 _QUEUES = "queue lanes posted available delayed in_flight accepted rejected dead_lettered"
 _AUTHOR = "reason actor run_id recorded_at commit_seq"
 _TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
-_DISPATCHES = (
-    f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
-)
+_DISPATCHES = f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
 _TYPES = {
     **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
     **dict.fromkeys(("sequence", "claim_sequence", "count", "commit_seq"), pa.int64()),
@@ -48,15 +46,15 @@ class History:
 
     def as_of(
         self,
-        commit_seq: int | None = None,
+        commit_seq: int | datetime.datetime | None = None,
         *,
         timestamp: datetime.datetime | None = None,
     ) -> Snapshot:
         """Take the state after a commit: one consistent cut over every queue.
 
         Args:
-            commit_seq: The commit, as a receipt names it.
-            timestamp: An aware instant instead: after the last commit recorded by then.
+            commit_seq: The commit, as a receipt names it; or an aware instant.
+            timestamp: The instant: after the last commit recorded by then.
 
         Returns:
             The state; as it is now when nothing is given.
@@ -294,9 +292,7 @@ class Snapshot:
                 for position_id, held in claim.items.items():
                     position = fold.positions[position_id]
                     count = claim.delivery_count
-                    parts["in_flight"].append(
-                        part_of(position, held, info.name, lane.lane, count)
-                    )
+                    parts["in_flight"].append(part_of(position, held, info.name, lane.lane, count))
         return parts
 
     def _frame(self, rows: list[dict[str, Any]], columns: str) -> DataFrame:

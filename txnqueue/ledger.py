@@ -428,4 +428,3 @@ class KeyState:
         """Say how an attempt ended: committed, rolled_back, or None while undecided."""
         entry = self.decisions.get(attempt)
         return entry.kind if entry else None
-

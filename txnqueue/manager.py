@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txnqueue import catalog, model, planning, views
+from txnqueue import catalog, model, views
 from txnqueue.client import Client
 from txnqueue.config import (
     NAME_LENGTH_MAX,
@@ -38,7 +38,7 @@ from txnqueue.store import DeltaStore, Store
 from txnqueue.transaction import Receipt, Status, Transaction, decide_prepared
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 Result = TypeVar("Result")
@@ -395,7 +395,7 @@ class QueueManager:
             return schema
         spark = self._client.store.spark
         if spark is None:
-            from txnqueue.testing import plain_schema
+            from txnqueue.payload.rows import plain_schema
 
             return plain_schema(str(schema))
         try:
@@ -430,9 +430,7 @@ class QueueManager:
                 body=body,
                 **columns,
             )
-            return Plan(
-                (entry,), (model.next_sequence(model.FENCE, "layout", model.LAYOUT),)
-            )
+            return Plan((entry,), (model.next_sequence(model.FENCE, "layout", model.LAYOUT),))
 
         client.land(plan, "create store")
         client.open()
@@ -449,7 +447,8 @@ class QueueManager:
             if len(dead_name) > NAME_LENGTH_MAX:
                 raise InvalidName(
                     f"{name!r} is too long for a queue with dead letters, whose queue is called "
-                    f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} characters.",
+                    f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
+                    "characters.",
                     name=name,
                 )
             found = client.queues().get(dead_name)
@@ -523,10 +522,9 @@ def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def _schema_of(like: Any) -> StructType:
+    import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
-
-    import pyarrow as pa
 
     from txnqueue.payload.rows import MESSAGE_COLUMN
 

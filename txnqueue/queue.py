@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-
 @dataclass(frozen=True, slots=True)
 class Sent:
     """What a send answers.
@@ -241,9 +240,7 @@ class Queue:
         if seconds is None:
             seconds = self._info.settings.lease_seconds
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        return Receiver(
-            self._client, self._info, limit, seconds, transaction, upto, joined_with
-        )
+        return Receiver(self._client, self._info, limit, seconds, transaction, upto, joined_with)
 
     def batch(self, receiver: Receiver, landed: Any, transaction: Transaction | None) -> Batch:
         """Make the batch of what a receive's append brought."""
@@ -254,9 +251,7 @@ class Queue:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _resolve(
-        self, transaction: Transaction | NotGiven | None, what: str
-    ) -> Transaction | None:
+    def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Transaction | None:
         self._client.open()
         if transaction is NOT_GIVEN and self._bound is not None:
             self._bound.check_active()

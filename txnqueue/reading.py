@@ -26,6 +26,11 @@ FORMATS = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
+_ABOUT_FILES = re.compile(
+    r"MALFORMED|FAILED_READ_FILE|PATH_NOT_FOUND|UNABLE_TO_INFER_SCHEMA|CSV header|CANNOT_PARSE"
+    r"|UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE"
+)
+_MALFORMED = re.compile(r".*(\[(?:MALFORMED|CANNOT_PARSE|CANNOT_READ_FILE_FOOTER))")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -73,11 +78,12 @@ def spelled_out(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"{path!r} cannot be read: {_first_line(error)}") from error
+        raise InvalidInput(f"{path!r} cannot be read: {_said(error)}") from error
     except Exception as error:
-        if type(error).__module__.partition(".")[0] != "pyspark" or not _about_file(error):
+        home = type(error).__module__.partition(".")[0]
+        if home not in ("pyspark", "py4j") or not _ABOUT_FILES.search(str(error)):
             raise
-        raise InvalidInput(f"{path!r} cannot be read: {_first_line(error)}") from error
+        raise InvalidInput(f"{path!r} cannot be read: {_said(error)}") from error
 
 
 def _read_text(spark: SparkSession, schema: StructType, kind: str, path: str) -> DataFrame:
@@ -136,17 +142,8 @@ _ARROW: dict[str, Callable[[StructType, str], Any]] = {
 }
 
 
-def _about_file(error: Exception) -> bool:
-    text = str(error)
-    return any(
-        word in text
-        for word in (
-            "MALFORMED", "FAILED_READ_FILE", "PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA",
-            "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE", "CSV header", "CANNOT_PARSE",
-        )
-    )  # fmt: skip
-
-
-def _first_line(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
+    """Take the line of an error that is about the file: Spark buries it under its own."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    telling = [line for line in lines if _MALFORMED.search(line)] or lines
+    return _MALFORMED.sub(r"\1", telling[0])

@@ -244,7 +244,6 @@ def _tombstones(
     return plan
 
 
-
 def part_of(
     position: Position, part: tuple[Range, ...], queue: str, lane: int, delivery_count: int
 ) -> Part:

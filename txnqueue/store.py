@@ -15,10 +15,25 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """Where a manager keeps everything."""
 
-    journal: Journal
-    payload: PayloadStore
-    root: str
-    spark: SparkSession | None
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        ...
+
+    @property
+    def payload(self) -> PayloadStore:
+        """What the messages carry."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """Where the store is."""
+        ...
+
+    @property
+    def spark(self) -> SparkSession | None:
+        """The session that DataFrames live on."""
+        ...
 
     def exists(self) -> bool:
         """Say whether the journal is there."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txnqueue.config import RetryPolicy
-from txnqueue.errors import SchemaMismatch
 from txnqueue.manager import QueueManager
+from txnqueue.payload.rows import plain_schema
 from txnqueue.runtime import Runtime
 from txnqueue.store import MemoryStore, Store
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 __all__ = ["Clock", "MemoryStore", "memory_manager", "plain_schema"]
 
@@ -88,40 +85,5 @@ def memory_manager(
         orders.send([{"order_id": 1}])
         assert orders.depth() == 1
     """
-    return QueueManager(
-        None, store=store or MemoryStore(), runtime=runtime(clock or Clock(), name)
-    )
-
-
-def plain_schema(ddl: str) -> StructType:
-    """Read a schema of plain types written as DDL, without a session.
-
-    Raises:
-        SchemaMismatch: It has types that only a session can read.
-    """
-    from pyspark.sql import types as T
-
-    plain: Mapping[str, T.DataType] = {
-        "string": T.StringType(),
-        "long": T.LongType(),
-        "bigint": T.LongType(),
-        "int": T.IntegerType(),
-        "integer": T.IntegerType(),
-        "smallint": T.ShortType(),
-        "double": T.DoubleType(),
-        "float": T.FloatType(),
-        "boolean": T.BooleanType(),
-        "date": T.DateType(),
-        "timestamp": T.TimestampType(),
-        "binary": T.BinaryType(),
-    }
-    columns = []
-    for text in ddl.split(","):
-        words: Sequence[str] = text.split()
-        required = [word.lower() for word in words[2:]] == ["not", "null"]
-        if len(words) not in (2, 4) or words[1].lower() not in plain or (
-            len(words) == 4 and not required
-        ):
-            raise SchemaMismatch(f"{text.strip()!r} is no plain column: write 'name type'.")
-        columns.append(T.StructField(words[0].strip("`"), plain[words[1].lower()], not required))
-    return T.StructType(columns)
+    shared: Store = store or MemoryStore()
+    return QueueManager(None, store=shared, runtime=runtime(clock or Clock(), name))

@@ -247,6 +247,8 @@ class Transaction:
             reason: Why; it stands in the journal.
             counted: Whether the messages' deliveries count; not if nobody looked at them.
 
+        After an interrupted commit that landed after all, the status says committed.
+
         Raises:
             TransactionFinished: It is committed.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
@@ -271,7 +273,7 @@ class Transaction:
         except TransactionUnknown:
             self.status = Status.UNKNOWN
             raise
-        if self.status is not Status.COMMITTED:
+        if self.receipt is None:  # else an interrupted commit had landed after all
             self.status = Status.ROLLED_BACK
 
     def prepare(self) -> None:
@@ -428,17 +430,13 @@ class Transaction:
                     facts += moved.entries
                     conditions += moved.conditions
         body = self._body(kind, stamp)
-        sealed = planning.seal(
-            kind, self.owner, facts, queue_ids, self._rolled_back, stamp, body
-        )
+        sealed = planning.seal(kind, self.owner, facts, queue_ids, self._rolled_back, stamp, body)
         return self._binding(binds) + sealed + Plan((), tuple(conditions))
 
     def _bind(self, one: Held, before: Sequence[Entry], stamp: planning.Stamp) -> list[Entry]:
         """Write the lane's entry by which this attempt settles a leased claim."""
         fold, held = still_ours(self.client, one)
-        earlier = sum(
-            e.queue_id == one.info.queue_id and e.lane == one.claim.lane for e in before
-        )
+        earlier = sum(e.queue_id == one.info.queue_id and e.lane == one.claim.lane for e in before)
         sequence = fold.lanes[held.lane].next_sequence + earlier
         return [planning.bind(one.info.queue_id, held, self.owner, sequence, stamp)]
 
@@ -468,13 +466,9 @@ class Transaction:
                 self.receipt, self.status = Receipt.of(decided), Status.COMMITTED
             return None
         stamp = self.client.stamp()
-        return planning.rollback(
-            self.owner, self._released(stamp, reason, counted), stamp, reason
-        )
+        return planning.rollback(self.owner, self._released(stamp, reason, counted), stamp, reason)
 
-    def _released(
-        self, stamp: planning.Stamp, reason: str, counted: bool = True
-    ) -> list[Entry]:
+    def _released(self, stamp: planning.Stamp, reason: str, counted: bool = True) -> list[Entry]:
         """Write that the messages acquired inside go back; those under a lease stay."""
         return [
             entry

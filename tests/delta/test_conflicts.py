@@ -21,7 +21,7 @@ from txnqueue.journal.tables import TableNames
 from txnqueue.model import Unit
 
 pytestmark = pytest.mark.spark
-WAIT_SECONDS = 20
+WAIT_SECONDS = 45
 
 
 class Waiting:
@@ -52,7 +52,9 @@ class Waiting:
 
     def sql(self, statement: str) -> Any:
         if statement.startswith("MERGE"):
-            statement = statement.replace("WHERE array_contains(", "WHERE barrier(v.unit) AND array_contains(")
+            statement = statement.replace(
+                "WHERE array_contains(", "WHERE barrier(v.unit) AND array_contains("
+            )
         return self._session.sql(statement)
 
     def reset(self) -> None:

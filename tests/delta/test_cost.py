@@ -162,7 +162,7 @@ def test_receiving_reads_only_the_files_of_its_messages(
     spark: Any, root: str, manager: QueueManager
 ) -> None:
     queue = manager.create_queue("many", "i long", dead_letter=False)
-    for n in range(6):
+    for _ in range(6):
         queue.send(rows(spark, 10).coalesce(1))
     batch = queue.receive(10)
     assert len(batch.df.inputFiles()) >= 1
@@ -195,9 +195,7 @@ def _scan_metric(plan: Any) -> int:
     return total
 
 
-def test_every_delta_commit_says_who_did_what(
-    spark: Any, root: str, manager: QueueManager
-) -> None:
+def test_every_delta_commit_says_who_did_what(spark: Any, root: str, manager: QueueManager) -> None:
     history = spark.sql(f"DESCRIBE HISTORY delta.`{root}/journal`").collect()
     assert all(row["userMetadata"] for row in history)
     assert '"operation": "commit"' in " ".join(row["userMetadata"] for row in history)

@@ -95,7 +95,9 @@ class Scene:
         self.before += self.claim(owner, lane).entries
         return self.fold().claims()[-1]
 
-    def commit(self, owner: Owner, facts: Sequence[Entry] = (), kind: str = model.COMMITTED) -> Plan:
+    def commit(
+        self, owner: Owner, facts: Sequence[Entry] = (), kind: str = model.COMMITTED
+    ) -> Plan:
         """Commit an attempt."""
         queues = {fact.queue_id or "" for fact in facts}
         return planning.seal(kind, owner, facts, queues, (), STAMP, {})

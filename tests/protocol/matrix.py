@@ -26,7 +26,8 @@ class Case:
     recovery: str
 
     def __str__(self) -> str:
-        return f"{self.operation.name} / call {self.at} {self.call} / {self.fault.value} / {self.recovery}"
+        where = f"{self.operation.name} / call {self.at} {self.call}"
+        return f"{where} / {self.fault.value} / {self.recovery}"
 
 
 def calls_of(operation: Operation) -> list[str]:

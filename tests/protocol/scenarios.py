@@ -133,9 +133,7 @@ OPERATIONS = [
         sends=2,
     ),
     Operation("receive", _nothing, lambda m, w: m.queue("in").receive(3), _wrote(model.CLAIMED)),
-    Operation(
-        "receive in a transaction", _nothing, _receive_in_transaction, _wrote(model.CLAIMED)
-    ),
+    Operation("receive in a transaction", _nothing, _receive_in_transaction, _wrote(model.CLAIMED)),
     Operation("accept", _leased, lambda m, batch: batch.accept(), _wrote(model.ACCEPTED)),
     Operation("release", _leased, lambda m, batch: batch.release(), _wrote(model.RELEASED)),
     Operation(
@@ -145,10 +143,15 @@ OPERATIONS = [
         _wrote(model.REJECTED),
     ),
     Operation(
-        "extend lease", _leased, lambda m, batch: batch.extend_lease(90), _wrote(model.LEASE_EXTENDED)
+        "extend lease",
+        _leased,
+        lambda m, batch: batch.extend_lease(90),
+        _wrote(model.LEASE_EXTENDED),
     ),
     Operation("commit", _open, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"),
-    Operation("rollback", _open, lambda m, tx: tx.rollback(), _wrote(model.ROLLED_BACK, "T"), key="T"),
+    Operation(
+        "rollback", _open, lambda m, tx: tx.rollback(), _wrote(model.ROLLED_BACK, "T"), key="T"
+    ),
     Operation(
         "prepare",
         _open,
@@ -157,7 +160,11 @@ OPERATIONS = [
         key="T",
     ),
     Operation(
-        "commit prepared", _prepared, lambda m, tx: m.commit(tx.id), _wrote(model.COMMITTED, "T"), key="T"
+        "commit prepared",
+        _prepared,
+        lambda m, tx: m.commit(tx.id),
+        _wrote(model.COMMITTED, "T"),
+        key="T",
     ),
     Operation(
         "rollback prepared",
@@ -166,7 +173,9 @@ OPERATIONS = [
         _wrote(model.ROLLED_BACK, "T"),
         key="T",
     ),
-    Operation("commit of leased", _bound, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"),
+    Operation(
+        "commit of leased", _bound, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"
+    ),
     Operation(
         "take over a transaction",
         _abandoned,

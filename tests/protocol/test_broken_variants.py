@@ -72,9 +72,7 @@ def not_reading(prefix: str) -> Break:
 
     def broken(patch: pytest.MonkeyPatch) -> None:
         def reads(self: Unit) -> frozenset[str]:
-            return frozenset(
-                c.shard for c in self.conditions if not c.shard.startswith(prefix)
-            )
+            return frozenset(c.shard for c in self.conditions if not c.shard.startswith(prefix))
 
         patch.setattr(Unit, "reads", property(reads))
 
@@ -83,7 +81,6 @@ def not_reading(prefix: str) -> Break:
 
 def equal_sequence(patch: pytest.MonkeyPatch) -> None:
     """Expect that nobody has exactly this number, instead of this one or a later one."""
-
 
     real = Condition.matches
 
@@ -173,9 +170,9 @@ def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "may_end", lambda claim, states: True)
     undecided = model.undecided
     patch.setattr(
-        model, "undecided", lambda key, attempt, *, unprepared: undecided(
-            key, attempt, unprepared=False
-        )
+        model,
+        "undecided",
+        lambda key, attempt, *, unprepared: undecided(key, attempt, unprepared=False),
     )
 
 

@@ -14,7 +14,7 @@ from txnqueue.model import Entry, Unit
 __all__ = ["AppendConflict", "Appended", "Journal", "Reading"]
 
 
-class AppendConflict(Exception):  # noqa: N818 - a conflict is an answer, not an error of ours
+class AppendConflict(Exception):
     """The store says that another append was faster; reading tells whether that is true."""
 
 

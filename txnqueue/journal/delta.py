@@ -65,9 +65,7 @@ class DeltaJournal:
     def version(self) -> int:
         """Read the newest version."""
         history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
-        rows = self._statements.run(
-            lambda: self._session.sql(history).select("version").collect()
-        )
+        rows = self._statements.run(lambda: self._session.sql(history).select("version").collect())
         self._learn(int(rows[0][0]))
         return int(rows[0][0])
 
@@ -257,7 +255,7 @@ def _matches(condition: Condition) -> str:
 
 def _values(number: int, entry: Entry) -> str:
     """One row of VALUES; ranges and body as JSON, the instant as milliseconds."""
-    texts = {
+    texts: dict[str, str | int] = {
         "ranges": json.dumps([{"first": first, "last": last} for first, last in entry.ranges]),
         "body": json.dumps(dict(entry.body), separators=(",", ":")),
         "recorded_at": entry.recorded_at_ms,

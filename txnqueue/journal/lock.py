@@ -123,7 +123,7 @@ class TableLock:
     def _alive(self, process: list[float]) -> bool:
         try:
             found = self._psutil.Process(int(process[0]))
-            return (
+            return bool(
                 abs(found.create_time() - process[1]) < 1
                 and found.status() != self._psutil.STATUS_ZOMBIE
             )

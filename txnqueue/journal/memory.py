@@ -94,4 +94,4 @@ class MemoryJournal:
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
         entries = self._shards.get(shard)
-        return bool(entries) and entries[-1].version > snapshot
+        return entries is not None and entries[-1].version > snapshot

@@ -50,7 +50,8 @@ def tuned_session(spark: SparkSession) -> SparkSession:
     # Delta's own exceptions come through only where this was imported before the call.
     importlib.import_module("delta.exceptions")
     remote = not hasattr(spark, "newSession") or "connect" in type(spark).__module__
-    session = spark.cloneSession() if remote else spark.newSession()
+    # Connect has no newSession; its cloneSession is not in the classic class's type.
+    session: SparkSession = spark.cloneSession() if remote else spark.newSession()  # type: ignore[attr-defined]
     for key, value in SETTINGS.items():
         session.conf.set(key, value)
     return session

@@ -100,7 +100,7 @@ def literal(value: str | int | None) -> str:
         return f"{value}L" if not isinstance(value, bool) else str(value).lower()
     if _PLAIN.fullmatch(value):
         return f"'{value}'"
-    return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"
+    return f"CAST(X'{value.encode().hex()}' AS string)"
 
 
 def literals(values: Iterable[str]) -> str:

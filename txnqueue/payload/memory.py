@@ -136,4 +136,3 @@ def message_info(part: Part, offset: int) -> dict[str, Any]:
         "send_id": part.send_id,
         "send_offset": offset,
     }
-

@@ -143,6 +143,40 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def plain_schema(ddl: str) -> StructType:
+    """Read a schema of plain types written as DDL, without a session.
+
+    Raises:
+        SchemaMismatch: It has types that only a session can read.
+    """
+    plain: Mapping[str, DataType] = {
+        "string": StringType(),
+        "long": LongType(),
+        "bigint": LongType(),
+        "int": IntegerType(),
+        "integer": IntegerType(),
+        "smallint": ShortType(),
+        "double": DoubleType(),
+        "float": FloatType(),
+        "boolean": BooleanType(),
+        "date": DateType(),
+        "timestamp": TimestampType(),
+        "binary": BinaryType(),
+    }
+    columns = []
+    for text in ddl.split(","):
+        words: Sequence[str] = text.split()
+        required = [word.lower() for word in words[2:]] == ["not", "null"]
+        if (
+            len(words) not in (2, 4)
+            or words[1].lower() not in plain
+            or (len(words) == 4 and not required)
+        ):
+            raise SchemaMismatch(f"{text.strip()!r} is no plain column: write 'name type'.")
+        columns.append(StructField(words[0].strip("`"), plain[words[1].lower()], not required))
+    return StructType(columns)
+
+
 def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
     """Match a DataFrame's columns with the queue's, by name.
 
@@ -287,14 +321,18 @@ def _arrow_fits(have: pa.DataType, want: pa.DataType) -> bool:
     types = pa.types
     if have == want or types.is_null(have) or types.is_nested(want):
         return True
-    if types.is_integer(want):
-        return types.is_integer(have)
-    if types.is_floating(want):
-        return types.is_floating(have) or types.is_integer(have)
-    if types.is_string(want):
-        return types.is_large_string(have) or types.is_string_view(have)
-    if types.is_binary(want):
-        return types.is_large_binary(have) or types.is_fixed_size_binary(have)
-    if types.is_timestamp(want):
-        return types.is_timestamp(have) and (have.tz is None) == (want.tz is None)
-    return types.is_decimal(want) and types.is_decimal(have)
+    wider: list[tuple[Any, tuple[Any, ...]]] = [
+        (types.is_integer, (types.is_integer,)),
+        (types.is_floating, (types.is_floating, types.is_integer)),
+        (types.is_string, (types.is_large_string, types.is_string_view)),
+        (types.is_binary, (types.is_large_binary, types.is_fixed_size_binary)),
+        (types.is_decimal, (types.is_decimal,)),
+    ]
+    for wanted, accepted in wider:
+        if wanted(want):
+            return any(accepts(have) for accepts in accepted)
+    return bool(
+        types.is_timestamp(want)
+        and types.is_timestamp(have)
+        and (have.tz is None) == (want.tz is None)
+    )

@@ -1,0 +1,37 @@
+"""A driver process of its own: produces or consumes on a store, until it is killed or done."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main(root: str, role: str, name: str, count: str) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from txnqueue import QueueManager
+    from txnqueue.environment import local_spark
+
+    spark = local_spark(f"driver {name}", cores=1, memory="1g")
+    manager = QueueManager(spark, root, actor=name, consumer=name)
+    print("ready", flush=True)
+    if role == "produce":
+        for n in range(int(count)):
+            rows = [{"i": n * 10 + i} for i in range(10)]
+            with manager.transaction(f"produce/{n}") as tx:
+                manager.queue("in").send(rows, transaction=tx)
+            print(f"sent {n}", flush=True)
+    else:
+
+        def handler(batch: object, tx: object) -> None:
+            tx.queue("out").send(batch.df.select("i"))
+
+        manager.recover()
+        result = manager.queue("in").drain(
+            handler, batch_size=7, until="empty", on_batch=lambda n: print("batch", flush=True)
+        )
+        print(f"drained {result.messages}", flush=True)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

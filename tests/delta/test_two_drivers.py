@@ -1,0 +1,93 @@
+"""Two real driver processes on one store, killed at random; nothing is lost, nothing twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import LONG
+from tests.protocol.audit import check
+from txnqueue import QueueManager, model
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+KILLS = 100 if LONG else 10
+SENDS = 200 if LONG else 25
+READY_SECONDS = 90
+
+
+class Driver:
+    """One driver process, started again whenever it was killed."""
+
+    def __init__(self, root: str, role: str, name: str) -> None:
+        self._command = [
+            sys.executable,
+            str(Path(__file__).with_name("driver.py")),
+            root,
+            role,
+            name,
+            str(SENDS),
+        ]
+        self.done = False
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.wait_for("ready")
+
+    def wait_for(self, word: str) -> None:
+        """Read what it says until it says this."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("done"):
+                self.done = True
+            if line.startswith((word, "done")):
+                return
+        assert self.process.wait() in (0, -9), f"the driver failed: {self._command}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self) -> None:
+        while not self.done and self.process.poll() is None:
+            self.wait_for("done")
+        assert self.process.wait(READY_SECONDS) == 0
+
+
+@pytest.mark.timeout(3600 if LONG else 600)
+def test_killed_drivers_lose_nothing_and_do_nothing_twice(spark: Any, tmp_path: Path) -> None:
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    root = str(tmp_path)
+    manager = QueueManager(spark, root, actor="auditor")
+    for name in ("in", "out"):
+        manager.create_queue(name, "i long", lease_seconds=5, deliveries_max=1000)
+    drivers = [Driver(root, "produce", "producer"), Driver(root, "consume", "consumer")]
+    kills = 0
+    while kills < KILLS:
+        time.sleep(dice.uniform(0.0, 4.0))  # a random moment, not a wait for something
+        victim = dice.choice(drivers)
+        victim.kill()
+        kills += 1
+        victim.done = False
+        victim.start()
+    for driver in drivers:
+        driver.finish()
+    drivers[1].start()  # whatever came in after the last drain
+    drivers[1].finish()
+    ledger = check(manager._client.store.journal.read_all().entries)
+    sent = sorted(range(SENDS * 10))
+    out = manager.queue("out")
+    got = sorted(row["i"] for row in out.receive(100_000).messages())
+    assert got == sent, f"seed {seed}: lost {set(sent) - set(got)}, {len(got)} of {len(sent)}"
+    ends = {entry.kind for entry in ledger.retired.values()}
+    assert ends == {model.ACCEPTED}, f"seed {seed}: {ends}"

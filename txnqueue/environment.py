@@ -1,0 +1,399 @@
+"""The local Spark session, and what this machine has of all that txnqueue needs.
+
+On a platform (Databricks, Fabric, EMR, a cluster) use the platform's own session; the
+settings that it needs are in ``conf/spark-defaults.conf``. On a laptop, in a notebook and
+in tests, ``local_spark`` gives a session with Delta. Delta's jars are fetched from Maven
+Central once, by Spark's own package resolution, which takes seconds and asks the network
+at every start. So the list of what was resolved is kept beside Ivy's jars, and later
+starts hand these files to Spark and need no network.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlparse
+
+from txnqueue.errors import PlatformMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Verdict = Literal["ok", "warning", "error"]
+
+JAVA_VERSION_MIN = 17
+VECTOR_MODULE = "jdk.incubator.vector"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+INSTALL = "pip install 'txnqueue[spark]'"
+
+_PURPOSE = {
+    "pyspark": "All stores but those in memory",
+    "delta-spark": "Local sessions, not those of a platform with its own Delta,",
+    "pyarrow": "All stores",
+    "filelock": "Stores on a local disk",
+    "psutil": "Stores on a local disk",
+}
+
+# Organisations of what Delta's jars depend on and Spark brings itself, mostly newer.
+PROVIDED_BY_SPARK = (
+    "com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben "
+    "com.google.code.findbugs commons-pool io.airlift javax.annotation org.antlr "
+    "org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts "
+    "org.slf4j org.xerial.snappy"
+).split()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that txnqueue needs: what was found, and what that means for the user."""
+
+    name: str
+    found: str
+    verdict: Verdict
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Java:
+    """The Java that Spark would start."""
+
+    path: str
+    version: str
+    has_vector_module: bool
+
+    @property
+    def problem(self) -> str | None:
+        """Say why Spark cannot start with it; None if it can."""
+        major = re.match(r"\d+", self.version)
+        if major is None or int(major.group()) < JAVA_VERSION_MIN:
+            return (
+                f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {self.path} is "
+                f"{self.version}: install OpenJDK {JAVA_VERSION_MIN} or set JAVA_HOME to one."
+            )
+        if not self.has_vector_module:
+            return (
+                f"The Java in {self.path} lacks the module {VECTOR_MODULE}, without which Spark "
+                f"does not start: install a full OpenJDK {JAVA_VERSION_MIN} and set JAVA_HOME."
+            )
+        return None
+
+
+def local_spark(
+    app_name: str = "txnqueue",
+    cores: int = 2,
+    memory: str = "2g",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start a Spark session with Delta on this machine, or get the one that runs already.
+
+    Args:
+        app_name: The name of the session.
+        cores: How many tasks run at the same time.
+        memory: The Java heap, such as ``"2g"``; this process cannot change it later.
+        settings: More Spark settings. They win over the ones made here; ``spark.jars``,
+            ``spark.jars.packages``, ``spark.jars.excludes``, ``spark.sql.extensions`` and
+            ``spark.driver.extraJavaOptions`` are added to them.
+
+    Returns:
+        The session. Its times, and those of its JVM, are in UTC.
+
+    Raises:
+        PlatformMissing: pyspark, delta-spark, a Java that can run Spark or Delta's jars are
+            missing, or a session without Delta runs in this process already.
+    """
+    coordinate = delta_coordinate()
+    java = find_java()
+    if java is None:
+        raise PlatformMissing(_no_java())
+    if java.problem is not None:
+        raise PlatformMissing(java.problem)
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    # They print the stack of an exception that the caller gets as well.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel("CRITICAL")
+
+    # Spark starts its Python workers as "python3" otherwise, whichever that is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = dict(settings or {})
+    wanted = _settings(cores, memory, given, coordinate)
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise PlatformMissing(
+            "Spark's Java process ended before the session was there; its own message is above. "
+            "If that names unresolved dependencies, this machine cannot reach Maven Central: "
+            "start once with a network, or name Delta's jar files in the setting spark.jars."
+        ) from error
+    if DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        raise PlatformMissing(
+            "A Spark session without Delta runs in this process already: stop it first."
+        )
+    if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
+        _remember(coordinate, spark.conf.get("spark.jars", "") or "")
+    return spark
+
+
+def delta_coordinate() -> str:
+    """Name the Maven package that holds Delta for the installed pyspark and delta-spark.
+
+    Returns:
+        Such as ``"io.delta:delta-spark_4.2_2.13:4.4.0"``.
+
+    Raises:
+        PlatformMissing: pyspark or delta-spark is not installed.
+    """
+    versions = {name: _version(name) for name in ("pyspark", "delta-spark")}
+    for name, version in versions.items():
+        if version is None:
+            raise PlatformMissing(f"{name} is not installed: {INSTALL}.")
+    spark, delta = (str(version) for version in versions.values())
+    # One release of Delta serves several releases of Spark since 4.1.
+    suffix = "" if _numbers(delta) < (4, 1) else "_{}.{}".format(*_numbers(spark))
+    return f"io.delta:delta-spark{suffix}_2.13:{delta}"
+
+
+def cached_jars(coordinate: str) -> list[Path]:
+    """Find the jar files that an earlier start resolved.
+
+    Args:
+        coordinate: Delta's Maven package, from ``delta_coordinate``.
+
+    Returns:
+        The files; none if they were never resolved or one of them is gone.
+    """
+    try:
+        lines = _record(coordinate).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    jars = [Path(line) for line in lines if line]
+    return jars if all(jar.is_file() for jar in jars) else []
+
+
+def find_java() -> Java | None:
+    """Find the Java that Spark would start: that of JAVA_HOME, else the one on the path.
+
+    Returns:
+        The Java; None if there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if path is None:
+        return None
+    command = [path, "--list-modules"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    modules = dict(line.partition("@")[::2] for line in answer.stdout.splitlines())
+    return Java(path, modules.get("java.base", "8 or older"), VECTOR_MODULE in modules)
+
+
+def doctor(root: str | None = None) -> list[Check]:
+    """Look at all that txnqueue needs on this machine, without starting Spark.
+
+    Args:
+        root: The root of a store, whose kind of storage is judged as well.
+
+    Returns:
+        One check for each thing, in the order in which a user would put them right.
+    """
+    checks = [
+        Check("Python", platform.python_version(), "ok", "This Python can run txnqueue."),
+        _check_java(),
+        _check_package("pyspark", "error", (4, 0, 1), (4, 3)),
+        _check_package("delta-spark", "error", (4, 0, 1), (5,)),
+        _check_package("pyarrow", "error", (18,)),
+        _check_jars(),
+        _check_package("filelock", "warning"),
+        _check_package("psutil", "warning"),
+    ]
+    return checks if root is None else [*checks, check_storage(root)]
+
+
+def check_storage(root: str) -> Check:
+    """Judge how many drivers may work on a store at the same time.
+
+    Args:
+        root: A path, a URL, or the name of a catalog schema.
+
+    Returns:
+        The check, named ``storage``.
+    """
+    if "/" not in root:
+        meaning = "The schema's location decides: run this again with that location."
+        return Check("storage", f"the catalog schema {root}", "warning", meaning)
+    scheme = urlparse(root).scheme.lower() or "file"
+    if scheme == "file":
+        meaning = (
+            "Several drivers of this machine may use it, by a lock; a killed driver does no harm, "
+            "a loss of power may."
+        )
+        return Check("storage", "file:", "ok", meaning)
+    if scheme in ("hdfs", "abfs", "abfss", "gs"):
+        return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
+    if scheme in ("s3", "s3a", "s3n"):
+        meaning = "Only one driver may use it, unless all have Delta's DynamoDB log store."
+    else:
+        meaning = "It is not known whether it creates a file atomically: use one driver only."
+    return Check("storage", f"{scheme}:", "warning", meaning)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``python -m txnqueue.environment fetch``: fetch Delta's jars, unless they are there.
+
+    Args:
+        arguments: The command line without the program's name.
+
+    Returns:
+        The exit code: 0 done, 2 usage, 3 something is missing.
+    """
+    if list(arguments) != ["fetch"]:
+        print("usage: python -m txnqueue.environment fetch", file=sys.stderr)
+        return 2
+    try:
+        coordinate = delta_coordinate()
+        if not cached_jars(coordinate):
+            local_spark(memory="1g").stop()
+    except PlatformMissing as error:
+        print(error, file=sys.stderr)
+        return 3
+    print(f"Delta: {len(cached_jars(coordinate))} jar files")
+    return 0
+
+
+def _settings(cores: int, memory: str, given: Mapping[str, str], coordinate: str) -> dict[str, str]:
+    options = ["-Duser.timezone=UTC"]
+    quiet = Path(__file__).parent / "resources" / "log4j2.properties"
+    if quiet.is_file():
+        options.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
+    defaults = {
+        "spark.driver.memory": memory,
+        # A laptop's own host name often resolves to nothing, or to a network that is gone.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    added = {
+        "spark.sql.extensions": [DELTA_EXTENSION],
+        "spark.driver.extraJavaOptions": options,
+    }
+    jars = [jar.as_uri() for jar in cached_jars(coordinate)]
+    if "delta-spark" in given.get("spark.jars", ""):
+        pass  # the user names Delta's files
+    elif jars and "spark.jars.packages" not in given:
+        added["spark.jars"] = jars
+    else:
+        added["spark.jars.packages"] = [coordinate]
+        added["spark.jars.excludes"] = [f"{name}:*" for name in PROVIDED_BY_SPARK]
+    merged = {
+        key: (" " if key.endswith("Options") else ",").join(filter(None, [*own, given.get(key)]))
+        for key, own in added.items()
+    }
+    return {**defaults, **given, **merged}
+
+
+def _record(coordinate: str) -> Path:
+    return Path.home() / ".ivy2.5.2" / "txnqueue" / (coordinate.replace(":", "_") + ".jars")
+
+
+def _remember(coordinate: str, jars: str) -> None:
+    paths = [unquote(urlparse(jar).path) for jar in jars.split(",") if jar]
+    if not any("delta-spark" in path for path in paths):
+        return  # a session that somebody else set up
+    record = _record(coordinate)
+    fresh = record.with_suffix(f".{os.getpid()}")
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text("\n".join(paths) + "\n", encoding="utf-8")
+        fresh.replace(record)
+    except OSError:
+        return  # the next start resolves again
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _no_java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    where = f"in JAVA_HOME ({home})" if home else "on the path"
+    return (
+        f"Spark needs Java, and there is none {where}: install OpenJDK {JAVA_VERSION_MIN} "
+        "(Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME."
+    )
+
+
+def _check_java() -> Check:
+    java = find_java()
+    if java is None:
+        return Check("Java", "missing", "error", _no_java())
+    found = f"{java.version} ({java.path})"
+    if java.problem is not None:
+        return Check("Java", found, "error", java.problem)
+    return Check("Java", found, "ok", f"This Java can run Spark: it has {VECTOR_MODULE}.")
+
+
+def _check_package(
+    name: str,
+    missing: Verdict,
+    first: tuple[int, ...] = (0,),
+    beyond: tuple[int, ...] = (sys.maxsize,),
+) -> Check:
+    found = _version(name)
+    if found is None and name == "pyspark" and util.find_spec("pyspark") is not None:
+        meaning = "A platform's Spark, which does not tell pip its version: Spark 4.0.1 is needed."
+        return Check(name, "version unknown", "warning", meaning)
+    if found is None:
+        return Check(name, "missing", missing, f"{_PURPOSE[name]} need it: {INSTALL}.")
+    if (name, found) == ("delta-spark", "4.4.1"):
+        meaning = "The jars of 4.4.1 were incomplete on Maven Central: take delta-spark 4.4.0."
+        return Check(name, found, "warning", meaning)
+    if _numbers(found) < first:
+        meaning = f"It is too old, {'.'.join(map(str, first))} or newer is needed: {INSTALL}."
+        return Check(name, found, "error", meaning)
+    if _numbers(found) >= beyond:
+        meaning = f"txnqueue was not tested with {'.'.join(map(str, beyond))} or newer: {INSTALL}."
+        return Check(name, found, "warning", meaning)
+    return Check(name, found, "ok", "This version can be used.")
+
+
+def _check_jars() -> Check:
+    try:
+        coordinate = delta_coordinate()
+    except PlatformMissing:
+        meaning = "They can be looked for when pyspark and delta-spark are installed."
+        return Check("Delta's jars", "unknown", "warning", meaning)
+    jars = cached_jars(coordinate)
+    if jars:
+        return Check("Delta's jars", f"{len(jars)} files", "ok", "Sessions start without network.")
+    meaning = "The first local session fetches them from Maven Central, which takes a minute."
+    return Check("Delta's jars", "not fetched yet", "warning", meaning)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
