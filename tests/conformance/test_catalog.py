@@ -93,7 +93,6 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are(world):
         tx.queue(world.name("ordres"))
 
 
-@pytest.mark.xfail(strict=True, reason="create_queue does not look at the schema of <name>.dead")
 @in_memory
 def test_a_dead_letter_queue_that_exists_must_have_the_same_schema(world):
     """Moved messages are read with the schema of the queue that they stand in."""

@@ -42,7 +42,6 @@ def test_rejected_without_a_dead_letter_queue_messages_are_dropped(world):
     assert (orders.depth(), orders.in_flight()) == (0, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="rows with the general reason displace those with none")
 @in_memory
 def test_the_general_reason_is_for_rows_that_have_none(world):
     orders = world.queue(dead_letter=True)
