@@ -29,7 +29,7 @@ def __getattr__(name: str) -> object:
         "Outcome": "manager",
         "Queue": "queue",
         "QueueManager": "manager",
-        "Receipt": "transaction",
+        "Receipt": "deciding",
         "RetryPolicy": "config",
         "Status": "transaction",
         "Transaction": "transaction",

@@ -85,6 +85,10 @@ def land(
             if found is not None:
                 return found
             raise
+        except Exception as error:
+            if in_doubt:
+                raise _unknown(transaction_id, tried, error) from error
+            raise
         if planned is None:
             return _find(journal, tried, since, transaction_id, None)
         unit = _unit(planned, tried, operation, runtime)
@@ -92,7 +96,10 @@ def land(
         try:
             answer = journal.append([unit], metadata)
             if answer.won[0] and answer.version is not None:
-                return _landed(unit, answer.version)
+                landed = _landed(unit, answer.version)
+                if in_doubt and len(tried) > 1:  # an earlier try may have landed as well
+                    return _find(journal, tried, since, transaction_id, None) or landed
+                return landed
         except AppendConflict as error:
             cause = error
         except TxnQueueError as error:

@@ -11,9 +11,9 @@ from txnqueue import model, planning, ranges
 from txnqueue.client import Client
 from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, TransactionMismatch
 from txnqueue.ledger import Claim, Owner, QueueFold
+from txnqueue.matching import Reasons, offsets_of
 from txnqueue.model import Item, PositionId, Range
 from txnqueue.payload import Part
-from txnqueue.payload.rows import MESSAGE_COLUMN
 from txnqueue.planning import Disposition, Plan
 from txnqueue.receiving import Held, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from txnqueue.transaction import Transaction
 
-Reasons = dict[str | None, dict[str, list[int]]]
-"""Send offsets by reason and send id."""
 Name = tuple[str, int, int]
 """A claim's name over all queues: queue id, lane, sequence."""
 Said = dict[Name, list[Disposition]]
@@ -205,7 +203,7 @@ class Batch:
             stamp = self._client.stamp()
             deadline_ms = stamp.now_ms + round(seconds * 1000)
             return self._lane_plan(
-                self._held,
+                [one for one in self._held if self._rest[_name(one)]],
                 lambda one, held, sequence: [
                     planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
                 ],
@@ -262,8 +260,8 @@ class Batch:
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
-            return _offsets(self.df.where(where), None)
-        return None if matching is None else _offsets(matching, reason_column)
+            return offsets_of(self.df.where(where), None)
+        return None if matching is None else offsets_of(matching, reason_column)
 
     def _settle(
         self,
@@ -342,6 +340,7 @@ class Batch:
             moved = Plan()
             for one in self._held:
                 for disposition in chosen.get(_name(one), ()):
+                    check_held(self._client, one, disposition)
                     moved += rejections(one, disposition, stamp, None)
             lanes = self._lane_plan(
                 [one for one in self._held if _name(one) in chosen],
@@ -416,6 +415,18 @@ def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
     return fold, claim
 
 
+def check_held(client: Client, one: Held, disposition: Disposition) -> None:
+    """Check that everything that is about to be settled is still in flight under the claim.
+
+    Raises:
+        LeaseLost: Some of it was settled meanwhile.
+    """
+    _, held = still_ours(client, one)
+    for position_id, part in disposition.items or ():
+        if ranges.difference(part, held.items.get(position_id, ())):
+            raise _lost(one)
+
+
 def _lost(one: Held) -> LeaseLost:
     return LeaseLost(
         f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
@@ -466,43 +477,3 @@ def _without(
     gone = dict(taken)
     rest = {pid: ranges.difference(part, gone.get(pid, ())) for pid, part in left.items()}
     return {pid: part for pid, part in rest.items() if part}
-
-
-def _offsets(matching: object, reason_column: str | None) -> Reasons:
-    """Read which messages a caller means, by reason and send."""
-    columns = ["id"]
-    if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
-        from pyspark.sql import functions as F
-
-        chosen = [F.col(f"{MESSAGE_COLUMN}.{name}").alias(name) for name in columns]
-        if reason_column:
-            chosen.append(F.col(reason_column).cast("string").alias("reason"))
-        rows = matching.select(*chosen).toArrow().to_pylist()
-    elif hasattr(matching, "to_pylist"):  # Arrow
-        rows = [_row(row, reason_column) for row in matching.to_pylist()]
-    elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes)):
-        rows = [_row(row, reason_column) for row in matching]
-    else:
-        raise InvalidInput(
-            f"matching={type(matching).__name__}: give a DataFrame with {MESSAGE_COLUMN}, "
-            "messages, or message ids."
-        )
-    found: Reasons = {}
-    for row in rows:
-        send_id, _, offset = str(row["id"]).rpartition(":")
-        if not send_id or not offset.isdigit():
-            raise InvalidInput(f"{row['id']!r} is no message id: take it from _message.id.")
-        found.setdefault(row.get("reason"), {}).setdefault(send_id, []).append(int(offset))
-    return {
-        reason: {send_id: sorted(set(offsets)) for send_id, offsets in by_send.items()}
-        for reason, by_send in found.items()
-    }
-
-
-def _row(row: object, reason_column: str | None) -> dict[str, Any]:
-    if isinstance(row, str):
-        return {"id": row}
-    if isinstance(row, Mapping) and MESSAGE_COLUMN in row:
-        why = row.get(reason_column) if reason_column else None
-        return {"id": row[MESSAGE_COLUMN]["id"], "reason": why}
-    raise InvalidInput(f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}.")

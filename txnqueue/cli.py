@@ -37,8 +37,9 @@ from txnqueue.reading import check_file, read_file, spelled_out
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
+    from txnqueue.deciding import Receipt
     from txnqueue.queue import Sent
-    from txnqueue.transaction import Receipt, Transaction
+    from txnqueue.transaction import Transaction
 
 __all__ = ["app", "main"]
 

@@ -11,7 +11,6 @@ from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.config import check_number, check_transaction_id
 from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted
-from txnqueue.planning import Plan
 from txnqueue.receiving import Receiver
 from txnqueue.transaction import Transaction
 
@@ -66,6 +65,7 @@ class Drain:
         self._batch_size = batch_size
         self._given = run_id is not None
         self._run_id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
+        check_transaction_id(self._run_id)
         check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
         self._number = 0
@@ -120,7 +120,7 @@ class Drain:
         # What others hold may come back: then the run is not at its end.
         finished = room() > 0 and not self._queue.in_flight()
         if finished and self._given:
-            Transaction(self._client, f"{self._run_id}/end", look_up=False).commit()
+            Transaction(self._client, f"{self._run_id}/end").commit()
         return self._result(finished)
 
     # -------------------------------------------------------------------------- helpers
@@ -200,20 +200,10 @@ class Drain:
             tx.commit()
             return following, Batch(self._client, self._queue.schema, [], following)
         receiver = self._receiver(following, room, tx.attempt)
-        exhausted = False
-
-        def claim_next(lost: int) -> Plan | None:
-            nonlocal exhausted
-            plan = receiver.plan(lost)
-            exhausted = plan is None
-            return plan
-
-        landed = tx.commit_joined(claim_next)
+        landed = tx.commit_joined(receiver.plan)
         tx.committed_by(landed)
         batch = self._queue.batch(receiver, landed.entries, following)
-        if not len(batch) and not exhausted:
-            return self._receive(room)
-        return following, batch
+        return (following, batch) if len(batch) else self._receive(room)
 
     def _unless_raising(
         self, on_batch: Callable[[int], None], count: int, ahead: Transaction

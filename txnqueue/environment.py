@@ -270,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     except PlatformMissing as error:
         print(error, file=sys.stderr)
         return 3
-    print(f"Delta: {len(cached_jars(coordinate))} jar files")
+    print(f"Delta's jar files: {len(cached_jars(coordinate))}")
     return 0
 
 
@@ -390,7 +390,9 @@ def _check_jars() -> Check:
         return Check("Delta's jars", "unknown", "warning", meaning)
     jars = cached_jars(coordinate)
     if jars:
-        return Check("Delta's jars", f"{len(jars)} files", "ok", "Sessions start without network.")
+        return Check(
+            "Delta's jars", f"jar files: {len(jars)}", "ok", "Sessions start without network."
+        )
     meaning = "The first local session fetches them from Maven Central, which takes a minute."
     return Check("Delta's jars", "not fetched yet", "warning", meaning)
 

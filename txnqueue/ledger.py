@@ -173,8 +173,8 @@ class Claim:
         the taker's own past, and need not be waited for.
         """
         past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
-        past_attempt = self.holder.is_transaction and (
-            self.holder.key == taker.key and self.holder.attempt != taker.attempt
+        past_attempt = self.owner.is_transaction and (
+            self.owner.key == taker.key and self.owner.attempt != taker.attempt
         )
         return self.deadline_ms <= now_ms or past_self or past_attempt
 

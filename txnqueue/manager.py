@@ -7,35 +7,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txnqueue import catalog, model, views
+from txnqueue import creation, model, views
+from txnqueue.attempts import Attempt
 from txnqueue.client import Client
 from txnqueue.config import (
-    NAME_LENGTH_MAX,
-    SLICE_WIDTH,
-    QueueInfo,
     QueueSettings,
     RetryPolicy,
     check_name,
 )
+from txnqueue.deciding import Receipt, decide_prepared
 from txnqueue.errors import (
-    Busy,
     InvalidInput,
-    InvalidName,
     PlatformMissing,
     QueueExists,
     SchemaMismatch,
-    TransactionAborted,
-    TransactionIdReused,
     TransactionUnknown,
 )
 from txnqueue.history import History
-from txnqueue.model import Entry
-from txnqueue.planning import Plan
 from txnqueue.queue import Queue
 from txnqueue.recovery import Recovery, recover
 from txnqueue.runtime import Runtime
 from txnqueue.store import DeltaStore, Store
-from txnqueue.transaction import Receipt, Status, Transaction, decide_prepared
+from txnqueue.transaction import Status, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,10 +167,10 @@ class QueueManager:
         check_name(name)
         settings = QueueSettings(lanes, group_by, lease_seconds, deliveries_max, dead_letter)
         columns = check_schema(self._schema(schema, like), group_by)
-        self._create_store()
+        creation.create_store(self._client)
         existing = self._client.queues().get(name)
         if existing is None:
-            existing = self._create(name, columns, settings, exist_ok)
+            existing = creation.create_queue(self._client, name, columns, settings, exist_ok)
         elif not exist_ok:
             raise QueueExists(
                 f"There is a queue {name!r} already: pass exist_ok=True to use it.", name=name
@@ -261,7 +254,7 @@ class QueueManager:
         key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
         started = runtime.monotonic()
         for tries in range(1, policy.attempts_max + 1):
-            tx = _Attempt(
+            tx = Attempt(
                 self._client, key, digest=digest, look_up=transaction_id is not None or tries > 1
             )
             tx.begin()
@@ -390,7 +383,7 @@ class QueueManager:
         if (schema is None) == (like is None):
             raise InvalidInput("Give the queue's schema, or like= to take it from: one of them.")
         if like is not None:
-            return _schema_of(like)
+            return creation.schema_of(like)
         if isinstance(schema, StructType):
             return schema
         spark = self._client.store.spark
@@ -403,84 +396,6 @@ class QueueManager:
         except Exception as error:
             raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
 
-    def _create_store(self) -> None:
-        """Make the store if it is not there, and write down its layout."""
-        client = self._client
-        if client.store.exists() and client.layouts():
-            client.open()
-            return
-        client.store.create()
-
-        def plan(lost: int) -> Plan | None:
-            if client.layouts():
-                return None
-            body = {
-                "v": 1,
-                "layout": model.LAYOUT,
-                "slice_width": SLICE_WIDTH,
-                "store_id": client.runtime.new_id(),
-                "root": client.store.root,
-            }
-            columns = client.stamp().columns()
-            entry = Entry(
-                model.FENCE,
-                "layout",
-                model.LAYOUT_CHANGED,
-                sequence=model.LAYOUT,
-                body=body,
-                **columns,
-            )
-            return Plan((entry,), (model.next_sequence(model.FENCE, "layout", model.LAYOUT),))
-
-        client.land(plan, "create store")
-        client.open()
-
-    def _create(
-        self, name: str, schema: StructType, settings: QueueSettings, exist_ok: bool
-    ) -> QueueInfo:
-        """Create a queue and its dead-letter queue: payload tables first, then one append."""
-        client = self._client
-        new_id = client.runtime.new_id
-        target: QueueInfo | None = None
-        if settings.dead_letter:
-            dead_name = name + catalog.DEAD_SUFFIX
-            if len(dead_name) > NAME_LENGTH_MAX:
-                raise InvalidName(
-                    f"{name!r} is too long for a queue with dead letters, whose queue is called "
-                    f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
-                    "characters.",
-                    name=name,
-                )
-            found = client.queues().get(dead_name)
-            if found and _columns(found.schema) != _columns(schema.jsonValue()):
-                raise SchemaMismatch(
-                    f"The queue {dead_name!r} is there already, and its schema is another one: "
-                    "dead letters could not be read there."
-                )
-            queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
-            plain = QueueSettings(1, None, settings.lease_seconds, settings.deliveries_max, False)
-            data = schema.jsonValue()
-            target = found or QueueInfo(dead_name, queue_id, queue_id, data, 1, plain)
-        queue_id = f"{name}-{new_id()[:8]}"
-        dead_id = target.queue_id if target else None
-        info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
-        wanted = [info, *([target] if target and target.name not in client.queues() else [])]
-        for one in wanted:
-            client.store.payload.create(one.payload_id, schema)
-
-        def plan(lost: int) -> Plan | None:
-            known = catalog.queues(client.store.journal.read([model.CATALOG]).entries)
-            taken = [one.name for one in wanted if one.name in known]
-            if name in known and exist_ok:
-                return None
-            if taken:
-                raise QueueExists(f"There is a queue {taken[0]!r} already.", name=taken[0])
-            plans = (catalog.create(one, 1, client.stamp()) for one in wanted)
-            return sum(plans, Plan())
-
-        landed = client.land(plan, "create queue", queue=name)
-        return info if landed is not None else client.queues()[name]
-
     def _append_outcome(self, known_as: str) -> Outcome:
         append_id, _, shard = known_as.removeprefix("append:").partition("@")
         entries = self._client.store.journal.read([shard]).entries
@@ -488,53 +403,3 @@ class QueueManager:
         if not mine:
             return Outcome(known_as, Status.UNKNOWN)
         return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)
-
-
-class _Attempt(Transaction):
-    """An attempt whose block keeps a conflict to itself, so that the next one can run."""
-
-    last = False
-    failure: Exception | None = None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:  # type: ignore[override]
-        """End the attempt; swallow what is worth another one."""
-        try:
-            super().__exit__(kind, error, trace)
-        except (TransactionAborted, Busy, TransactionUnknown) as failure:
-            error = failure
-            if self._hopeless(failure):
-                raise
-            self.failure = failure
-            return True
-        if error is None or self._hopeless(error):
-            return False
-        self.failure = error
-        return True
-
-    def _hopeless(self, error: BaseException) -> bool:
-        """Say whether another attempt is of no use, or not allowed."""
-        retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
-        return self.last or not retryable or isinstance(error, TransactionIdReused)
-
-
-def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    return [(column["name"], column["type"]) for column in schema["fields"]]
-
-
-def _schema_of(like: Any) -> StructType:
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
-
-    from txnqueue.payload.rows import MESSAGE_COLUMN
-
-    if isinstance(getattr(like, "schema", None), StructType):
-        schema = like.schema
-    elif isinstance(like, pa.Table):
-        schema = from_arrow_schema(like.schema, prefer_timestamp_ntz=False)
-    elif type(like).__module__.partition(".")[0] == "pandas":
-        table = pa.Table.from_pandas(like, preserve_index=False)
-        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
-    else:
-        raise InvalidInput(f"like={type(like).__name__}: give a DataFrame, pandas or Arrow table.")
-    return StructType([column for column in schema.fields if column.name != MESSAGE_COLUMN])

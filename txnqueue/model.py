@@ -47,7 +47,7 @@ Item = tuple[PositionId, tuple[Range, ...]]
 """Some messages of one position."""
 
 _GENERATED_KEY = re.compile(r"t([0-9a-f])-[0-9a-f]{32}")
-_NUMBERED_KEY = re.compile(r"(.+)/(?:[0-9]+|end)")
+_NUMBERED_KEY = re.compile(r"(.+)/(?:[0-9]+|end)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

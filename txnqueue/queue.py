@@ -16,11 +16,12 @@ from txnqueue.config import (
     check_number,
 )
 from txnqueue.consumer import Drain, DrainResult, Handler
+from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.errors import InvalidInput
 from txnqueue.payload import Part, Send
 from txnqueue.receiving import Receiver, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
-from txnqueue.transaction import Receipt, StagedSend, Transaction
+from txnqueue.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnqueue import model, planning
+from txnqueue import model, planning, sealing
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import LeaseLost
@@ -173,7 +173,7 @@ class Receiver:
     def _over(self, fold: QueueFold, taker: Owner, now_ms: int) -> list[Claim]:
         """List the claims that may be tried; a transaction lives as long as one of its does."""
         alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, taker)}
-        alive.add(self.joined_with)
+        alive |= {self.joined_with, taker.attempt}
         return [
             claim
             for claim in fold.claims()
@@ -197,9 +197,13 @@ class Receiver:
             if left <= 0:
                 break
             selection = self._select(fold, take_over, lane, left, now_ms)
-            if selection.segments or selection.dead:
-                chosen.append(selection)
-                left -= selection.count
+            if not selection.segments and not selection.dead:
+                continue
+            # What came back from a failure is tried alone: it takes nobody else with it.
+            if selection.redelivered and any(other.segments for other in chosen):
+                continue
+            chosen.append(selection)
+            left = 0 if selection.redelivered else left - selection.count
         return chosen
 
     def _select(
@@ -240,7 +244,7 @@ def _tombstones(
         if lanes.isdisjoint(claim.lane for claim in claims):
             continue
         released = planning.release_claims(info.queue_id, claims, stamp, "lease over")
-        plan += planning.rollback(owner, released, stamp, "lease over")
+        plan += sealing.rollback(owner, released, stamp, "lease over")
     return plan
 
 

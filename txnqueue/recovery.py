@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnqueue import model, planning
+from txnqueue import model, planning, sealing
 from txnqueue.client import Client
 from txnqueue.ledger import Claim, KeyState, Owner
 from txnqueue.planning import Plan
@@ -77,6 +77,6 @@ def _abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]]) -> boo
             for queue_id, claim in claims
             for entry in planning.release_claims(queue_id, [claim], stamp, "lease over")
         ]
-        return planning.rollback(owner, released, stamp, "lease over")
+        return sealing.rollback(owner, released, stamp, "lease over")
 
     return client.land(plan, "recover", transaction_id=key) is not None

@@ -16,6 +16,9 @@ from txnqueue.store import MemoryStore, Store
 __all__ = ["Clock", "MemoryStore", "memory_manager", "plain_schema"]
 
 
+_MANAGERS = itertools.count()
+
+
 @dataclass(slots=True)
 class Clock:
     """A clock that stands still until it is turned."""
@@ -86,4 +89,5 @@ def memory_manager(
         assert orders.depth() == 1
     """
     shared: Store = store or MemoryStore()
-    return QueueManager(None, store=shared, runtime=runtime(clock or Clock(), name))
+    made = runtime(clock or Clock(), f"{name}#{next(_MANAGERS)}")
+    return QueueManager(None, store=shared, runtime=made, actor=name, consumer=name)

@@ -11,27 +11,25 @@ import datetime
 import enum
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import model, planning
+from txnqueue import model, planning, sealing
 from txnqueue.appending import Landed, Planner
-from txnqueue.batch import Batch, rejections, still_ours
+from txnqueue.batch import Batch, check_held, rejections, still_ours
 from txnqueue.client import Client
-from txnqueue.config import QueueInfo, check_transaction_id
+from txnqueue.config import check_transaction_id
+from txnqueue.deciding import Receipt, StagedSend, decide_prepared
 from txnqueue.errors import (
     Busy,
     LeaseLost,
     TransactionAborted,
     TransactionFinished,
     TransactionIdReused,
-    TransactionMismatch,
     TransactionUnknown,
 )
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Condition, Entry
-from txnqueue.payload import Run
 from txnqueue.planning import Plan
 from txnqueue.receiving import Held
 
@@ -52,73 +50,6 @@ class Status(str, enum.Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a commit answers.
-
-    Attributes:
-        transaction_id: The transaction.
-        commit_seq: Its place in commit order, which is total and never changes.
-        journal_version: The Delta version of the journal that holds it.
-        committed_at: When, by the clock of whoever committed it: information only.
-        applied: Whether its table changes have been applied; true if it has none.
-    """
-
-    transaction_id: str
-    commit_seq: int
-    journal_version: int
-    committed_at: datetime.datetime
-    applied: bool = True
-
-    @classmethod
-    def of(cls, entry: Entry) -> Receipt:
-        """Read the receipt from the entry that decided."""
-        instant = datetime.datetime.fromtimestamp(
-            entry.recorded_at_ms / 1000, datetime.timezone.utc
-        )
-        return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant)
-
-
-@dataclass(frozen=True, slots=True)
-class StagedSend:
-    """Rows that were staged: one position per lane, once a decision names them."""
-
-    info: QueueInfo
-    slice: int
-    send_id: str
-    runs: tuple[Run, ...]
-
-    def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
-        """Write the positions that the commit posts."""
-        by_lane: dict[int, list[Run]] = {}
-        for run in self.runs:
-            by_lane.setdefault(run.lane, []).append(run)
-        return [
-            Entry(
-                model.backlog_shard(self.info.queue_id),
-                model.lane_stream(lane),
-                model.POSTED,
-                transaction_key=owner.key,
-                attempt=owner.attempt,
-                begun=owner.begun,
-                queue_id=self.info.queue_id,
-                lane=lane,
-                ranges=tuple(run.range for run in runs),
-                count=sum(run.count for run in runs),
-                body={
-                    "v": 1,
-                    "payload": self.info.payload_id,
-                    "slice": self.slice,
-                    "send": self.send_id,
-                    "priority": 4,
-                    "schema": self.info.schema_version,
-                },
-                **stamp.columns(),
-            )
-            for lane, runs in sorted(by_lane.items())
-        ]
 
 
 class Transaction:
@@ -218,9 +149,13 @@ class Transaction:
             joined = more(lost) if more is not None and lost < JOINED_TRIES else None
             return decided + joined if joined is not None else decided
 
+        return self._land(plan, "commit")
+
+    def _land(self, plan: Planner, operation: str) -> Landed:
+        """Append what decides or prepares; what surely cannot land is rolled back."""
         self._deciding = True
         try:
-            landed = self.client.land(plan, "commit", transaction_id=self.id)
+            landed = self.client.land(plan, operation, transaction_id=self.id)
         except TransactionUnknown:
             self.status = Status.UNKNOWN
             raise
@@ -247,10 +182,8 @@ class Transaction:
             reason: Why; it stands in the journal.
             counted: Whether the messages' deliveries count; not if nobody looked at them.
 
-        After an interrupted commit that landed after all, the status says committed.
-
         Raises:
-            TransactionFinished: It is committed.
+            TransactionFinished: It is committed, maybe by an interrupted commit that landed.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
         if self.status in (Status.ROLLED_BACK, Status.NOT_STARTED):
@@ -273,8 +206,9 @@ class Transaction:
         except TransactionUnknown:
             self.status = Status.UNKNOWN
             raise
-        if self.receipt is None:  # else an interrupted commit had landed after all
-            self.status = Status.ROLLED_BACK
+        if self.receipt is not None:
+            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
+        self.status = Status.ROLLED_BACK
 
     def prepare(self) -> None:
         """Promise that either decision can be carried out, and wait for one.
@@ -288,19 +222,7 @@ class Transaction:
         """
         self.begin()
         self._check_open()
-        self._deciding = True
-        try:
-            self.client.land(
-                lambda lost: self._plan_seal(model.PREPARED, lost),
-                "prepare",
-                transaction_id=self.id,
-            )
-        except TransactionUnknown:
-            self.status = Status.UNKNOWN
-            raise
-        except (TransactionAborted, LeaseLost) as error:
-            self._give_up(error)
-            raise
+        self._land(lambda lost: self._plan_seal(model.PREPARED, lost), "prepare")
         self.status = Status.PREPARED
 
     def __enter__(self) -> Transaction:
@@ -416,6 +338,8 @@ class Transaction:
                 if not held.owner.is_transaction:
                     binds += self._bind(one, binds, stamp)
                 for disposition in dispositions:
+                    if not held.owner.is_transaction:
+                        check_held(self.client, one, disposition)
                     facts.append(
                         planning.settlement(
                             one.info.queue_id,
@@ -430,7 +354,7 @@ class Transaction:
                     facts += moved.entries
                     conditions += moved.conditions
         body = self._body(kind, stamp)
-        sealed = planning.seal(kind, self.owner, facts, queue_ids, self._rolled_back, stamp, body)
+        sealed = sealing.seal(kind, self.owner, facts, queue_ids, self._rolled_back, stamp, body)
         return self._binding(binds) + sealed + Plan((), tuple(conditions))
 
     def _bind(self, one: Held, before: Sequence[Entry], stamp: planning.Stamp) -> list[Entry]:
@@ -455,7 +379,7 @@ class Transaction:
         if self.metadata:
             body["metadata"] = self.metadata
         if kind == model.PREPARED:
-            body["claims"] = [planning.entry_to_json(e) for e in self._released(stamp, "prepared")]
+            body["claims"] = [sealing.entry_to_json(e) for e in self._released(stamp, "prepared")]
         return body
 
     def _plan_rollback(self, reason: str, counted: bool) -> Plan | None:
@@ -466,7 +390,10 @@ class Transaction:
                 self.receipt, self.status = Receipt.of(decided), Status.COMMITTED
             return None
         stamp = self.client.stamp()
-        return planning.rollback(self.owner, self._released(stamp, reason, counted), stamp, reason)
+        prepared = state.prepared.get(self.attempt)
+        if prepared is not None:  # an interrupted prepare landed after all
+            return sealing.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
+        return sealing.rollback(self.owner, self._released(stamp, reason, counted), stamp, reason)
 
     def _released(self, stamp: planning.Stamp, reason: str, counted: bool = True) -> list[Entry]:
         """Write that the messages acquired inside go back; those under a lease stay."""
@@ -549,62 +476,22 @@ class Transaction:
             TransactionUnknown: Not even that is certain.
         """
         try:
-            self.rollback(reason=f"{type(error).__name__}"[:200])
+            self.rollback(reason=type(error).__name__)
         except Exception as failed:
-            self.status = Status.UNKNOWN
+            if not isinstance(failed, TransactionFinished):
+                self.status = Status.UNKNOWN
             raise TransactionUnknown(
                 f"The outcome of {self.id!r} is in doubt: ask manager.outcome({self.id!r}).",
                 transaction_id=self.id,
             ) from failed
-        if self.status is Status.COMMITTED:
-            raise TransactionUnknown(
-                f"Transaction {self.id!r} is committed after all: manager.outcome({self.id!r}) has "
-                "the receipt.",
-                transaction_id=self.id,
-            ) from error
 
     def _decide_prepared(self, *, commit: bool, reason: str | None = None) -> Receipt | None:
-        receipt = decide_prepared(self.client, self.id, commit=commit, reason=reason)
+        receipt = decide_prepared(
+            self.client, self.id, commit=commit, reason=reason, attempt=self.attempt
+        )
         self.status = Status.COMMITTED if commit else Status.ROLLED_BACK
         if commit:
             self.receipt = receipt
             for batch in self._batches:
                 batch.committed(self.attempt)
         return receipt
-
-
-def decide_prepared(
-    client: Client, key: str, *, commit: bool, reason: str | None = None
-) -> Receipt | None:
-    """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
-
-    Returns:
-        The receipt of a commit.
-
-    Raises:
-        TransactionFinished: It is decided otherwise already.
-        TransactionMismatch: Nothing is prepared under this id.
-    """
-    wanted = model.COMMITTED if commit else model.ROLLED_BACK
-    already: list[Entry] = []
-
-    def plan(lost: int) -> Plan | None:
-        state = client.key_states([key])[key]
-        prepared = state.in_doubt
-        if prepared is not None:
-            return planning.decide_prepared(
-                prepared, commit=commit, stamp=client.stamp(), reason=reason
-            )
-        decisions = [state.decisions[a] for a in state.prepared if a in state.decisions]
-        if not decisions:
-            raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
-        if decisions[-1].kind != wanted:
-            raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
-        already.append(decisions[-1])
-        return None
-
-    operation = "commit prepared" if commit else "rollback prepared"
-    landed = client.land(plan, operation, transaction_id=key)
-    entries = landed.entries if landed is not None else already
-    decided = next(e for e in entries if e.kind == wanted and e.stream == key)
-    return Receipt.of(decided) if commit else None

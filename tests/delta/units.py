@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from txnqueue import catalog, model, planning
+from txnqueue import catalog, model, planning, sealing
 from txnqueue.config import QueueInfo, QueueSettings
 from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.model import Condition, Entry, Unit
@@ -100,7 +100,7 @@ class Scene:
     ) -> Plan:
         """Commit an attempt."""
         queues = {fact.queue_id or "" for fact in facts}
-        return planning.seal(kind, owner, facts, queues, (), STAMP, {})
+        return sealing.seal(kind, owner, facts, queues, (), STAMP, {})
 
     def settled(self, held: Claim, owner: Owner) -> Entry:
         """Accept a claim inside a transaction."""
@@ -159,13 +159,13 @@ def two_attempts_of_a_key(tag: str) -> Pair:
 
 def a_commit_and_a_tombstone(tag: str) -> Pair:
     s = Scene(tag)
-    return s.pair(s.commit(s.owner(1)), planning.rollback(s.owner(1), (), STAMP, "late"))
+    return s.pair(s.commit(s.owner(1)), sealing.rollback(s.owner(1), (), STAMP, "late"))
 
 
 def a_prepare_and_a_tombstone(tag: str) -> Pair:
     s = Scene(tag)
     prepare = s.commit(s.owner(1), (), model.PREPARED)
-    return s.pair(prepare, planning.rollback(s.owner(1), (), STAMP, "late"))
+    return s.pair(prepare, sealing.rollback(s.owner(1), (), STAMP, "late"))
 
 
 def a_prepare_and_another_attempts_commit(tag: str) -> Pair:
@@ -176,10 +176,8 @@ def a_prepare_and_another_attempts_commit(tag: str) -> Pair:
 def two_decisions_of_a_prepared(tag: str) -> Pair:
     s = Scene(tag)
     prepared = s.prepared(s.owner(1))
-    commit = planning.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
-    return s.pair(
-        commit, planning.decide_prepared(prepared, commit=False, stamp=STAMP, reason="no")
-    )
+    commit = sealing.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
+    return s.pair(commit, sealing.decide_prepared(prepared, commit=False, stamp=STAMP, reason="no"))
 
 
 def two_claims_of_a_lane(tag: str) -> Pair:
@@ -194,7 +192,7 @@ def a_take_over_and_its_owners_commit(tag: str) -> Pair:
     owner = s.owner(1)
     held = s.claimed(owner)
     released = planning.release_claims(s.queue, [held], STAMP, "lease over")
-    over = planning.rollback(owner, released, STAMP, "lease over") + s.claim(OTHER, 0, [held])
+    over = sealing.rollback(owner, released, STAMP, "lease over") + s.claim(OTHER, 0, [held])
     return s.pair(over, s.commit(owner, [s.settled(held, owner)]))
 
 
@@ -378,7 +376,7 @@ def joined_appends_on_other_lanes_and_shards(tag: str) -> Pair:
 def the_commit_of_a_prepared_and_closing(tag: str) -> Pair:
     s = Scene(tag)
     prepared = s.prepared(s.owner(1))
-    commit = planning.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
+    commit = sealing.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
     return s.pair(commit, s.closing())
 
 

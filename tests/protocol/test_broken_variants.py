@@ -15,7 +15,7 @@ from tests.protocol import programs
 from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
 from tests.protocol.scenarios import OPERATIONS
-from txnqueue import appending, batch, model, planning, receiving, recovery, transaction
+from txnqueue import appending, batch, model, receiving, recovery, sealing, transaction
 from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.ledger import Claim, QueueFold
@@ -226,12 +226,12 @@ def rolls_back_silently(patch: pytest.MonkeyPatch) -> None:
 
 def releases_what_others_hold(patch: pytest.MonkeyPatch) -> None:
     """Give messages back by a fact although their claim is somebody's lease."""
-    real = planning.rollback
+    real = sealing.rollback
 
     def generous(owner: Any, facts: Any, stamp: Any, reason: str) -> Plan:
         return real(owner, [replace(f, kind=model.ACCEPTED) for f in facts], stamp, reason)
 
-    patch.setattr(planning, "rollback", generous)
+    patch.setattr(sealing, "rollback", generous)
 
 
 def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def arrow_table(schema: StructType, rows: object) -> pa.Table:
         table = _from_table(schema, rows)
     elif isinstance(rows, pa.RecordBatch):
         table = _from_table(schema, pa.Table.from_batches([rows]))
-    elif type(rows).__module__.partition(".")[0] == "pandas":
+    elif type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         table = _from_table(schema, _from_pandas(rows))
     elif isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         table = _from_dicts(schema, rows)
@@ -239,7 +239,11 @@ def _from_pandas(rows: Any) -> pa.Table:
     try:
         return pa.Table.from_pandas(rows, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise SchemaMismatch(f"The pandas table has mixed types: {error}") from error
+        # Arrow's message ends with "Conversion failed for column x with type object".
+        column = str(error.args[-1]).partition("for column ")[2].partition(" with type")[0] or "?"
+        raise SchemaMismatch(
+            f"Column {column!r} has mixed types: {error}", column=column
+        ) from error
 
 
 def _from_table(schema: StructType, table: pa.Table) -> pa.Table:
@@ -270,15 +274,29 @@ def _from_dicts(schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Tab
     columns = []
     for column, into in zip(schema.fields, target, strict=True):
         values = [row.get(column.name) for row in rows]
-        if pa.types.is_integer(into.type):
-            wrong = next((v for v in values if isinstance(v, (bool, float))), None)
-            if wrong is not None:
-                raise _wrong_type(column, f"{type(wrong).__name__} {wrong!r}")
         try:
-            columns.append(pa.array(values, into.type))
+            array = pa.array(values, into.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as error:
             raise _wrong_type(column, str(error)) from error
+        for value, kept in zip(values, array.to_pylist(), strict=True):
+            if not _same(value, kept):
+                raise _wrong_type(column, f"{type(value).__name__} {value!r}")
+        columns.append(array)
     return pa.table(columns, schema=_nullable(target))
+
+
+def _same(value: Any, kept: Any) -> bool:
+    """Say whether Arrow kept a value: it converts some silently, and drops unknown fields."""
+    if isinstance(kept, bool) or type(value).__name__ in ("bool", "bool_"):
+        return isinstance(kept, bool) and bool(value) == kept
+    if isinstance(kept, float):
+        rounded = isinstance(value, (int, float)) and abs(value - kept) <= abs(value) * 1e-6
+        return bool(value == kept or value != value or rounded)
+    if isinstance(kept, dict) and isinstance(value, Mapping):
+        return set(value) <= set(kept) and all(_same(value.get(k), v) for k, v in kept.items())
+    if isinstance(kept, list) and isinstance(value, Sequence) and not isinstance(value, str):
+        return len(value) == len(kept) and all(map(_same, value, kept))
+    return kept is None or bool(value == kept)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
@@ -287,6 +305,9 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def _check_names(schema: StructType, given: list[str]) -> None:
     known = {column.name for column in schema.fields}
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaMismatch(f"Column {twice!r} stands twice.", column=twice)
     unknown = [name for name in given if name not in known]
     if unknown:
         raise SchemaMismatch(

@@ -1,0 +1,124 @@
+"""Make stores and queues: payload tables first, then one append."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import catalog, model
+from txnqueue.client import Client
+from txnqueue.config import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettings
+from txnqueue.errors import InvalidInput, InvalidName, QueueExists, SchemaMismatch
+from txnqueue.model import Entry
+from txnqueue.planning import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def create_store(client: Client) -> None:
+    """Make the store if it is not there, and write down its layout."""
+    if client.store.exists() and client.layouts():
+        client.open()
+        return
+    client.store.create()
+
+    def plan(lost: int) -> Plan | None:
+        if client.layouts():
+            return None
+        body = {
+            "v": 1,
+            "layout": model.LAYOUT,
+            "slice_width": SLICE_WIDTH,
+            "store_id": client.runtime.new_id(),
+            "root": client.store.root,
+        }
+        columns = client.stamp().columns()
+        entry = Entry(
+            model.FENCE,
+            "layout",
+            model.LAYOUT_CHANGED,
+            sequence=model.LAYOUT,
+            body=body,
+            **columns,
+        )
+        return Plan((entry,), (model.next_sequence(model.FENCE, "layout", model.LAYOUT),))
+
+    client.land(plan, "create store")
+    client.open()
+
+
+def create_queue(
+    client: Client, name: str, schema: StructType, settings: QueueSettings, exist_ok: bool
+) -> QueueInfo:
+    """Create a queue and its dead-letter queue: payload tables first, then one append."""
+    new_id = client.runtime.new_id
+    target: QueueInfo | None = None
+    if settings.dead_letter:
+        dead_name = name + catalog.DEAD_SUFFIX
+        if len(dead_name) > NAME_LENGTH_MAX:
+            raise InvalidName(
+                f"{name!r} is too long for a queue with dead letters, whose queue is called "
+                f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
+                "characters.",
+                name=name,
+            )
+        found = client.queues().get(dead_name)
+        if found and _columns(found.schema) != _columns(schema.jsonValue()):
+            raise SchemaMismatch(
+                f"The queue {dead_name!r} is there already, and its schema is another one: "
+                "dead letters could not be read there."
+            )
+        queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
+        plain = QueueSettings(1, None, settings.lease_seconds, settings.deliveries_max, False)
+        data = schema.jsonValue()
+        target = found or QueueInfo(dead_name, queue_id, queue_id, data, 1, plain)
+    queue_id = f"{name}-{new_id()[:8]}"
+    dead_id = target.queue_id if target else None
+    info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
+    wanted = [info, *([target] if target and target.name not in client.queues() else [])]
+    for one in wanted:
+        client.store.payload.create(one.payload_id, schema)
+
+    def plan(lost: int) -> Plan | None:
+        known = catalog.queues(client.store.journal.read([model.CATALOG]).entries)
+        taken = [one.name for one in wanted if one.name in known]
+        if name in known and exist_ok:
+            return None
+        if taken:
+            raise QueueExists(f"There is a queue {taken[0]!r} already.", name=taken[0])
+        plans = (catalog.create(one, 1, client.stamp()) for one in wanted)
+        return sum(plans, Plan())
+
+    landed = client.land(plan, "create queue", queue=name)
+    if landed is None:
+        return client.queues()[name]
+    return catalog.queues(landed.entries)[name]
+
+
+def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    return [(column["name"], column["type"]) for column in schema["fields"]]
+
+
+def schema_of(like: Any) -> StructType:
+    """Take a schema from a DataFrame, pandas or Arrow table.
+
+    Raises:
+        InvalidInput: It is none of them.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from txnqueue.payload.rows import MESSAGE_COLUMN
+
+    if isinstance(getattr(like, "schema", None), StructType):
+        schema = like.schema
+    elif isinstance(like, pa.Table):
+        schema = from_arrow_schema(like.schema, prefer_timestamp_ntz=False)
+    elif type(like).__module__.partition(".")[0] == "pandas":
+        table = pa.Table.from_pandas(like, preserve_index=False)
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
+    else:
+        raise InvalidInput(f"like={type(like).__name__}: give a DataFrame, pandas or Arrow table.")
+    return StructType([column for column in schema.fields if column.name != MESSAGE_COLUMN])

@@ -1,0 +1,125 @@
+"""What a decision answers, what a send has staged, and decisions on prepared transactions."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from txnqueue import model, planning, sealing
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.errors import TransactionFinished, TransactionMismatch
+from txnqueue.ledger import Owner
+from txnqueue.model import Entry
+from txnqueue.payload import Run
+from txnqueue.planning import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a commit answers.
+
+    Attributes:
+        transaction_id: The transaction.
+        commit_seq: Its place in commit order, which is total and never changes.
+        journal_version: The Delta version of the journal that holds it.
+        committed_at: When, by the clock of whoever committed it: information only.
+        applied: Whether its table changes have been applied; true if it has none.
+    """
+
+    transaction_id: str
+    commit_seq: int
+    journal_version: int
+    committed_at: datetime.datetime
+    applied: bool = True
+
+    @classmethod
+    def of(cls, entry: Entry) -> Receipt:
+        """Read the receipt from the entry that decided."""
+        instant = datetime.datetime.fromtimestamp(
+            entry.recorded_at_ms / 1000, datetime.timezone.utc
+        )
+        return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSend:
+    """Rows that were staged: one position per lane, once a decision names them."""
+
+    info: QueueInfo
+    slice: int
+    send_id: str
+    runs: tuple[Run, ...]
+
+    def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
+        """Write the positions that the commit posts."""
+        by_lane: dict[int, list[Run]] = {}
+        for run in self.runs:
+            by_lane.setdefault(run.lane, []).append(run)
+        return [
+            Entry(
+                model.backlog_shard(self.info.queue_id),
+                model.lane_stream(lane),
+                model.POSTED,
+                transaction_key=owner.key,
+                attempt=owner.attempt,
+                begun=owner.begun,
+                queue_id=self.info.queue_id,
+                lane=lane,
+                ranges=tuple(run.range for run in runs),
+                count=sum(run.count for run in runs),
+                body={
+                    "v": 1,
+                    "payload": self.info.payload_id,
+                    "slice": self.slice,
+                    "send": self.send_id,
+                    "priority": 4,
+                    "schema": self.info.schema_version,
+                },
+                **stamp.columns(),
+            )
+            for lane, runs in sorted(by_lane.items())
+        ]
+
+
+def decide_prepared(
+    client: Client,
+    key: str,
+    *,
+    commit: bool,
+    reason: str | None = None,
+    attempt: str | None = None,
+) -> Receipt | None:
+    """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
+
+    Returns:
+        The receipt of a commit.
+
+    Raises:
+        TransactionFinished: It is decided otherwise already.
+        TransactionMismatch: Nothing is prepared under this id.
+    """
+    wanted = model.COMMITTED if commit else model.ROLLED_BACK
+    already: list[Entry] = []
+
+    def plan(lost: int) -> Plan | None:
+        state = client.key_states([key])[key]
+        prepared = state.in_doubt
+        if prepared is not None and attempt in (None, prepared.attempt):
+            return sealing.decide_prepared(
+                prepared, commit=commit, stamp=client.stamp(), reason=reason
+            )
+        wanted_attempts = state.prepared if attempt is None else [attempt]
+        decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
+        if not decisions:
+            raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
+        if decisions[-1].kind != wanted:
+            raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
+        already.append(decisions[-1])
+        return None
+
+    operation = "commit prepared" if commit else "rollback prepared"
+    landed = client.land(plan, operation, transaction_id=key)
+    entries = landed.entries if landed is not None else already
+    decided = next(e for e in entries if e.kind == wanted and e.stream == key)
+    return Receipt.of(decided) if commit else None

@@ -1,0 +1,157 @@
+"""Plan what decides a transaction: seals, roll backs, decisions on prepared ones (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from txnqueue import model
+from txnqueue.ledger import Owner
+from txnqueue.model import Entry
+from txnqueue.planning import Plan, Stamp
+
+
+def decision(
+    kind: str,
+    key: str,
+    attempt: str,
+    begun: int,
+    stamp: Stamp,
+    body: dict[str, Any],
+    reason: str | None = None,
+) -> Entry:
+    """Write what is decided of an attempt: prepared, committed or rolled back."""
+    return Entry(
+        model.transaction_shard(key),
+        key,
+        kind,
+        transaction_key=key,
+        attempt=attempt,
+        begun=begun,
+        reason=reason,
+        body={"v": 1, **body},
+        **stamp.columns(),
+    )
+
+
+def seal(
+    kind: str,
+    owner: Owner,
+    facts: Sequence[Entry],
+    queue_ids: Iterable[str],
+    rolled_back: Iterable[str],
+    stamp: Stamp,
+    body: dict[str, Any],
+) -> Plan:
+    """Plan the one append that commits or prepares an attempt.
+
+    Args:
+        kind: ``committed`` or ``prepared``.
+        owner: The attempt.
+        facts: Positions posted and claims settled; a prepared attempt keeps them in its
+            manifest, a commit writes them.
+        queue_ids: Every queue that it posts to or settles in: all must be open.
+        rolled_back: Other attempts of the key that were read as rolled back.
+        stamp: Who writes.
+        body: What else the decision says.
+    """
+    key, attempt, begun = _attempt_of(owner)
+    manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
+    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))
+    if kind == model.PREPARED:
+        manifest["entries"] = [entry_to_json(entry) for entry in facts]
+    decided = decision(kind, key, attempt, begun, stamp, {**body, "manifest": manifest})
+    conditions = (
+        model.undecided(key, attempt, unprepared=True),
+        model.key_free(key, attempt, rolled_back),
+        model.horizon_at_most(begun),
+        model.layout_unchanged(),
+        *(model.queue_open(queue_id) for queue_id in sorted(set(queue_ids))),
+    )
+    return Plan((decided, *(facts if kind == model.COMMITTED else ())), conditions)
+
+
+def rollback(owner: Owner, facts: Sequence[Entry], stamp: Stamp, reason: str) -> Plan:
+    """Plan the append that rolls an attempt back: its own, or as somebody's tombstone."""
+    key, attempt, begun = _attempt_of(owner)
+    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, {}, reason)
+    return Plan(
+        (decided, *facts),
+        (
+            model.undecided(key, attempt, unprepared=True),
+            model.horizon_at_most(begun),
+            model.layout_unchanged(),
+        ),
+    )
+
+
+def decide_prepared(prepared: Entry, *, commit: bool, stamp: Stamp, reason: str | None) -> Plan:
+    """Plan the append that commits or rolls back a prepared attempt.
+
+    It expects that the attempt is prepared and undecided, and nothing else: neither a
+    horizon nor a closing queue can stand in its way.
+    """
+    key, attempt = prepared.transaction_key or "", prepared.attempt or ""
+    sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
+    kind = model.COMMITTED if commit else model.ROLLED_BACK
+    if commit:
+        facts = sealed
+        body = {k: v for k, v in prepared.body.items() if k not in ("v", "claims", "manifest")}
+        body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
+    else:
+        inside = prepared.body.get("claims", ())
+        facts = [entry_from_json(data) for data in inside]
+        body = {}
+    decided = decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)
+    conditions = (
+        model.is_prepared(key, attempt),
+        model.undecided(key, attempt, unprepared=False),
+    )
+    return Plan((decided, *facts), conditions)
+
+
+def _attempt_of(owner: Owner) -> tuple[str, str, int]:
+    if owner.key is None or owner.attempt is None or owner.begun is None:
+        raise ValueError("a decision is about a transaction's attempt")
+    return owner.key, owner.attempt, owner.begun
+
+
+def _counts(entries: Iterable[Entry], kinds: tuple[str, ...]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind in kinds and entry.queue_id:
+            totals[entry.queue_id] = totals.get(entry.queue_id, 0) + (entry.count or 0)
+    return totals
+
+
+_JSON_COLUMNS = (
+    "shard",
+    "stream",
+    "kind",
+    "sequence",
+    "transaction_key",
+    "attempt",
+    "begun",
+    "queue_id",
+    "lane",
+    "claim_lane",
+    "claim_sequence",
+    "count",
+    "reason",
+    "actor",
+    "run_id",
+    "recorded_at_ms",
+)
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """Write an entry into a manifest, without what an append gives it."""
+    data = {name: getattr(entry, name) for name in _JSON_COLUMNS}
+    return {**data, "ranges": [list(part) for part in entry.ranges], "body": dict(entry.body)}
+
+
+def entry_from_json(data: dict[str, Any]) -> Entry:
+    """Read an entry back from a manifest."""
+    columns = {name: data[name] for name in _JSON_COLUMNS}
+    parts = tuple((first, last) for first, last in data["ranges"])
+    return Entry(**columns, ranges=parts, body=data["body"])
