@@ -28,7 +28,6 @@ def test_a_queue_is_made_once_with_its_dead_letter_queue(world):
     assert (same.info.settings.lanes, same.name) == (2, name)
 
 
-@pytest.mark.xfail(strict=True, reason="the creator's info has no created_at_ms")
 @in_memory
 def test_whoever_makes_a_queue_knows_of_it_what_others_know(world):
     orders = world.queue()

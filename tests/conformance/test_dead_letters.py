@@ -1,7 +1,5 @@
 """Rejection, redelivery and dead letters."""
 
-import pytest
-
 from tests.conformance.conftest import in_memory, numbers, pick, rows
 from txnqueue.errors import AlreadySettled
 
@@ -55,7 +53,6 @@ def test_the_general_reason_is_for_rows_that_have_none(world):
     assert {m["n"]: m["_message"]["origin"]["reason"] for m in found} == expected
 
 
-@pytest.mark.xfail(strict=True, reason="each reason posts a dead letter of its own")
 @in_memory
 def test_a_message_that_is_named_twice_is_rejected_once(world):
     orders = world.queue(dead_letter=True)

@@ -23,7 +23,6 @@ def test_a_drain_consumes_what_was_there_at_its_start(world):
     assert numbers(orders.peek_messages()) == [9, 9]
 
 
-@pytest.mark.xfail(strict=True, reason="what the joined commit posted is not looked for")
 @in_memory
 def test_a_drain_until_empty_takes_what_comes_meanwhile(world):
     orders = world.queue()
@@ -47,7 +46,6 @@ def test_a_finished_run_claims_nothing(world):
     assert orders.depth() == 1
 
 
-@pytest.mark.xfail(strict=True, reason="only its length is checked")
 @in_memory
 @pytest.mark.parametrize("run_id", ["", 5, b"night"])
 def test_a_run_id_is_a_string_with_something_in_it(world, run_id):
@@ -55,7 +53,6 @@ def test_a_run_id_is_a_string_with_something_in_it(world, run_id):
         world.queue().drain(lambda batch, tx: None, run_id=run_id)
 
 
-@pytest.mark.xfail(strict=True, reason="TransactionAborted: the other one has written the end")
 @in_memory
 def test_a_run_that_another_driver_finished_is_finished(world):
     orders, run_id = world.queue(), world.name("run")
@@ -118,7 +115,6 @@ def test_a_failing_row_ends_alone_in_the_dead_letter_queue(world):
     assert numbers(dead.peek_messages()) == [7]
 
 
-@pytest.mark.xfail(strict=True, reason="a batch mixes lanes with different histories")
 @in_memory
 def test_a_failing_row_takes_nobody_of_another_lane_with_it(world):
     """A batch that holds messages that failed holds no others, of whatever lane."""

@@ -93,7 +93,6 @@ def test_an_extended_lease_holds_longer(world):
     assert numbers(theirs.receive()) == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="a claim that is settled wholly is taken for a lost one")
 @in_memory
 def test_extending_a_lease_is_about_what_is_still_held(world):
     orders = world.queue(lanes=2)

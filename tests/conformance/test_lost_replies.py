@@ -116,7 +116,6 @@ def test_a_rollback_settles_a_commit_in_doubt(world, manager, journal):
     assert orders.depth() == 0
 
 
-@pytest.mark.xfail(strict=True, reason="it returns as if it had rolled back")
 def test_a_rollback_of_what_was_committed_after_all_is_refused(world, manager, journal):
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
@@ -128,7 +127,6 @@ def test_a_rollback_of_what_was_committed_after_all_is_refused(world, manager, j
         tx.rollback()
 
 
-@pytest.mark.xfail(strict=True, reason="the rollback waits for a prepared attempt to vanish: Busy")
 def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(world, manager, journal):
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
@@ -140,7 +138,6 @@ def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(world, manager,
     assert manager.outcome(tx.id).status is Status.ROLLED_BACK
 
 
-@pytest.mark.xfail(strict=True, reason="Busy, with the transaction left open")
 def test_a_prepare_that_meets_conflicts_only_is_aborted_like_a_commit(world, manager, journal):
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
@@ -177,7 +174,6 @@ def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(world, m
     assert (run("nothing"), orders.depth()) == (2, 2)
 
 
-@pytest.mark.xfail(strict=True, reason="planned again, a part that is gone is settled once more")
 def test_a_part_that_was_rejected_late_is_rejected_once(world, manager, journal):
     orders = manager.queue(world.queue(dead_letter=True).name)
     orders.send(rows(1, 2))
@@ -187,7 +183,6 @@ def test_a_part_that_was_rejected_late_is_rejected_once(world, manager, journal)
     assert manager.queue(f"{orders.name}.dead").depth() == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the first claim is forgotten when a second one lands")
 def test_messages_that_were_claimed_late_are_not_left_lying(world, manager, journal):
     orders = manager.queue(world.queue().name)
     orders.send(rows(*range(4)))
@@ -197,7 +192,6 @@ def test_messages_that_were_claimed_late_are_not_left_lying(world, manager, jour
     assert numbers(batch)[:2] == [0, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="the planner's own failure is passed on as it is")
 def test_a_read_that_fails_while_a_commit_is_in_doubt_leaves_it_in_doubt(world, manager, journal):
     """The try whose reply was lost may still land: that is no failure."""
     orders = manager.queue(world.queue().name)

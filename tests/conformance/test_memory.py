@@ -6,7 +6,6 @@ from txnqueue.errors import PlatformMissing, SchemaMismatch
 from txnqueue.testing import Clock, MemoryStore, memory_manager, plain_schema
 
 
-@pytest.mark.xfail(strict=True, reason="both draw the ids of the name: sends overwrite each other")
 def test_two_managers_of_one_store_never_draw_the_same_id():
     store = MemoryStore()
     orders = memory_manager(store).create_queue("orders", "n long")

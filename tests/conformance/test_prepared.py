@@ -68,7 +68,6 @@ def test_what_was_held_under_a_lease_stays_so_when_a_prepared_transaction_is_rol
     assert numbers(orders.receive()) == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="the bind that is void makes the lease look like the id's")
 @in_memory
 def test_after_a_rollback_a_lease_is_respected_by_other_attempts_of_the_id_too(world):
     orders, night = world.queue(), world.name("night")
@@ -96,7 +95,6 @@ def test_a_prepared_attempt_keeps_other_attempts_of_its_id_from_committing(world
     assert numbers(orders.peek_messages()) == [9]
 
 
-@pytest.mark.xfail(strict=True, reason="whichever attempt is in doubt gets decided")
 @in_memory
 def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world):
     orders = world.queue()

@@ -114,7 +114,6 @@ def test_a_transaction_whose_lease_is_over_can_still_commit(world):
     assert len(orders.receive()) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="it takes over from itself, and aborts itself by that")
 @in_memory
 def test_a_transaction_whose_lease_is_over_can_receive_more(world):
     orders = world.queue()
@@ -183,7 +182,6 @@ def test_what_is_rejected_at_once_is_not_rejected_again_by_a_later_commit(world)
     assert manager.queue(f"{orders.name}.dead").depth() == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a commit does not look at what is left of the claim")
 @in_memory
 @pytest.mark.parametrize("first", ["at once", "another transaction"])
 def test_what_is_settled_elsewhere_meanwhile_is_not_settled_again_by_a_commit(world, first):

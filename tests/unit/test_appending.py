@@ -265,7 +265,6 @@ def test_two_tries_that_both_land_are_both_ours():
     assert [e.sequence for e in landed.entries] == [1, 2]
 
 
-@pytest.mark.xfail(strict=True, reason="after a win the tries in doubt are not looked for")
 def test_an_earlier_try_that_landed_late_is_not_forgotten_after_a_win():
     """Else its messages are held until their lease ends, and count as delivered."""
     script = Script("late")

@@ -81,7 +81,6 @@ def test_the_keys_of_one_run_share_a_shard(run_id, number):
     assert len(shards) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a line break hides the number: the pattern lacks DOTALL")
 def test_the_keys_of_a_run_with_a_line_break_share_a_shard():
     assert len({model.transaction_shard(f"week\n7/{n}") for n in range(8)}) == 1
 

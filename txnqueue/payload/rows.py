@@ -279,10 +279,25 @@ def _from_dicts(schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Tab
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as error:
             raise _wrong_type(column, str(error)) from error
         for value, kept in zip(values, array.to_pylist(), strict=True):
-            if not _same(value, kept):
+            if not _same(value, kept) or _null_inside(column.dataType, value):
                 raise _wrong_type(column, f"{type(value).__name__} {value!r}")
         columns.append(array)
     return pa.table(columns, schema=_nullable(target))
+
+
+def _null_inside(kind: DataType, value: Any) -> bool:
+    """Say whether a nested value has a null where its type forbids one; Arrow lets it pass."""
+    inside: list[tuple[DataType, bool, Any]] = []
+    if isinstance(kind, ArrayType):
+        inside = [(kind.elementType, kind.containsNull, one) for one in value or ()]
+    elif isinstance(kind, MapType):
+        found = dict(value or {}).values()
+        inside = [(kind.valueType, kind.valueContainsNull, one) for one in found]
+    elif isinstance(kind, StructType) and value is not None:
+        inside = [(f.dataType, f.nullable, value.get(f.name)) for f in kind.fields]
+    return any(
+        (one is None and not nullable) or _null_inside(of, one) for of, nullable, one in inside
+    )
 
 
 def _same(value: Any, kept: Any) -> bool:
@@ -296,6 +311,8 @@ def _same(value: Any, kept: Any) -> bool:
         return set(value) <= set(kept) and all(_same(value.get(k), v) for k, v in kept.items())
     if isinstance(kept, list) and isinstance(value, Sequence) and not isinstance(value, str):
         return len(value) == len(kept) and all(map(_same, value, kept))
+    if isinstance(kept, int) and isinstance(value, float):
+        return False
     return kept is None or bool(value == kept)
 
 
