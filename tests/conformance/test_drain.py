@@ -66,6 +66,23 @@ def test_a_run_that_another_driver_finished_is_finished(world):
     assert (result.messages, result.finished, orders.in_flight()) == (0, True, 0)
 
 
+@pytest.mark.xfail(strict=True, reason="TransactionAborted: looked up too early")
+@in_memory
+def test_a_run_that_another_driver_finishes_at_the_same_moment_is_finished(world):
+    orders, run_id, appends = world.queue(), world.name("run"), []
+    orders.send(rows(1))
+
+    def step(name):
+        appends.append(name) if name == "append starts" else None
+        if name == "append starts" and len(appends) == 3:  # a claim, a commit, now the end
+            other = world.open(orders, "c").drain(lambda batch, tx: None, run_id=run_id)
+            assert (other.messages, other.finished) == (0, True)
+
+    world.store.journal.step = step
+    result = world.open(orders, "b").drain(lambda batch, tx: None, run_id=run_id)
+    assert (result.messages, result.finished) == (1, True)
+
+
 def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(*range(6)))

@@ -1,5 +1,7 @@
 """Messages held under a lease, outside of transactions."""
 
+import contextlib
+
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, pick, rows
@@ -102,6 +104,19 @@ def test_extending_a_lease_is_about_what_is_still_held(world):
     batch.extend_lease(1_000)
     world.lease_over()
     assert len(world.open(orders, "b").receive()) == 0
+
+
+@pytest.mark.xfail(strict=True, reason="an append without entries, which no MERGE can write")
+@in_memory
+def test_a_lease_of_nothing_is_not_extended(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    batch = orders.receive()
+    batch.accept()
+    before = world.store.journal.version()
+    with contextlib.suppress(AlreadySettled, LeaseLost):
+        batch.extend_lease(60)
+    assert world.store.journal.version() == before
 
 
 def test_a_new_instance_of_a_consumer_takes_over_at_once_and_fences_the_old_one(world):
