@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -214,6 +215,8 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             level = logging.DEBUG if options.verbose else logging.WARNING
             logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
             logging.getLogger("txnqueue").setLevel(level)
+            if not options.verbose:
+                warnings.filterwarnings("ignore", module="pyspark")
             with exiting(options.verbose):
                 body(Session(options, ctx.obj or open_store), **given)
 

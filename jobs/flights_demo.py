@@ -1,0 +1,193 @@
+"""The main job on real data: 336,776 flights through four queues, killed once in the middle.
+
+    python jobs/flights_demo.py                     # all flights, in a temporary folder
+    python jobs/flights_demo.py --rows 8000         # a few
+    python jobs/flights_demo.py --root /tmp/queues  # keeps the store; again is harmless
+    python jobs/flights_demo.py --file my.csv --reject-where 'amount < 0'
+
+This process sends the flights week by week, each week in one transaction, to the queue
+``departures``. Another process consumes them: cancelled flights become dead letters,
+delayed ones go to ``rebooking``, totals per carrier to ``totals``, each batch in one
+transaction. It is killed (SIGKILL) while it holds a batch that it has not committed; a
+third process takes over and finishes. In the end every flight is looked for in the data.
+
+Exit codes: 0 every line of the proof holds; 1 one does not, or a process failed; the
+others as those of ``txnqueue``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from flights_data import Work, digest, flights, own_file
+from flights_report import Report, Stopwatch
+from flights_worker import Worker
+
+from txnqueue.errors import TxnQueueError
+
+BATCHES = 4
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, help="only the first so many rows")
+    parser.add_argument("--root", help="where the store is; a temporary folder when left out")
+    parser.add_argument("--file", type=Path, help="your own CSV, JSON lines or Parquet file")
+    parser.add_argument("--reject-where", help="rows of --file that become dead letters, in SQL")
+    parser.add_argument("--batch-size", type=int, help="messages in a batch; a quarter of the rows")
+    parser.add_argument("--no-kill", action="store_true", help="let the consumer live")
+    given = parser.parse_args()
+    for name in ("rows", "batch_size"):
+        if getattr(given, name) is not None and getattr(given, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: give at least 1")
+    if given.reject_where and not given.file:
+        parser.error("--reject-where goes with --file")
+    return given
+
+
+def create_queues(manager, work: Work) -> None:
+    manager.create_queue(
+        work.queue, like=work.table, lanes=4, group_by=work.group_by, exist_ok=True
+    )
+    if work.routed:
+        schema = "carrier string, flights long, delay_minutes double"
+        manager.create_queue("rebooking", like=work.table, dead_letter=False, exist_ok=True)
+        manager.create_queue("totals", schema, dead_letter=False, exist_ok=True)
+
+
+def produce(manager, work: Work, report: Report) -> int:
+    """Send chunk by chunk, each in a transaction that happens once however often it is run.
+
+    Returns:
+        The commit_seq of the last commit.
+    """
+    commit_seq = -1
+    with report.progress("sending", work.table.num_rows) as advance:
+        for number, chunk in enumerate(work.chunks):
+            receipt = manager.run_transaction(
+                lambda tx, chunk=chunk: tx.queue(work.queue).send(chunk),
+                transaction_id=f"produce/{number}",
+                digest=digest(chunk),
+            )
+            commit_seq = max(commit_seq, receipt.commit_seq)
+            advance(chunk.num_rows)
+    return commit_seq
+
+
+def consume(
+    manager, root: str, work: Work, given: argparse.Namespace, report: Report
+) -> int | None:
+    """Let a consumer work, kill it in the middle, and let another one finish.
+
+    Returns:
+        The commit_seq at the moment of the kill; None if nobody had to be killed.
+    """
+    size = given.batch_size or max(1, -(-work.table.num_rows // BATCHES))
+    pause_at = 1 if work.table.num_rows > size else 0
+    killed_at = None
+    waiting = manager.queue(work.queue).depth()
+    with report.progress("consuming", waiting) as advance:
+        with Worker(root, work, size, "consumer-1", None if given.no_kill else pause_at) as worker:
+            for event in worker.events(advance):
+                if event["event"] == "holding":
+                    killed_at = manager.history.as_of().commit_seq
+                    worker.kill(signal.SIGKILL)
+                    report.killed(worker, event)
+                report.finished(event)
+        if killed_at is not None:
+            with Worker(root, work, size, "consumer-2", None) as worker:
+                for event in worker.events(advance):
+                    report.finished(event)
+        if worker.process.returncode != 0:
+            raise SystemExit("The consumer failed: its own message is above.")
+    return killed_at
+
+
+def audit(spark, manager, work: Work, marks: dict[str, int | None], report: Report) -> bool:
+    """Print what is where, what was earlier, who did it, and the proof."""
+    import flights_audit
+
+    now = manager.history.as_of()
+    counts = {row["queue"]: row for row in now.queue_rows()}
+    report.queues("What is where now", [counts[name] for name in work.queues])
+    for title, commit_seq in marks.items():
+        if commit_seq is not None:
+            then = manager.history.as_of(commit_seq).queue_rows()
+            shown = [row for row in then if row["queue"] in work.queues]
+            report.queues(f"{title} (as of commit {commit_seq})", shown)
+    found = flights_audit.messages(spark, manager, work)
+    report.path(*trace(manager, work, found[work.queue].table))
+    proofs = list(flights_audit.prove(spark, work, found, counts))
+    report.proofs(proofs)
+    return all(proof.holds for proof in proofs)
+
+
+def trace(manager, work: Work, table) -> tuple[str, list[dict]]:
+    """Follow one message: of those that were delivered twice, a delayed flight."""
+    import pyarrow.compute as pc
+
+    twice = table.filter(pc.greater(table.column("delivery_count"), 0))
+    table = twice if twice.num_rows else table
+    if not work.routed:
+        message_id = table.slice(0, 1).column("message_id")[0].as_py()
+        return f"message {message_id}", manager.history.trace(message_id)
+    late = table.filter(pc.fill_null(pc.greater(table.column("dep_delay"), 60), False))
+    flight = (late if late.num_rows else table).slice(0, 1).to_pylist()[0]
+    keys = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
+    where = " AND ".join(f"{key} = {flight[key]!r}" for key in keys if flight.get(key) is not None)
+    steps = manager.history.trace(queue=work.queue, where=where)
+    return where, steps
+
+
+def run(given: argparse.Namespace, root: str) -> int:
+    watch = Stopwatch()
+    report = Report()
+    report.say(f"The store is {root}")
+    work = (
+        own_file(given.file, given.rows, given.reject_where) if given.file else flights(given.rows)
+    )
+    with report.working("starting Spark"):
+        from txnqueue.environment import local_spark
+        from txnqueue.manager import QueueManager
+
+        spark = local_spark("producer", settings={"spark.ui.showConsoleProgress": "false"})
+        manager = QueueManager(spark, root, actor="producer", run_id="demo")
+        create_queues(manager, work)
+    watch.lap("start")
+    sent_at = produce(manager, work, report)
+    watch.lap("send")
+    killed_at = consume(manager, root, work, given, report)
+    watch.lap("consume")
+    marks = {"When everything was sent": sent_at, "When the consumer was killed": killed_at}
+    holds = audit(spark, manager, work, marks, report)
+    watch.lap("audit")
+    spark.stop()
+    report.say(f"{watch} in all; {len(work.chunks)} transactions sent {work.table.num_rows:,} rows")
+    return 0 if holds else 1
+
+
+def main() -> int:
+    given = arguments()
+    root = given.root or tempfile.mkdtemp(prefix="txnqueue-demo-")
+    # The kill is real, and so is the data: without --root both are gone afterwards.
+    try:
+        return run(given, root)
+    except TxnQueueError as error:
+        from txnqueue.console import exit_code
+
+        print(f"flights_demo: {error}", file=sys.stderr)
+        return exit_code(error)
+    finally:
+        if not given.root:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
