@@ -725,9 +725,21 @@ class Client:
                 self.leased.remove(holding)
         del self.open[tx]
         if isinstance(error, TransactionUnknown):
+            if self.simulation.random.random() < 0.5:
+                self._settle_doubt(tx)
             outcome, failed = self.ask(lambda: self.manager.outcome(tx.id))
             if failed is None and self.quiet:
                 self._check_outcome(tx.id, outcome)
+
+    def _settle_doubt(self, tx: Any) -> None:
+        """Roll back what is in doubt: it is refused if it was committed after all."""
+        _, error = self.ask(lambda: tx.rollback("in doubt"), TransactionFinished)
+        committed = self.reference.decided.get(tx.attempt) == model.COMMITTED
+        if error is None:
+            assert not committed, f"P9 {tx.id} is said to be rolled back, and was committed"
+            self.reference.denied.add(tx.attempt)
+        elif isinstance(error, TransactionFinished):
+            assert committed, f"P9 {tx.id} is said to be committed, and was not"
 
     def _check_receipt(self, receipt: Any) -> None:
         """P4: it happened during the call, and its number says so."""
