@@ -80,7 +80,7 @@ class Taken:
 
 @dataclass(eq=False)
 class Intent:
-    """What a client wants one attempt, or one call, to do to which messages."""
+    """What a client wants one attempt, or one call, to do: sends by queue, and what it said."""
 
     actor: str
     key: str | None = None
@@ -89,7 +89,7 @@ class Intent:
 
     def expected(self) -> dict[int, str]:
         """Write out what the commit shall do; not said, what was received inside is accepted."""
-        found = dict.fromkeys(self.sends, "sent")
+        found = dict(self.sends)
         for holding, said in self.said.items():
             if holding.inside:
                 rest = model.RELEASED if model.ACCEPTED in said.values() else model.ACCEPTED
@@ -154,6 +154,16 @@ class Reference:
             if place[:2] == ("ready", queue_id) and lane in (None, place[2])
         ]
         return sorted(found, key=self.order.__getitem__)
+
+    def ids(self, batch: Any) -> dict[int, str]:
+        """Find the messages of a batch, in delivery order, with their ids."""
+        return {
+            self.standing[position_id, offset]: f"{one.positions[position_id].send_id}:{offset}"
+            for one in batch.claims
+            for position_id, part in one.claim.items.items()
+            for first, last in part
+            for offset in range(first, last + 1)
+        }
 
     def held(self, queue_id: str) -> int:
         return sum(p[0] == "held" and p[1][0] == queue_id for p in self.place.values())
@@ -244,7 +254,7 @@ class Reference:
                 message = values[offset].as_py()
                 if entry.body.get("origin") is None:
                     assert self.place.get(message) == ("staged",), f"P2 {message} is posted twice"
-                    self.effects[entry.attempt][message] = "sent"
+                    self.effects[entry.attempt][message] = entry.queue_id
                 else:
                     moving = ("moving", entry.queue_id)
                     assert self.place[message] == moving, f"P2 {message}: {self.place[message]}"
@@ -256,7 +266,9 @@ class Reference:
     def _claimed(self, entry: Any) -> None:
         self._end_superseded(entry)
         name = (entry.queue_id, entry.lane, entry.sequence)
-        before = self.ready(entry.queue_id, entry.lane)
+        if not self.disturbed.get(self.call, True):
+            first = self.ready(entry.queue_id, entry.lane)[: entry.count]
+            assert self._messages(entry) == first, f"{name} takes others than the first ones"
         body = entry.body
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
         claim = Taken(*owner, [body["deadline"]], size, body["former"], set())
@@ -268,8 +280,6 @@ class Reference:
             assert history[1] == 0 or size <= max(1, history[1] // 10), "it does not narrow"
             claim.messages.add(message)
             self.place[message] = ("held", name)
-        if not self.disturbed.get(self.call, True):
-            assert set(before[:size]) == claim.messages, f"not the first ones: {name}"
         assert len(claim.messages) == size, "a claim counts what it names"
         self.claims[name] = claim
         self.claimed_by[self.call] |= claim.messages
@@ -541,16 +551,10 @@ class Client:
     # ------------------------------------------------------------------------- receiving
 
     def _holding(self, batch: Any, inside: bool) -> Holding:
-        found = [
-            self.reference.standing[position_id, offset]
-            for one in batch.claims
-            for position_id, part in one.claim.items.items()
-            for first, last in part
-            for offset in range(first, last + 1)
-        ]
-        if self.doubtful and len(found) > len(set(found)) and "late claims" in UNMASTERED:
+        found = list(self.reference.ids(batch))
+        if self.doubtful and len(batch) > len(found) and "late claims" in UNMASTERED:
             return Holding(batch, set(), inside, set())
-        assert len(found) == len(set(found)) == len(batch), "P2 a batch names a message twice"
+        assert len(batch) == len(found), "P2 a batch names a message twice"
         taken = self.reference.claimed_by[self.call]
         assert set(found) == taken or (self.doubtful and taken.issuperset(found)), "not as claimed"
         if self.simulation.random.random() < 0.1 and not self.simulation.fault_rate:
@@ -592,14 +596,7 @@ class Client:
         if len(rest) > 1 and self.simulation.random.random() < 0.5:
             rest = rest[: self.simulation.random.randint(1, len(rest) - 1)]
         if holding.messages.difference(rest):
-            ids = {
-                message: f"{one.positions[p].send_id}:{offset}"
-                for one in holding.batch.claims
-                for p, part in one.claim.items.items()
-                for first, last in part
-                for offset in range(first, last + 1)
-                for message in [self.reference.standing[p, offset]]
-            }
+            ids = self.reference.ids(holding.batch)
             return kind, set(rest), [ids[message] for message in rest]
         return kind, set(rest), None
 
@@ -810,13 +807,7 @@ class Client:
             self.reference.keys[self.call] = f"{tx.id.rpartition('/')[0]}/"
             self.reference.follow()
             intent = self.reference.intents[tx.attempt] = Intent(self.name, tx.id)
-            messages = {
-                self.reference.standing[p, offset]
-                for one in batch.claims
-                for p, part in one.claim.items.items()
-                for first, last in part
-                for offset in range(first, last + 1)
-            }
+            messages = set(self.reference.ids(batch))
             intent.said[Holding(batch, messages, True, messages)] = {}
             if fails:
                 raise ValueError("bad row")
