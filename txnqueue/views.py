@@ -20,7 +20,7 @@ from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidName, PlatformMissing
 from txnqueue.history import History
-from txnqueue.journal.tables import TableNames, identifier, literal, literals
+from txnqueue.journal.tables import TABLE_PREFIX, TableNames, identifier, literal, literals
 
 STORE_VIEWS = ("queues", "transactions", "dispatches")
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
@@ -57,9 +57,11 @@ def create_views(
 
     Raises:
         PlatformMissing: The store is in memory.
-        InvalidName: The prefix cannot begin a name.
+        InvalidName: The prefix cannot begin a name, or a table has one of the names.
         InvalidInput: There is no such commit yet.
     """
+    from pyspark.errors import AnalysisException
+
     spark, names = client.store.spark, getattr(client.store, "names", None)
     if spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
@@ -75,8 +77,15 @@ def create_views(
         entries = client.store.journal.read([model.CATALOG]).entries
         infos = catalog.queues(e for e in entries if e.commit_seq <= commit_seq)
         texts = statements(names, infos, prefix, commit_seq, snapshot.at_ms)
-    for text in texts.values():
-        spark.sql(text)
+    for view, text in texts.items():
+        try:
+            spark.sql(text)
+        except AnalysisException as error:
+            if "EXPECT_VIEW_NOT_TABLE" not in str(error):
+                raise
+            raise InvalidName(
+                f"{view!r} is a table of somebody else's: give another prefix=.", name=view
+            ) from error
     return list(texts)
 
 
@@ -100,7 +109,7 @@ def statements(
         One statement per view.
 
     Raises:
-        InvalidName: The prefix cannot begin a name.
+        InvalidName: The prefix cannot begin a name, or makes one that is kept for tables.
     """
     if not _PREFIX.fullmatch(prefix):
         raise InvalidName(
@@ -118,6 +127,12 @@ def statements(
     texts = {}
     for view, query in queries.items():
         path = [*schema, prefix + view]
+        if schema and path[-1].lower().startswith(TABLE_PREFIX):
+            raise InvalidName(
+                f"The view {path[-1]!r} would be called like a table of the store: give another "
+                "prefix=.",
+                name=path[-1],
+            )
         texts[".".join(path)] = f"{made} {'.'.join(map(identifier, path))} AS\n{query}"
     return texts
 
@@ -145,14 +160,17 @@ def _plain(name: str) -> str:
 
 
 def _entries(names: TableNames, commit_seq: int | None, which: str) -> str:
-    """Write the query of some entries, with their version and place in commit order."""
-    version = "" if commit_seq is None else f" VERSION AS OF {max(commit_seq >> 10, 0)}"
+    """Write the query of some entries, with their version and place in commit order.
+
+    Entries never change, so that the newest version holds every former state, and the views
+    of a former state outlive Delta's time travel.
+    """
     upto = "" if commit_seq is None else f"\n  WHERE version * 1024 + ordinal <= {commit_seq}"
     return (
         "SELECT *, version * 1024 + ordinal AS commit_seq,\n"
         "    struct(version, ordinal, `index`) AS place\n"
         "  FROM (SELECT *, _metadata.row_commit_version AS version\n"
-        f"    FROM {names.journal}{version}\n"
+        f"    FROM {names.journal}\n"
         f"    WHERE {which}){upto}"
     )
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlparse
 
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.journal.lock import Lock, NoLock, TableLock
 from txnqueue.journal.tables import TableNames
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 Result = TypeVar("Result")
 
@@ -117,11 +117,12 @@ class Statements:
         """Find the folder of a store on the local disk; None if it lies elsewhere."""
         root = self.names.root
         if not self.names.by_path:
-            rows = self.session.sql(f"DESCRIBE SCHEMA {root}").collect()
+            rows = self._described()
             location = next((r[1] for r in rows if str(r[0]).lower() == "location"), "")
             if not str(location).startswith("file:"):
                 return None
-            return Path(unquote(urlparse(location).path)) / f".txnqueue-{root}"
+            schema = root.rpartition(".")[2].lower()  # with and without the catalog the same
+            return Path(unquote(urlparse(location).path)) / f".txnqueue-{schema}"
         if _SCHEME.match(root):
             return None
         default = self.session.sql("SET fs.defaultFS").collect()[0][1]
@@ -131,6 +132,25 @@ class Statements:
                 "write the root with its scheme."
             )
         return Path(root)
+
+    def _described(self) -> list[Row]:
+        """Describe the catalog schema.
+
+        Raises:
+            StoreNotFound: There is no such schema.
+        """
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self.session.sql(f"DESCRIBE SCHEMA {self.names.schema}").collect()
+        except AnalysisException as error:
+            if "NOT_FOUND" not in str(error):
+                raise
+            raise StoreNotFound(
+                f"There is no schema {self.names.root!r}: a root without a '/' is a catalog "
+                f"schema; CREATE SCHEMA {self.names.schema} makes it.",
+                root=self.names.root,
+            ) from error
 
     def _jvm_pid(self) -> int | None:
         query = "SELECT reflect('java.lang.ProcessHandle', 'current')"

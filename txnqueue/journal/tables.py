@@ -54,6 +54,8 @@ PAYLOAD_PROPERTIES = {
 }
 PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read the view"
 JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
+TABLE_PREFIX = "txnqueue_"
+"""The names of a store's tables in a catalog schema begin so, and no view's does."""
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
 """What means itself between quotes, however a session reads escapes and variables."""
 ARRANGEMENT_TYPE = "struct<lane:int,priority:int,available_step:bigint,expires_step:bigint>"
@@ -74,17 +76,22 @@ class TableNames:
     @property
     def journal(self) -> str:
         """The journal's table, quoted for SQL."""
-        return self._table("journal", "txnqueue_journal")
+        return self._table("journal", f"{TABLE_PREFIX}journal")
 
     def payload(self, payload_id: str) -> str:
         """An owner's payload table, quoted for SQL."""
         safe = payload_id.replace(".", "_").replace("-", "_")
-        return self._table(f"payload/{payload_id}", f"txnqueue_payload_{safe}")
+        return self._table(f"payload/{payload_id}", f"{TABLE_PREFIX}payload_{safe}")
+
+    @property
+    def schema(self) -> str:
+        """The catalog schema, quoted for SQL."""
+        return ".".join(map(identifier, self.root.split(".")))
 
     def _table(self, folder: str, name: str) -> str:
         if self.by_path:
             return f"delta.{identifier(f'{self.root}/{folder}')}"
-        return ".".join(identifier(part) for part in [*self.root.split("."), name])
+        return f"{self.schema}.{identifier(name)}"
 
 
 def identifier(name: str) -> str:

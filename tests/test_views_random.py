@@ -1,0 +1,229 @@
+"""The views' SQL equals the fold on random histories, sensible or not."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from tests.views_folding import FAR_FUTURE_MS, STATES, per_state, quick_session, replay, shown
+from txnqueue import model, views
+from txnqueue.config import QueueInfo, QueueSettings
+from txnqueue.journal.tables import TableNames
+from txnqueue.ledger import QueueFold
+from txnqueue.model import Entry
+
+pytestmark = pytest.mark.long
+
+
+LANES, STEPS = 8, 70
+ATTEMPTS = ("a1", "a2", "a3")
+
+
+class Dice:
+    """Draw entries that a queue's log can hold, sensible or not."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        settings = QueueSettings(lanes=LANES, dead_letter=False)
+        schema = {"type": "struct", "fields": [{"name": "number"}]}
+        self.info = QueueInfo("q", "q-1", "q-1", schema, 1, settings)
+        self.fold = QueueFold("q-1", LANES)
+        self.entries, self.payload, self.sequences = [], [], Counter()
+        self.number = 0
+
+    def run(self):
+        for _ in range(LANES * STEPS):
+            self.number += 1
+            lane = self.random.randrange(LANES)
+            draw = self.random.choices(
+                [self.post, self.claim, self.dead, self.bind, self.settle, self.extend],
+                [2, 4, 1, 2, 6, 1],
+            )[0]
+            draw(lane)
+        return self
+
+    def add(self, kind, lane, *, in_lane, sequence=None, items=(), **columns):
+        body = columns.pop("body", {})
+        listed, parts, count = model.pack_items(items)
+        if kind != model.POSTED:
+            body["items"] = listed
+            columns |= {"ranges": parts, "count": count}
+        if in_lane and sequence is None:
+            self.sequences[lane] += 1
+            sequence = self.sequences[lane]
+        attempt = columns.get("attempt")
+        entry = Entry(
+            model.lane_shard("q-1", lane) if in_lane else model.backlog_shard("q-1"),
+            model.lane_stream(lane), kind, sequence=sequence, append_id=f"e{self.number}",
+            # several commits share a version, several entries a commit
+            version=self.number // 4, ordinal=self.number // 2 % 2, index=self.number % 2,
+            transaction_key=attempt and f"key of {attempt}", queue_id="q-1", lane=lane,
+            actor=self.random.choice(("anna", "bert")), recorded_at_ms=self.number * 1000,
+            body=body, **columns,
+        )  # fmt: skip
+        self.entries.append(entry)
+        self.fold.apply(entry)
+
+    def post(self, lane):
+        send, first, parts = f"s{self.number}", 0, []
+        for _ in range(self.random.randint(1, 3)):
+            first += self.random.randint(0, 3)
+            last = first + self.random.randint(0, 7)
+            parts.append((first, last))
+            first = last + 2
+        self.payload += [(send, offset) for offset in range(first + 3)]
+        times = {
+            name: self.random.choice((None, 1, FAR_FUTURE_MS))
+            for name in ("available_at", "expires_at")
+        }
+        body = {"payload": "q-1", "slice": 0, "send": send, **times}
+        count = sum(last - first + 1 for first, last in parts)
+        self.add(
+            model.POSTED, lane, in_lane=False, ranges=tuple(parts), count=count, body=body,
+            attempt=self.random.choice(ATTEMPTS), reason=self.random.choice((None, "moved here")),
+        )  # fmt: skip
+
+    def claim(self, lane):
+        body = {
+            "supersedes": self.superseded(lane),
+            "consumer": "c", "epoch": 1, "deadline": 0, "former": 0,
+            "delivery_count": self.random.randint(0, 3),
+        }  # fmt: skip
+        items = self.available(lane, body["supersedes"])
+        attempt = self.random.choice((None, *ATTEMPTS))
+        if items:
+            self.add(model.CLAIMED, lane, in_lane=True, items=items, body=body, attempt=attempt)
+
+    def dead(self, lane):
+        body = {"supersedes": self.superseded(lane), "target": "dead"}
+        items = self.available(lane, body["supersedes"])
+        if items:
+            reason = "deliveries_max"
+            self.add(model.DEAD_LETTERED, lane, in_lane=True, items=items, body=body, reason=reason)
+
+    def bind(self, lane):
+        sequence, _ = self.some_claim(lane)
+        self.add(
+            model.BOUND, lane, in_lane=True, claim_lane=lane, claim_sequence=sequence,
+            attempt=self.random.choice(ATTEMPTS),
+        )  # fmt: skip
+
+    def extend(self, lane):
+        sequence, _ = self.some_claim(lane)
+        self.add(
+            model.LEASE_EXTENDED, lane, in_lane=True, claim_lane=lane, claim_sequence=sequence,
+            body={"deadline": 5},
+        )  # fmt: skip
+
+    def settle(self, lane):
+        sequence, claim = self.some_claim(lane)
+        holder = claim.holder.attempt if claim else None
+        in_lane = self.random.random() < 0.4
+        attempt = None if in_lane else self.random.choice((holder, holder, *ATTEMPTS, None))
+        items = ()
+        if self.random.random() < 0.7:
+            held = list((claim.items if claim else {}).items())
+            other = [(key, p.ranges) for key, p in self.fold.positions.items()]
+            items = self.parts_of(held + self.random.sample(other, min(1, len(other))))
+        self.add(
+            self.random.choice(sorted(model.SETTLEMENTS)), lane, in_lane=in_lane, items=items,
+            claim_lane=lane, claim_sequence=sequence, attempt=attempt,
+            reason=self.random.choice((None, "why")),
+            body={"counted": self.random.random() < 0.5},
+        )  # fmt: skip
+
+    def some_claim(self, lane):
+        """Choose a claim, mostly one that has not ended."""
+        claims = list(self.fold.lanes[lane].claims.values())
+        if claims and self.random.random() < 0.85:
+            claim = self.random.choice(claims)
+            return claim.sequence, claim
+        return self.random.randint(1, self.sequences[lane] + 1), None
+
+    def superseded(self, lane):
+        claims = list(self.fold.lanes[lane].claims)
+        return self.random.sample(claims, min(len(claims), self.random.choice((0, 0, 1, 2))))
+
+    def available(self, lane, superseded):
+        here = self.fold.lanes[lane]
+        found = {}
+        for segment in here.available:
+            parts = found.setdefault(segment.position.position_id, [])
+            parts.append((segment.first, segment.last))
+        for sequence in superseded:
+            for position_id, parts in here.claims[sequence].items.items():
+                found.setdefault(position_id, []).extend(parts)
+        return self.parts_of([(k, tuple(sorted(parts))) for k, parts in found.items()])
+
+    def parts_of(self, items):
+        """Choose some messages of some positions, each position once."""
+        chosen = {}
+        for position_id, parts in self.random.sample(items, min(len(items), 3)):
+            some = []
+            for first, last in parts:
+                low = self.random.randint(first, last)
+                if self.random.random() < 0.8:
+                    some.append((low, self.random.randint(low, last)))
+            if some:
+                chosen[position_id] = tuple(some)
+        return list(chosen.items())
+
+
+@pytest.fixture(scope="module")
+def quick(spark):
+    return quick_session(spark)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_histories_fold_alike(quick, seed):
+    dice = Dice(seed).run()
+    names = TableNames.of("/nowhere")
+    _register(quick, dice)
+    at_ms = 2_000_000_000_000
+    upto = dice.entries[-1].commit_seq - 300
+    for commit_seq in (None, upto):
+        entries = [e for e in dice.entries if commit_seq is None or e.commit_seq <= commit_seq]
+        text = views.statements(names, {"q": dice.info}, "", commit_seq, at_ms)["q"]
+        query = (
+            text.partition(" AS\n")[2]
+            .replace(names.journal, "random_journal")
+            .replace(", _metadata.row_commit_version AS version", "")
+            .replace(names.payload("q-1"), "random_payload")
+        )
+        quick.sql(query).createOrReplaceTempView("random_shown")
+        expected, _ = replay(dice.info, entries, at_ms)
+        assert shown(quick, "random_shown") == expected
+        assert set(per_state(expected)) == STATES
+
+
+def _register(spark, dice):
+    schema = pa.schema(
+        [
+            *((name, pa.string()) for name in ("shard", "stream", "kind", "append_id")),
+            *((name, pa.string()) for name in ("transaction_key", "attempt", "queue_id")),
+            *((name, pa.string()) for name in ("reason", "actor", "run_id", "body")),
+            *((name, pa.int32()) for name in ("ordinal", "index", "lane", "claim_lane")),
+            *((name, pa.int64()) for name in ("sequence", "begun", "claim_sequence", "count")),
+            ("version", pa.int64()),
+            ("recorded_at", pa.timestamp("ms", "UTC")),
+            ("ranges", pa.list_(pa.struct([("first", pa.int64()), ("last", pa.int64())]))),
+        ]
+    )
+    rows = []
+    for entry in dice.entries:
+        row = {n: getattr(entry, n) for n in schema.names if n not in ("recorded_at", "body")}
+        row["ranges"] = [{"first": first, "last": last} for first, last in entry.ranges]
+        rows.append(row | {"recorded_at": entry.recorded_at_ms, "body": json.dumps(entry.body)})
+    random.Random(0).shuffle(rows)
+    journal = spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    journal.createOrReplaceTempView("random_journal")
+    payload = [
+        {"slice": 0, "send_id": send, "send_offset": offset, "number": number}
+        for number, (send, offset) in enumerate(dice.payload)
+    ]
+    spark.createDataFrame(pa.Table.from_pylist(payload)).createOrReplaceTempView("random_payload")
