@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 1_200
 """Far more than it takes: three JVMs start, and others may be using the machine."""
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(SECONDS + 60)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(SECONDS + 60),
+]
 
 
 def demo(*options: object) -> subprocess.CompletedProcess[str]:

@@ -968,7 +968,9 @@ class Simulation:
         received = [m for name in (*QUEUES, "in.dead") for m in self._empty(last, name)]
         assert sorted(received) == sorted(left), "P2 everything comes once"
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
-        audit.check(self.store.journal.read_all().entries, self.reference.explicit)
+        prepared, preparing = self.reference.prepared, self.reference.preparing
+        explicit = self.reference.explicit | {prepared[a] for a in preparing & prepared.keys()}
+        audit.check(self.store.journal.read_all().entries, explicit)
 
     def _empty(self, client: Client, name: str) -> list[int]:
         """Receive and accept a queue's messages until there are none."""
