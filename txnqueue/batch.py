@@ -193,7 +193,7 @@ class Batch:
         from txnqueue.config import LEASE_SECONDS_MAX, check_number
 
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        if not self._held:
+        if not any(self._rest.values()):
             return
 
         deadline_ms = 0
@@ -337,11 +337,6 @@ class Batch:
 
         def plan(lost: int) -> Plan:
             stamp = self._client.stamp()
-            moved = Plan()
-            for one in self._held:
-                for disposition in chosen.get(_name(one), ()):
-                    check_held(self._client, one, disposition)
-                    moved += rejections(one, disposition, stamp, None)
             lanes = self._lane_plan(
                 [one for one in self._held if _name(one) in chosen],
                 lambda one, held, sequence: [
@@ -351,6 +346,12 @@ class Batch:
                     for i, d in enumerate(chosen.get(_name(one), ()))
                 ],
             )
+            # Looked at after the lanes' next numbers: what changes later bars the append.
+            moved = Plan()
+            for one in self._held:
+                for disposition in chosen.get(_name(one), ()):
+                    check_held(self._client, one, disposition)
+                    moved += rejections(one, disposition, stamp, None)
             return lanes + moved
 
         self._client.land(plan, "settle", queue=self._held[0].info.name)

@@ -106,7 +106,6 @@ def test_extending_a_lease_is_about_what_is_still_held(world):
     assert len(world.open(orders, "b").receive()) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="an append without entries, which no MERGE can write")
 @in_memory
 def test_a_lease_of_nothing_is_not_extended(world):
     orders = world.queue()

@@ -213,7 +213,6 @@ def test_a_read_that_fails_while_a_commit_is_in_doubt_leaves_it_in_doubt(world, 
     assert manager.outcome(tx.id).status is Status.COMMITTED
 
 
-@pytest.mark.xfail(strict=True, reason="what was checked in one reading is planned from another")
 def test_a_part_that_was_rejected_at_whatever_moment_is_rejected_once(world, manager, journal):
     orders = manager.queue(world.queue(dead_letter=True).name)
     for reads in range(1, 8):
