@@ -12,6 +12,7 @@ from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueNotFound, StoreNotFound
 from txnqueue.ledger import KeyState, QueueFold
 from txnqueue.planning import Stamp
+from txnqueue.remembering import ShardReader
 from txnqueue.runtime import Runtime
 from txnqueue.store import Store
 
@@ -37,6 +38,7 @@ class Client:
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
         self._queues: dict[str, QueueInfo] = {}
         self._folds: dict[str, QueueFold] = {}
+        self._transactions = ShardReader(store.journal)
         self._epochs: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._slice_width: int | None = None
@@ -154,8 +156,7 @@ class Client:
         wanted = sorted(set(keys))
         if not wanted:
             return {}
-        shards = sorted({model.transaction_shard(key) for key in wanted})
-        entries = self.store.journal.read(shards).entries
+        entries = self._transactions.read(model.transaction_shard(key) for key in wanted)
         return {key: KeyState.of(key, entries) for key in wanted}
 
     def epoch(self, fold: QueueFold) -> int:

@@ -120,7 +120,7 @@ class Drain:
         # What others hold may come back: then the run is not at its end.
         finished = room() > 0 and not self._queue.in_flight()
         if finished and self._given:
-            Transaction(self._client, f"{self._run_id}/end").commit()
+            self._end()
         return self._result(finished)
 
     # -------------------------------------------------------------------------- helpers
@@ -136,6 +136,14 @@ class Drain:
         ]
         self._number = max((int(n) + 1 for n in committed if n.isdigit()), default=0)
         return "end" not in committed
+
+    def _end(self) -> None:
+        """Record that the run has finished; another driver of the run may do so as well."""
+        try:
+            Transaction(self._client, f"{self._run_id}/end").commit()
+        except TransactionAborted as error:
+            if error.details.get("receipt") is None:
+                raise
 
     def _transaction(self) -> Transaction:
         tx = Transaction(self._client, f"{self._run_id}/{self._number}", look_up=False)

@@ -120,10 +120,18 @@ class Receiver:
         return plan
 
     def held(self, entries: Iterable[Entry]) -> list[Held]:
-        """Read from what landed what is ours now."""
+        """Read from what landed what is ours now.
+
+        If several tries landed, one after a lost reply, the first may be over by now: then
+        the later one has its messages.
+        """
         found = []
+        entries = [e for e in entries if e.queue_id == self.info.queue_id]
+        fold = self.client.fold(self.info) if len({e.append_id for e in entries}) > 1 else None
         for entry in entries:
-            if entry.kind == model.CLAIMED and entry.queue_id == self.info.queue_id:
+            if fold is not None and not fold.claim(entry.lane or 0, entry.sequence or 0):
+                continue
+            if entry.kind == model.CLAIMED:
                 items = dict(model.unpack_items(entry))
                 positions = {position_id: self._positions[position_id] for position_id in items}
                 found.append(Held(self.info, Claim.of(entry, items), positions))

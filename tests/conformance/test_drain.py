@@ -66,7 +66,6 @@ def test_a_run_that_another_driver_finished_is_finished(world):
     assert (result.messages, result.finished, orders.in_flight()) == (0, True, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="TransactionAborted: looked up too early")
 @in_memory
 def test_a_run_that_another_driver_finishes_at_the_same_moment_is_finished(world):
     orders, run_id, appends = world.queue(), world.name("run"), []

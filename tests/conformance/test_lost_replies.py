@@ -225,7 +225,6 @@ def test_a_part_that_was_rejected_at_whatever_moment_is_rejected_once(world, man
         batch.accept()
 
 
-@pytest.mark.xfail(strict=True, reason="every try that landed is shown, over or not")
 def test_a_claim_that_was_over_by_the_time_it_is_known_is_not_in_the_batch(world, manager, journal):
     orders = manager.queue(world.queue().name)
     orders.send(rows(*range(4)))
