@@ -10,15 +10,6 @@ import pytest
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the long forms to the long run."""
-    if LONG:
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="in the long run: tests/run.sh --long"))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from txnqueue.environment import local_spark

@@ -17,7 +17,6 @@ SECONDS = 1_200
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.long,
     pytest.mark.timeout(SECONDS + 60),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", pytest.param("docs/how-to.md", marks=pytest.mark.long)]
+PAGES = ["README.md", "docs/how-to.md"]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -141,7 +141,6 @@ QUEUES = {"orders": "orders", "orders.dead": "orders_dead", "in-voices.eu": "in_
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_queue_views_equal_the_fold(lake, quick):
     names = lake.anna.create_views("now_")
     assert names == [f"now_{name}" for name in (*views.STORE_VIEWS, *QUEUES.values())]
@@ -166,7 +165,6 @@ def test_queue_views_equal_the_fold(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_store_views_equal_the_snapshot(lake, quick):
     lake.anna.create_views("now_")
     snapshot = lake.anna.history.as_of()
@@ -189,7 +187,6 @@ def test_store_views_equal_the_snapshot(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_as_of_shows_the_state_after_a_commit(lake, quick):
     info = lake.orders.info
     for number, commit_seq in enumerate(lake.marks[:3]):
@@ -207,7 +204,6 @@ def test_as_of_shows_the_state_after_a_commit(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_as_of_inside_a_commit_and_at_an_instant(lake, quick):
     """A commit_seq is a version and an ordinal; delays are judged at that instant."""
     lake.anna.create_views("inside_", as_of=lake.marks[0] + 1)
@@ -225,7 +221,6 @@ def test_as_of_inside_a_commit_and_at_an_instant(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_view_follows_the_store(lake, quick):
     orders = lake.bert.queue("in-voices.eu")
     lake.anna.create_views("live_")
@@ -241,7 +236,6 @@ def test_a_view_follows_the_store(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_trace_finds_messages_by_a_predicate(lake):
     steps = lake.anna.history.trace(queue="orders", where="order_id = 0 AND customer LIKE 'c%'")
     assert steps[0]["step"] == "sent"
@@ -268,7 +262,6 @@ def same(left, right):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.long
 def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
     spark.sql(f"CREATE SCHEMA views_test LOCATION '{tmp_path}/schema'")
     try:

@@ -16,9 +16,6 @@ from txnqueue.journal.tables import TableNames
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 
-pytestmark = pytest.mark.long
-
-
 LANES, STEPS = 8, 70
 ATTEMPTS = ("a1", "a2", "a3")
 

@@ -11,12 +11,14 @@ from txnqueue.appending import Landed, Planner, land
 from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueNotFound, StoreNotFound
 from txnqueue.ledger import KeyState, QueueFold
-from txnqueue.planning import Stamp
+from txnqueue.planning import Plan, Stamp
 from txnqueue.remembering import ShardReader
 from txnqueue.runtime import Runtime
 from txnqueue.store import Store
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
@@ -38,10 +40,13 @@ class Client:
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
         self._queues: dict[str, QueueInfo] = {}
         self._folds: dict[str, QueueFold] = {}
-        self._transactions = ShardReader(store.journal)
+        self._shards = ShardReader(store.journal)
+        self._staging: set[str] = set()
+        self.confirmations: list[model.Entry] = []
         self._epochs: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._slice_width: int | None = None
+        self._store_id = ""
         self._local = threading.local()
 
     # ---------------------------------------------------------------------------- store
@@ -76,6 +81,7 @@ class Client:
                 layout=newest.sequence,
             )
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
+        self._store_id = str(newest.body["store_id"])
 
     def layouts(self) -> list[model.Entry]:
         """Read the entries that say which layout the store has."""
@@ -103,15 +109,53 @@ class Client:
         transaction_id: str | None = None,
         queue: str | None = None,
     ) -> Landed | None:
-        """Append what is planned, whatever the store answers."""
-        return land(
+        """Append what is planned, whatever the store answers.
+
+        What is to be confirmed of table changes rides along: facts that expect nothing.
+        """
+        riding = tuple(self.confirmations)
+
+        def joined(lost: int) -> Plan | None:
+            planned = plan(lost)
+            return planned if planned is None else planned + Plan(riding)
+
+        landed = land(
             self.store.journal,
             self.runtime,
-            plan,
+            joined,
             operation=operation,
             transaction_id=transaction_id,
             queue=queue,
         )
+        if landed is not None and riding:
+            self.confirmations = [fact for fact in self.confirmations if fact not in riding]
+        return landed
+
+    # ---------------------------------------------------------------------- table changes
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from every other."""
+        self.open()
+        return self._store_id
+
+    def table_entries(self, table_ids: Iterable[str] | None) -> list[model.Entry]:
+        """Read what the journal says of changes of some tables, or of all."""
+        if table_ids is None:
+            return self._shards.read(f"table/{n}" for n in range(model.TABLE_SHARDS))
+        return self._shards.read(map(model.table_shard, table_ids))
+
+    def create_staging(self, payload_id: str, schema: StructType) -> None:
+        """Create the payload table for rows of these types, once."""
+        if payload_id not in self._staging:
+            self.store.payload.create(payload_id, schema)
+            self._staging.add(payload_id)
+
+    def confirm(self, facts: Iterable[model.Entry] = ()) -> None:
+        """Append what is to be confirmed now, and some more facts."""
+        self.confirmations.extend(facts)
+        if self.confirmations:
+            self.land(lambda lost: Plan((), (model.layout_unchanged(),)), "confirm changes")
 
     # ------------------------------------------------------------------------- catalog
 
@@ -156,7 +200,7 @@ class Client:
         wanted = sorted(set(keys))
         if not wanted:
             return {}
-        entries = self._transactions.read(model.transaction_shard(key) for key in wanted)
+        entries = self._shards.read(model.transaction_shard(key) for key in wanted)
         return {key: KeyState.of(key, entries) for key in wanted}
 
     def epoch(self, fold: QueueFold) -> int:

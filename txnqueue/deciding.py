@@ -6,6 +6,7 @@ import datetime
 from dataclasses import dataclass
 
 from txnqueue import model, planning, sealing
+from txnqueue.applying import follow, is_applied
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import TransactionFinished, TransactionMismatch
@@ -34,12 +35,12 @@ class Receipt:
     applied: bool = True
 
     @classmethod
-    def of(cls, entry: Entry) -> Receipt:
+    def of(cls, entry: Entry, applied: bool = True) -> Receipt:
         """Read the receipt from the entry that decided."""
         instant = datetime.datetime.fromtimestamp(
             entry.recorded_at_ms / 1000, datetime.timezone.utc
         )
-        return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant)
+        return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant, applied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +123,9 @@ def decide_prepared(
     landed = client.land(plan, operation, transaction_id=key)
     entries = landed.entries if landed is not None else already
     decided = next(e for e in entries if e.kind == wanted and e.stream == key)
-    return Receipt.of(decided) if commit else None
+    return Receipt.of(decided, follow(client, decided)) if commit else None
+
+
+def receipt_of(client: Client, decision: Entry) -> Receipt:
+    """Write the receipt of a commit of former times, with what became of its table changes."""
+    return Receipt.of(decision, is_applied(client, decision))

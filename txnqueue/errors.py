@@ -10,7 +10,8 @@
     ├── InvalidInput             a value, name or option that cannot be used
     │   ├── InvalidName
     │   ├── SchemaMismatch
-    │   └── LimitExceeded
+    │   ├── LimitExceeded
+    │   └── TableNotFound        no Delta table of that name
     ├── QueueError
     │   ├── QueueNotFound
     │   ├── QueueExists
@@ -24,6 +25,7 @@
     │   └── TransactionMismatch  a batch of another transaction
     ├── LeaseLost                somebody else may have these messages now
     ├── AlreadySettled           a message is settled once
+    ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── PayloadRemoved           the payload is past its retention
     ├── HandlerFailed            a drain's handler failed too often in a row
     └── Busy                     conflicts outlasted the retries; nothing changed
@@ -93,6 +95,10 @@ class LimitExceeded(InvalidInput):
     """A limit was exceeded; docs/limits.md lists them all; nothing was changed."""
 
 
+class TableNotFound(InvalidInput):
+    """There is no Delta table of that name: create it before a transaction changes it."""
+
+
 class QueueError(TxnQueueError):
     """The queue cannot do that; the message says why."""
 
@@ -143,6 +149,10 @@ class LeaseLost(TxnQueueError):
 
 class AlreadySettled(TxnQueueError):
     """The messages are settled already; a message is settled once."""
+
+
+class ChangeWaiting(TxnQueueError):
+    """A decided change of a table cannot be applied: recover() lists it, and what to do."""
 
 
 class PayloadRemoved(TxnQueueError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue import creation, model, views
+from txnqueue.applying import Applier
 from txnqueue.attempts import Attempt
 from txnqueue.client import Client
 from txnqueue.config import (
@@ -15,7 +16,7 @@ from txnqueue.config import (
     RetryPolicy,
     check_name,
 )
-from txnqueue.deciding import Receipt, decide_prepared
+from txnqueue.deciding import Receipt, decide_prepared, receipt_of
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -320,7 +321,7 @@ class QueueManager:
         state = self._client.key_states([transaction_id])[transaction_id]
         attempts = len({*state.decisions, *state.prepared})
         if state.committed is not None:
-            receipt = Receipt.of(state.committed)
+            receipt = receipt_of(self._client, state.committed)
             return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts)
         if state.in_doubt is not None:
             return Outcome(transaction_id, Status.PREPARED, None, None, attempts)
@@ -352,13 +353,41 @@ class QueueManager:
         decide_prepared(self._client, transaction_id, commit=False, reason=reason)
 
     def recover(self) -> Recovery:
-        """Finish what dead clients left: abort transactions whose leases are over.
+        """Finish what dead clients left: abort what is over, apply what was decided.
 
         Returns:
-            What was aborted and released, and what is prepared and waits for a decision.
+            What was aborted and released, what is prepared and waits for a decision, and
+            table changes that cannot be applied, with what to do.
         """
         self._client.open()
         return recover(self._client)
+
+    def apply_change(self, change_id: str) -> None:
+        """Apply a waiting table change to the table as it is, though it was replaced or set back.
+
+        Args:
+            change_id: As ``recover().waiting`` names it; the oldest of its table.
+
+        Raises:
+            InvalidInput: No such change waits.
+            ChangeWaiting: It cannot be applied even so.
+        """
+        self._client.open()
+        Applier(self._client).apply_to_table_as_it_is(change_id)
+        self._client.confirm()
+
+    def waive_change(self, change_id: str, reason: str) -> None:
+        """Give a waiting table change up, for ever and on record.
+
+        Args:
+            change_id: As ``recover().waiting`` names it; the oldest of its table.
+            reason: Why; it stands in the journal.
+
+        Raises:
+            InvalidInput: No such change waits, or it was applied already.
+        """
+        self._client.open()
+        Applier(self._client).waive(change_id, reason)
 
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None

@@ -15,6 +15,7 @@ from typing import Any
 
 LAYOUT = 1
 TRANSACTION_SHARDS = 16
+TABLE_SHARDS = 16
 FENCE = "fence"
 CATALOG = "catalog"
 
@@ -35,6 +36,9 @@ DEAD_LETTERED = "dead_lettered"
 ACCEPTED = "accepted"
 RELEASED = "released"
 REJECTED = "rejected"
+CHANGE_DECIDED = "change_decided"
+CHANGE_APPLIED = "change_applied"
+CHANGE_WAIVED = "change_waived"
 
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
@@ -204,6 +208,11 @@ def transaction_shard(key: str) -> str:
     numbered = _NUMBERED_KEY.fullmatch(key)
     prefix = numbered.group(1) if numbered else key
     return f"transaction/{zlib.crc32(prefix.encode()) % TRANSACTION_SHARDS}"
+
+
+def table_shard(table_id: str) -> str:
+    """Find the shard of what was decided of a user's table; its stream is the table's id."""
+    return f"table/{zlib.crc32(table_id.encode()) % TABLE_SHARDS}"
 
 
 def lane_shard(queue_id: str, lane: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txnqueue import model, planning, sealing
+from txnqueue.applying import Applier, WaitingChange
 from txnqueue.client import Client
 from txnqueue.ledger import Claim, KeyState, Owner
 from txnqueue.planning import Plan
@@ -19,15 +20,17 @@ class Recovery:
         aborted: Transactions whose leases were over, aborted now.
         released: How many messages that gave back.
         prepared: Transactions that are prepared and wait for ``commit`` or ``rollback``.
+        waiting: Table changes that are decided and cannot be applied, with what to do.
     """
 
     aborted: tuple[str, ...]
     released: int
     prepared: tuple[str, ...]
+    waiting: tuple[WaitingChange, ...] = ()
 
 
 def recover(client: Client) -> Recovery:
-    """Abort undecided transactions whose leases are over; list the prepared ones."""
+    """Abort transactions whose leases are over, apply what was decided, list what waits."""
     waiting = prepared(client)
     left: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
     with client.lock:
@@ -52,7 +55,9 @@ def recover(client: Client) -> Recovery:
         if _abort(client, owner, claims):
             aborted.append(owner.key or "")
             released += sum(claim.count for _, claim in claims)
-    return Recovery(tuple(aborted), released, waiting)
+    held_up = Applier(client).apply()
+    client.confirm()
+    return Recovery(tuple(aborted), released, waiting, tuple(held_up))
 
 
 def prepared(client: Client) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ def seal(
     Args:
         kind: ``committed`` or ``prepared``.
         owner: The attempt.
-        facts: Positions posted and claims settled; a prepared attempt keeps them in its
-            manifest, a commit writes them.
+        facts: What it posts, settles and changes; a prepared attempt keeps it in its
+            manifest, a commit writes it.
         queue_ids: Every queue that it posts to or settles in: all must be open.
         rolled_back: Other attempts of the key that were read as rolled back.
         stamp: Who writes.
@@ -58,6 +58,9 @@ def seal(
     key, attempt, begun = _attempt_of(owner)
     manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
     manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))
+    tables = sorted({entry.stream for entry in facts if entry.kind == model.CHANGE_DECIDED})
+    if tables:
+        manifest["tables"] = tables
     if kind == model.PREPARED:
         manifest["entries"] = [entry_to_json(entry) for entry in facts]
     decided = decision(kind, key, attempt, begun, stamp, {**body, "manifest": manifest})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from txnqueue.journal import Journal
 from txnqueue.journal.memory import MemoryJournal, Step, _no_step
 from txnqueue.payload import PayloadStore
+from txnqueue.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,11 @@ class Store(Protocol):
     @property
     def payload(self) -> PayloadStore:
         """What the messages carry."""
+        ...
+
+    @property
+    def tables(self) -> Tables:
+        """The user's own tables."""
         ...
 
     @property
@@ -58,6 +64,7 @@ class DeltaStore:
         from txnqueue.journal.statements import Statements, canonical_root
         from txnqueue.journal.tables import TableNames
         from txnqueue.payload.delta import DeltaPayload
+        from txnqueue.tables.delta import DeltaTables
 
         self.spark: SparkSession | None = spark
         self.root = canonical_root(root)
@@ -65,6 +72,7 @@ class DeltaStore:
         self.statements = Statements(spark, self.names)
         self.journal = DeltaJournal(self.statements)
         self.payload = DeltaPayload(self.statements)
+        self.tables = DeltaTables(self.statements, self.payload)
 
     def exists(self) -> bool:
         """Say whether the journal is there."""
@@ -86,11 +94,13 @@ class MemoryStore:
             step: Called before each atomic step of a store call, with the step's name.
         """
         from txnqueue.payload.memory import MemoryPayload
+        from txnqueue.tables.memory import MemoryTables
 
         self.spark = spark
         self.root = "memory"
         self.journal = MemoryJournal(step)
         self.payload = MemoryPayload(spark, step)
+        self.tables = MemoryTables(self.payload, step)
 
     def exists(self) -> bool:
         """Say whether the journal is there: in memory always."""

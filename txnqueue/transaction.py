@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import model, planning, sealing
+from txnqueue import changes, model, planning, sealing
 from txnqueue.appending import Landed, Planner
+from txnqueue.applying import follow
 from txnqueue.batch import Batch, check_held, rejections, still_ours
+from txnqueue.changes import TableChanges
 from txnqueue.client import Client
 from txnqueue.config import check_transaction_id
-from txnqueue.deciding import Receipt, StagedSend, decide_prepared
+from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
 from txnqueue.errors import (
     Busy,
     LeaseLost,
@@ -32,6 +34,7 @@ from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Condition, Entry
 from txnqueue.planning import Plan
 from txnqueue.receiving import Held
+from txnqueue.tables import Change
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -93,6 +96,7 @@ class Transaction:
         self.metadata = dict(metadata or {})
         self._begun = -1
         self._sends: list[StagedSend] = []
+        self.changes: list[Change] = []
         self._batches: list[Batch] = []
         self._claiming = False
         self._deciding = False
@@ -109,6 +113,20 @@ class Transaction:
         """
         self.begin()
         return self.client.make_queue(self.client.queue(name), self)
+
+    def table(self, name: str, *, lineage: bool = False) -> TableChanges:
+        """Give a Delta table of the user's that this transaction changes when it commits.
+
+        Its changes are decided with the messages, and applied in commit order right after:
+        by the commit itself, or by whoever recovers. Readers of the table may see that it
+        was committed a moment later than they see the messages.
+
+        Args:
+            name: A path if it has a "/", otherwise a name of the catalog.
+            lineage: Whether rows written carry the transaction's id, in a column
+                ``_transaction_id`` that the table must have.
+        """
+        return TableChanges(self, name, lineage)
 
     def commit(self) -> Receipt:
         """Decide that everything happened: one append.
@@ -130,7 +148,7 @@ class Transaction:
             assert receipt is not None
             return receipt
         self._check_open()
-        if not self._sends and not self._batches and not self._given:
+        if not (self._sends or self._batches or self.changes or self._given):
             return self._committed_nothing()
         return self.committed_by(self.commit_joined(None))
 
@@ -153,8 +171,10 @@ class Transaction:
 
     def _land(self, plan: Planner, operation: str) -> Landed:
         """Append what decides or prepares; what surely cannot land is rolled back."""
-        self._deciding = True
         try:
+            if self.changes:
+                self.changes = changes.sealed(self.client, self.changes, self.id)
+            self._deciding = True
             landed = self.client.land(plan, operation, transaction_id=self.id)
         except TransactionUnknown:
             self.status = Status.UNKNOWN
@@ -244,13 +264,21 @@ class Transaction:
         self.client.blocks.remove(self)
         if error is None:
             if self.status is Status.ACTIVE:
-                self.commit()
+                try:
+                    self.commit()
+                except Exception as failed:
+                    self._roll_back_after(failed)
+                    raise
             return
+        self._roll_back_after(error)
+
+    def _roll_back_after(self, error: BaseException) -> None:
+        """Roll back if nothing is decided yet; the error that led here is the one to see."""
         if self.status is not Status.ACTIVE:
             return
         try:
             self.rollback(reason=f"{type(error).__name__}: {error}"[:500])
-        except Exception as failed:  # the user's own error is the one to see
+        except Exception as failed:
             logger.warning("rollback failed transaction_id=%s error=%s", self.id, failed)
 
     def __repr__(self) -> str:
@@ -312,10 +340,12 @@ class Transaction:
     def committed_by(self, landed: Landed) -> Receipt:
         """Take note that the commit has landed."""
         mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == self.id)
-        self.receipt = Receipt.of(mine)
+        self.receipt = Receipt.of(mine, applied=not self.changes)
         self.status = Status.COMMITTED
         for batch in self._batches:
             batch.committed(self.attempt)
+        if self.changes:
+            self.receipt = Receipt.of(mine, follow(self.client, mine))
         return self.receipt
 
     # ------------------------------------------------------------------------ planning
@@ -325,6 +355,7 @@ class Transaction:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         facts = [entry for send in self._sends for entry in send.positions(self.owner, stamp)]
+        facts += [changes.decided(change, self.owner, stamp) for change in self.changes]
         queue_ids = {send.info.queue_id for send in self._sends}
         conditions: list[Condition] = []
         binds: list[Entry] = []
@@ -450,7 +481,7 @@ class Transaction:
                 transaction_id=self.id,
                 digest=digest,
             )
-        self.receipt, self.status = Receipt.of(entry), Status.COMMITTED
+        self.receipt, self.status = receipt_of(self.client, entry), Status.COMMITTED
         self.already_committed = True
 
     # -------------------------------------------------------------------------- endings

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LONG
 from txnqueue.manager import QueueManager
 from txnqueue.runtime import Runtime
 from txnqueue.store import MemoryStore
@@ -15,24 +14,6 @@ from txnqueue.testing import Clock, Ids, runtime
 
 _NUMBERS = itertools.count(1)
 SCHEMA = "n long, key string"
-
-
-LONG_ON_DELTA = {
-    "test_leases",
-    "test_lost_replies",
-    "test_prepared",
-    "test_sending",
-    "test_transactions",
-}
-"""Whose half on Delta is left to the long run, so that the default run stays short."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave a part of the half on Delta to the long run."""
-    for item in items:
-        module = item.nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
-        if not LONG and module in LONG_ON_DELTA and "delta" in item.name.rpartition("[")[2]:
-            item.add_marker(pytest.mark.skip(reason="in the long run: tests/run.sh --long"))
 
 
 class World:

@@ -13,7 +13,7 @@ from tests.protocol.scenarios import OPERATIONS
 from tests.protocol.world import World
 from txnqueue.store import DeltaStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark]
 AT_LEAST = 80
 
 

@@ -15,7 +15,7 @@ from txnqueue.errors import TxnQueueError
 from txnqueue.store import DeltaStore, MemoryStore
 from txnqueue.testing import Clock, runtime
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark]
 SEEDS = range(40) if LONG else range(2)
 STEPS = 30
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -46,14 +46,14 @@ SETTINGS = {
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
-def tuned_session(spark: SparkSession) -> SparkSession:
-    """Make the session that runs the library's own statements and nothing else."""
+def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Make a session with settings of its own beside the user's."""
     # Delta's own exceptions come through only where this was imported before the call.
     importlib.import_module("delta.exceptions")
     remote = not hasattr(spark, "newSession") or "connect" in type(spark).__module__
     # Connect has no newSession; its cloneSession is not in the classic class's type.
     session: SparkSession = spark.cloneSession() if remote else spark.newSession()  # type: ignore[attr-defined]
-    for key, value in SETTINGS.items():
+    for key, value in settings.items():
         session.conf.set(key, value)
     return session
 
@@ -85,7 +85,7 @@ class Statements:
         """
         self.user = spark
         self.names = names
-        self.session = tuned_session(spark)
+        self.session = new_session(spark, SETTINGS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="txnqueue")
         self._locks: dict[str, Lock] = {}
 

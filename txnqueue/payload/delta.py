@@ -151,6 +151,22 @@ class DeltaPayload:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
         return self._joined(self._user, schema, parts).drop("_rank", "_offset")
 
+    def staged(
+        self, session: SparkSession, payload_id: str, slice_: int, send_id: str
+    ) -> DataFrame:
+        """Show all rows of one send, with the payload's columns and some more.
+
+        Args:
+            session: The session that the frame shall live on.
+            payload_id: The owner of the payload table.
+            slice_: The slice of the send.
+            send_id: The send.
+        """
+        return session.sql(
+            f"SELECT * FROM {self._statements.names.payload(payload_id)} "
+            f"WHERE slice = {slice_} AND send_id = {literal(send_id)}"
+        )
+
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:

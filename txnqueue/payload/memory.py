@@ -80,6 +80,11 @@ class MemoryPayload:
         messages = [message_info(part, offset) for offset in range(first, last + 1)]
         return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
 
+    def staged(self, payload_id: str, send_id: str) -> pa.Table:
+        """Read all rows of one send."""
+        self.step("scan")
+        return self._sends[payload_id, send_id]
+
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages."""
         return self._session().createDataFrame(self.table(schema, parts))

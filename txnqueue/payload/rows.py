@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -230,6 +230,45 @@ def arrow_table(schema: StructType, rows: object) -> pa.Table:
     return table
 
 
+def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
+    """Bring the rows of a table change into one of two forms, a DataFrame or an Arrow table.
+
+    Args:
+        rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
+        schema: The columns that they must fit; None takes them as they are.
+
+    Returns:
+        The rows without ``_message``, and their columns.
+
+    Raises:
+        SchemaMismatch: A column is unknown, missing or of another type.
+        InvalidInput: The rows come in no form that is known.
+    """
+    if isinstance(getattr(rows, "schema", None), StructType):
+        frame = rows.drop(MESSAGE_COLUMN)
+        if schema is None:
+            return frame, frame.schema
+        columns = matched_columns(schema, frame.schema)
+        cast = (frame[f"`{c.name.replace('`', '``')}`"].cast(c.dataType) for c in columns)
+        named = [column.alias(c.name) for column, c in zip(cast, columns, strict=True)]
+        return frame.select(*named), StructType(columns)
+    if schema is not None:
+        return arrow_table(schema, rows), schema
+    if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
+        table = pa.Table.from_pylist(list(rows))
+    elif type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+        table = _from_pandas(rows)
+    elif isinstance(rows, pa.Table):
+        table = rows
+    else:
+        raise InvalidInput(
+            f"Rows of {type(rows).__name__} cannot be used: give a DataFrame, a pandas or Arrow "
+            "table, or a list of dicts."
+        )
+    table = table.drop_columns([name for name in table.column_names if name == MESSAGE_COLUMN])
+    return table, from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
+
+
 def lane_of(key: object, lanes: int) -> int:
     """Find the lane of a grouping key; the same in Spark and in Python."""
     return 0 if key is None else zlib.crc32(str(key).encode()) % lanes
@@ -328,7 +367,7 @@ def _check_names(schema: StructType, given: list[str]) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
         raise SchemaMismatch(
-            f"Column {unknown[0]!r} is not in the queue's schema; it has {', '.join(known)}.",
+            f"Column {unknown[0]!r} is not in the schema; it has {', '.join(known)}.",
             column=unknown[0],
         )
     for column in schema.fields:

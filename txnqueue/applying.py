@@ -1,0 +1,334 @@
+"""Apply what was decided of the user's tables: in commit order, once, by anybody.
+
+A change that cannot be applied holds up the later ones of its table, and no other table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from txnqueue import __version__, model
+from txnqueue.client import Client
+from txnqueue.errors import ChangeWaiting, InvalidInput
+from txnqueue.model import Entry, PositionId
+from txnqueue.tables import Change, Stamp, TableCommit, TableConflict, TableInfo
+
+logger = logging.getLogger("txnqueue")
+CHANGES_PER_TRANSACTION_MAX = 1 << 16
+_SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingChange:
+    """A change that was decided and is not applied, and what stands in its way.
+
+    Attributes:
+        change_id: Names it for ``manager.apply_change`` and ``manager.waive_change``.
+        transaction_id: The transaction that decided it.
+        commit_seq: When it was decided.
+        table: The table.
+        operation: append, merge, update or delete.
+        rows: How many rows were staged for it; None without any.
+        reason: Why it waits.
+        remedy: What to do.
+    """
+
+    change_id: str
+    transaction_id: str
+    commit_seq: int
+    table: str
+    operation: str
+    rows: int | None
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A change with the entry that decided it."""
+
+    entry: Entry
+    change: Change
+
+    @property
+    def number(self) -> int:
+        """The number that the table remembers: it rises with commit order."""
+        return self.entry.commit_seq * CHANGES_PER_TRANSACTION_MAX + self.change.number
+
+    @property
+    def change_id(self) -> str:
+        """What names the change to people."""
+        return f"{self.entry.append_id}:{self.entry.index}"
+
+    def stamp(self, store_id: str) -> Stamp:
+        """Write what the table remembers of it."""
+        key = self.entry.transaction_key or ""
+        note = {
+            "txnqueue": __version__,
+            "store": store_id,
+            "number": self.number,
+            "transaction_id": key,
+            "actor": self.entry.actor,
+            "operation": self.change.operation,
+        }
+        return Stamp(f"txnqueue/{store_id}", self.number, key, note)
+
+    def waiting(self, reason: str) -> WaitingChange:
+        """Say that it waits, why, and what to do."""
+        return WaitingChange(
+            self.change_id,
+            self.entry.transaction_key or "",
+            self.entry.commit_seq,
+            self.change.table,
+            self.change.operation,
+            self.entry.count,
+            reason,
+            f"Put the table right and run recover(); or apply_change({self.change_id!r}) to apply "
+            f"it to the table as it is; or waive_change({self.change_id!r}, reason) to give it up.",
+        )
+
+
+def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
+    """Find the changes that nobody has confirmed, by table, in commit order (pure)."""
+    decided: dict[PositionId, Entry] = {}
+    ended: set[PositionId] = set()
+    for entry in entries:
+        if entry.kind == model.CHANGE_DECIDED:
+            decided[entry.entry_id] = entry
+        elif entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
+            append_id, index = entry.body["change"]
+            ended.add((append_id, index))
+    left: dict[str, list[Decided]] = {}
+    for entry in sorted(decided.values(), key=lambda e: e.place):
+        if entry.entry_id not in ended:
+            change = Change.from_json(entry.body["change"])
+            left.setdefault(entry.stream, []).append(Decided(entry, change))
+    return left
+
+
+def obstacle(
+    one: Decided, info: TableInfo | None, commits: Sequence[TableCommit], store_id: str
+) -> str | None:
+    """Say why a change must not be applied to the table as it stands (pure).
+
+    Args:
+        one: The change.
+        info: The table under its name; None if there is none.
+        commits: The table's commits since the change was sealed.
+        store_id: The store that decides.
+    """
+    if info is None:
+        return f"the table {one.change.table!r} is gone"
+    if info.table_id != one.change.table_id:
+        return f"another table stands under the name {one.change.table!r} now"
+    for commit in commits:
+        replaced = any(word in commit.operation.upper() for word in _SETTING_BACK)
+        if replaced or (commit.operation == "WRITE" and commit.mode == "Overwrite"):
+            what = "overwritten" if commit.operation == "WRITE" else commit.operation
+            return f"the table was set back meanwhile: version {commit.version} is {what}"
+        ahead = commit.note.get("store") == store_id and commit.note.get("number", 0) > one.number
+        if ahead:
+            return (
+                f"the table has change {commit.note['number']} of this store already, which is "
+                "later: the store was restored to an older state, or the table copied"
+            )
+    return None
+
+
+def was_applied(one: Decided, commits: Iterable[TableCommit], store_id: str) -> bool:
+    """Say whether a table's history shows exactly this change (pure)."""
+    return any(
+        commit.note.get("store") == store_id and commit.note.get("number") == one.number
+        for commit in commits
+    )
+
+
+class Applier:
+    """Applies decided changes for one client, and keeps what it has to confirm."""
+
+    def __init__(self, client: Client) -> None:
+        """Work for a client."""
+        self._client = client
+        self._store_id = client.store_id
+
+    def apply(self, table_ids: Iterable[str] | None = None) -> list[WaitingChange]:
+        """Apply all that is decided of some tables, or of all.
+
+        Returns:
+            What could not be applied, with the reason; later changes of a table wait too.
+        """
+        waiting: list[WaitingChange] = []
+        for changes in self._unapplied(table_ids).values():
+            held_up: str | None = None
+            for one in changes:
+                if held_up is None:
+                    held_up = self._attempt(one)
+                    if held_up is not None:
+                        waiting.append(one.waiting(held_up))
+                else:
+                    waiting.append(one.waiting(f"an older change of the table waits: {held_up}"))
+        return waiting
+
+    def apply_to_table_as_it_is(self, change_id: str) -> None:
+        """Apply a change though its table was replaced or set back.
+
+        Raises:
+            InvalidInput: There is no such change that waits.
+            ChangeWaiting: It cannot be applied.
+        """
+        one = self._oldest(change_id)
+        reason = self._attempt(one, anyhow=True)
+        if reason is not None:
+            raise ChangeWaiting(f"It cannot be applied: {reason}.", change_id=change_id)
+
+    def waive(self, change_id: str, reason: str) -> None:
+        """Give a change up, for ever and on record.
+
+        The table takes the change's number first, so that nobody who is on the way applies it
+        afterwards.
+
+        Raises:
+            InvalidInput: There is no such change that waits, or it was applied already.
+        """
+        one = self._oldest(change_id)
+        tables = self._client.store.tables
+        info = tables.describe(one.change.table)
+        if info is not None and info.table_id == one.change.table_id:
+            version = self._patiently(one, empty=True)
+            if version is None and self._shown(one):
+                self._confirm(one, None)
+                raise InvalidInput(f"Change {change_id!r} was applied already.", name=change_id)
+        fact = self._fact(one, model.CHANGE_WAIVED, None, reason)
+        self._client.confirm([fact])
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _unapplied(self, table_ids: Iterable[str] | None) -> dict[str, list[Decided]]:
+        found = unapplied(self._client.table_entries(table_ids))
+        wanted = None if table_ids is None else set(table_ids)
+        confirmed = {tuple(f.body["change"]) for f in self._client.confirmations}
+        return {
+            table_id: [one for one in changes if one.entry.entry_id not in confirmed]
+            for table_id, changes in found.items()
+            if wanted is None or table_id in wanted
+        }
+
+    def _oldest(self, change_id: str) -> Decided:
+        for changes in self._unapplied(None).values():
+            for number, one in enumerate(changes):
+                if one.change_id == change_id and number:
+                    raise InvalidInput(
+                        f"An older change of the table waits, {changes[0].change_id!r}: end it "
+                        "first.",
+                        name=change_id,
+                    )
+                if one.change_id == change_id:
+                    return one
+        raise InvalidInput(f"No change {change_id!r} waits: recover() lists them.", name=change_id)
+
+    def _attempt(self, one: Decided, *, anyhow: bool = False) -> str | None:
+        """Apply one change whose older ones are applied; None if it is applied now."""
+        tables = self._client.store.tables
+        try:
+            info = tables.describe(one.change.table)
+            same = info is not None and info.table_id == one.change.table_id
+            since = one.change.table_version if same else -1
+            commits = tables.history(one.change.table, since) if info is not None else []
+            if was_applied(one, commits, self._store_id):
+                self._confirm(one, None)
+                return None
+            reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
+            if reason is not None:
+                return reason
+            version = self._patiently(one)
+            if version is None and not self._shown(one):
+                return (
+                    "the table has taken a later change of this store: the store was restored to "
+                    "an older state"
+                )
+        except TableConflict as error:
+            return f"others were faster at every try: {_first_line(error)}"
+        except Exception as error:
+            return f"{type(error).__name__}: {_first_line(error)}"
+        self._confirm(one, version)
+        return None
+
+    def _patiently(self, one: Decided, *, empty: bool = False) -> int | None:
+        """Apply a change, again after conflicts, bounded."""
+        runtime = self._client.runtime
+        policy, started, tries = runtime.retry, runtime.monotonic(), 0
+        while True:
+            try:
+                stamp = one.stamp(self._store_id)
+                return self._client.store.tables.apply(one.change, stamp, empty=empty)
+            except TableConflict:
+                tries += 1
+                late = runtime.monotonic() - started > policy.seconds_max
+                if tries >= policy.attempts_max or late:
+                    raise
+            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+
+    def _shown(self, one: Decided) -> bool:
+        """Look whether the table's history shows a change whose number it has seen."""
+        since = -1 if one.change.table_version < 0 else one.change.table_version
+        commits = self._client.store.tables.history(one.change.table, since)
+        return was_applied(one, commits, self._store_id)
+
+    def _confirm(self, one: Decided, version: int | None) -> None:
+        """Keep the confirmation for the next append, whichever that is."""
+        self._client.confirmations.append(
+            self._fact(one, model.CHANGE_APPLIED, version, one.entry.reason)
+        )
+
+    def _fact(self, one: Decided, kind: str, version: int | None, reason: str | None) -> Entry:
+        entry = one.entry
+        return Entry(
+            entry.shard,
+            entry.stream,
+            kind,
+            transaction_key=entry.transaction_key,
+            attempt=entry.attempt,
+            begun=entry.begun,
+            count=entry.count,
+            reason=reason,
+            body={"v": 1, "change": [entry.append_id, entry.index], "table_version": version},
+            **self._client.stamp().columns(),
+        )
+
+
+def is_applied(client: Client, decision: Entry) -> bool:
+    """Say whether all table changes of a committed attempt are applied or waived."""
+    table_ids = decision.body.get("manifest", {}).get("tables", ())
+    if not table_ids:
+        return True
+    left = unapplied(client.table_entries(table_ids))
+    confirmed = {tuple(f.body["change"]) for f in client.confirmations}
+    return not any(
+        one.entry.attempt == decision.attempt and one.entry.entry_id not in confirmed
+        for changes in left.values()
+        for one in changes
+    )
+
+
+def follow(client: Client, decision: Entry) -> bool:
+    """Apply what a commit decided of tables; whatever happens here, it is committed.
+
+    Returns:
+        Whether all of it is applied now.
+    """
+    table_ids = decision.body.get("manifest", {}).get("tables", ())
+    if not table_ids:
+        return True
+    try:
+        for one in Applier(client).apply(table_ids):
+            logger.warning("change waits change_id=%s reason=%s", one.change_id, one.reason)
+        return is_applied(client, decision)
+    except Exception as error:
+        logger.warning("changes wait transaction_id=%s error=%s", decision.transaction_key, error)
+        return False
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
