@@ -243,15 +243,15 @@ class Applier:
             if reason is not None:
                 return reason
             version = self._patiently(one)
-            if version is None and not self._shown(one):
-                return (
-                    "the table has taken a later change of this store: the store was restored to "
-                    "an older state"
-                )
-        except TableConflict as error:
-            return f"others were faster at every try: {_first_line(error)}"
-        except Exception as error:
-            return f"{type(error).__name__}: {_first_line(error)}"
+        except Exception as error:  # which is no outcome: the table's history tells
+            if not self._surely_shown(one):
+                return f"{type(error).__name__}: {_first_line(error)}"
+            version = None
+        if version is None and not self._surely_shown(one):
+            return (
+                "the table has taken a later change of this store: the store was restored to an "
+                "older state"
+            )
         self._confirm(one, version)
         return None
 
@@ -275,6 +275,12 @@ class Applier:
         since = -1 if one.change.table_version < 0 else one.change.table_version
         commits = self._client.store.tables.history(one.change.table, since)
         return was_applied(one, commits, self._store_id)
+
+    def _surely_shown(self, one: Decided) -> bool:
+        try:
+            return self._shown(one)
+        except Exception:  # then it waits, and whoever comes next looks again
+            return False
 
     def _confirm(self, one: Decided, version: int | None) -> None:
         """Keep the confirmation for the next append, whichever that is."""

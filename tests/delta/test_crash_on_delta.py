@@ -43,6 +43,7 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(store=DeltaStore(spark, str(tmp_path_factory.mktemp("crashes"))))
     world.create("in", lanes=2)
     world.create("out")
+    world.create_table()
     return world
 
 

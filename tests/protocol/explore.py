@@ -23,7 +23,7 @@ from txnqueue.errors import TxnQueueError
 from txnqueue.journal import AppendConflict
 from txnqueue.store import MemoryStore
 
-STEPS = ("read", "append starts", "append lands")
+STEPS = ("read", "append starts", "append lands", "history", "apply starts", "apply lands")
 """The steps whose order matters: staged payload is invisible, and reading it changes nothing.
 For the same reason a crash anywhere is a crash before the next append."""
 Program = Callable[[World], Any]
@@ -64,6 +64,7 @@ class Client:
         self.ending: str | None = None
         self.snapshot = -1
         self.reads: set[str] = set()
+        self.seen: dict[str, int] = {}
         self._run = run
         self._greenlet = greenlet.greenlet(self._main)
         self._program = program
@@ -165,6 +166,34 @@ class Run:
 
         journal.append = spoiled  # type: ignore[method-assign]
         journal.read = reads  # type: ignore[method-assign]
+        self._intercept_tables()
+
+    def _intercept_tables(self) -> None:
+        """Let the reply to a table's change be lost, and take note of what tables answer."""
+        tables = self.world.store.tables
+        apply, history = tables.apply, tables.history
+
+        def looks(*args: Any) -> Any:
+            client = self.active
+            answer = history(*args)
+            if client is not None:
+                client.learn(str([(c.version, c.note.get("number")) for c in answer]))
+            return answer
+
+        def spoiled(change: Any, stamp: Any, *, empty: bool = False) -> Any:
+            client = self.active
+            if client is not None:
+                client.seen = tables.numbers(change.table)
+            answer = apply(change, stamp, empty=empty)
+            if client is not None:
+                client.learn(str(answer))
+            if client is not None and client.fault == "lose":
+                client.fault = None
+                raise ConnectionError("no reply")
+            return answer
+
+        tables.apply = spoiled  # type: ignore[method-assign]
+        tables.history = looks  # type: ignore[method-assign]
 
     def choices(self) -> list[Choice]:
         """List what can happen next."""
@@ -173,9 +202,10 @@ class Run:
             if client.done:
                 continue
             found.append(("step", number))
-            if client.waiting == "append starts" and self.budget.get("crash"):
+            starts = client.waiting in ("append starts", "apply starts")
+            if starts and self.budget.get("crash"):
                 found.append(("crash", number))
-            if client.waiting == "append lands" and self.budget.get("lose"):
+            if client.waiting in ("append lands", "apply lands") and self.budget.get("lose"):
                 found.append(("lose", number))
             if client.waiting == "append starts" and self.budget.get("late"):
                 found.append(("late", number))
@@ -212,13 +242,17 @@ class Run:
             lost = client.waiting == "append lands" and any(
                 journal._added_since(shard, client.snapshot) for shard in client.reads
             )
+            if client.waiting == "apply lands":
+                lost = client.seen != self.world.store.tables.numbers(self.world.table)
             traces.append(f"{client.trace}:{client.waiting}:{client.ending}:{lost}")
         rest = f"{self.world.clock.now_ms}/{len(self.late)}/{self.budget}"
         return f"{self._content()}/{'/'.join(traces)}/{rest}"
 
     def _content(self) -> str:
         commits = self.world.store.journal.commits
-        return "+".join(entries[0].append_id if entries else "" for entries, _ in commits)
+        journal = "+".join(entries[0].append_id if entries else "" for entries, _ in commits)
+        changed = self.world.store.tables.numbers(self.world.table)
+        return f"{journal}/{sorted(changed.items())}"
 
 
 def explore(

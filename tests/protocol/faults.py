@@ -28,8 +28,8 @@ class Fault(str, enum.Enum):
     INTERRUPTED = "interrupted, and lands late"
 
 
-WRITES = ("append", "stage", "create", "create_store")
-READS = ("version", "read", "read_all", "table", "frame")
+WRITES = ("append", "stage", "create", "create_store", "apply")
+READS = ("version", "read", "read_all", "table", "frame", "describe", "check", "history")
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -52,6 +52,7 @@ class Injector:
         self.late: list[Callable[[], Any]] = []
         self.armed = False
         self.dead = False
+        self.stop_at: str | None = None
 
     def arm(self) -> None:
         """Begin to count."""
@@ -75,6 +76,9 @@ class Injector:
             raise Crash(name)
         if not self.armed:
             return perform()
+        if name == self.stop_at:
+            self.dead = True
+            raise Crash(name)
         number = len(self.calls)
         self.calls.append(name)
         if number != self.at:
@@ -142,6 +146,22 @@ class FaultyPayload(_Faulty):
         return self._through("frame", schema, parts)
 
 
+class FaultyTables(_Faulty):
+    """The user's tables, whose calls go through an injector."""
+
+    def describe(self, name: str) -> Any:
+        return self._through("describe", name)
+
+    def check(self, info: Any, change: Any, transaction_id: str) -> None:
+        self._through("check", info, change, transaction_id)
+
+    def apply(self, change: Any, stamp: Any, *, empty: bool = False) -> Any:
+        return self._through("apply", change, stamp, empty=empty)
+
+    def history(self, name: str, after: int) -> Any:
+        return self._through("history", name, after)
+
+
 class FaultyStore:
     """A client's own way to a store that it shares with others."""
 
@@ -151,6 +171,7 @@ class FaultyStore:
         self.root = store.root
         self.journal = FaultyJournal(store.journal, injector)
         self.payload = FaultyPayload(store.payload, injector)
+        self.tables = FaultyTables(store.tables, injector)
 
     def exists(self) -> bool:
         return self.inner.exists()

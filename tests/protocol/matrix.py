@@ -54,6 +54,7 @@ def fresh() -> World:
     world = World()
     world.create("in", lanes=2)
     world.create("out")
+    world.create_table()
     return world
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from tests.protocol.explore import Program
-from tests.protocol.world import World, check_exactly_once, consume_and_produce, drain
+from tests.protocol.world import (
+    World,
+    check_exactly_once,
+    consume_and_change,
+    consume_and_produce,
+    drain,
+)
 from txnqueue import model
 from txnqueue.errors import LeaseLost
 
@@ -12,6 +18,7 @@ def build(world: World) -> None:
     """Two queues; two messages wait in the first one, in one lane."""
     world.create("in", dead_letter=False)
     world.create("out", dead_letter=False)
+    world.create_table()
     world.manager("creator").queue("in").send([{"i": 0}, {"i": 1}])
 
 
@@ -22,6 +29,19 @@ def consumer(name: str, key: str | None = None, limit: int = 1) -> Program:
         manager = world.manager(name)
         tx = manager.transaction(key)
         consume_and_produce(manager.queue("in").receive(limit, transaction=tx), tx)
+        tx.commit()
+
+    return program
+
+
+def changer(name: str) -> Program:
+    """Receive, produce and change a table of the user's, in one transaction."""
+
+    def program(world: World) -> None:
+        manager = world.manager(name)
+        tx = manager.transaction()
+        batch = manager.queue("in").receive(1, transaction=tx)
+        consume_and_change(batch, tx, world.table)
         tx.commit()
 
     return program

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.protocol.audit import Ledger
-from tests.protocol.world import World, consume_and_produce
+from tests.protocol.faults import Crash, Injector
+from tests.protocol.world import World, consume_and_change, consume_and_produce
 from txnqueue import model
+from txnqueue.errors import ChangeWaiting
 from txnqueue.manager import QueueManager
 
 Act = Callable[[QueueManager, Any], Any]
@@ -64,6 +66,39 @@ def _open(world: World, client: QueueManager) -> Any:
     tx = client.transaction(f"T{world.suffix}")
     consume_and_produce(client.queue("in").receive(3, transaction=tx), tx)
     return tx
+
+
+def _changing(world: World, client: QueueManager, key: str = "T") -> Any:
+    tx = client.transaction(f"{key}{world.suffix}")
+    consume_and_change(client.queue("in").receive(3, transaction=tx), tx, world.table)
+    return tx
+
+
+def _changes_prepared(world: World, client: QueueManager) -> Any:
+    tx = _changing(world, client)
+    tx.prepare()
+    world.prepared.add(tx.id)
+    return tx
+
+
+def _changes_left(world: World, client: QueueManager) -> None:
+    """Leave a change that was decided, and not applied."""
+    injector = Injector()
+    other = world.manager("X", injector)
+    tx = _changing(world, other, "X")
+    injector.stop_at = "apply"
+    injector.arm()
+    try:
+        tx.commit()
+    except Crash:
+        pass
+    world.lease_over()
+
+
+def _recover_changes(manager: QueueManager, world: World) -> None:
+    waiting = manager.recover().waiting
+    if waiting:
+        raise ChangeWaiting(waiting[0].reason)
 
 
 def _prepared(world: World, client: QueueManager) -> Any:
@@ -177,6 +212,34 @@ OPERATIONS = [
         "commit of leased", _bound, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"
     ),
     Operation(
+        "commit with a table change",
+        _changing,
+        lambda m, tx: tx.commit(),
+        _wrote(model.COMMITTED, "T"),
+        key="T",
+    ),
+    Operation(
+        "commit prepared with a table change",
+        _changes_prepared,
+        lambda m, tx: m.commit(tx.id),
+        _wrote(model.COMMITTED, "T"),
+        key="T",
+    ),
+    Operation(
+        "commit after another's unapplied change",
+        lambda world, client: [_changes_left(world, client), _changing(world, client)][1],
+        lambda m, tx: tx.commit(),
+        _wrote(model.COMMITTED, "T"),
+        key="T",
+    ),
+    Operation(
+        "recover a table change",
+        _changes_left,
+        _recover_changes,
+        _wrote(model.CHANGE_APPLIED),
+        whole=False,
+    ),
+    Operation(
         "take over a transaction",
         _abandoned,
         lambda m, w: m.queue("in").receive(2),
@@ -209,5 +272,6 @@ OPERATIONS = [
         _abandoned,
         lambda m, w: m.recover(),
         _wrote(model.ROLLED_BACK),
+        whole=False,
     ),
 ]

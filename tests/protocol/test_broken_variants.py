@@ -15,13 +15,23 @@ from tests.protocol import programs
 from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
 from tests.protocol.scenarios import OPERATIONS
-from txnqueue import appending, batch, model, receiving, recovery, sealing, transaction
+from txnqueue import (
+    appending,
+    applying,
+    batch,
+    model,
+    receiving,
+    recovery,
+    sealing,
+    transaction,
+)
 from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.memory import MemoryJournal
 from txnqueue.ledger import Claim, QueueFold
 from txnqueue.model import Condition, Unit
 from txnqueue.planning import Plan
+from txnqueue.tables.memory import MemoryTables
 from txnqueue.testing import Clock, runtime
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -255,6 +265,35 @@ def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("txnqueue.client.land", impatient)
 
 
+def applies_only_its_own(patch: pytest.MonkeyPatch) -> None:
+    """Apply the newest change of a table, and not the older ones before it."""
+    real = applying.unapplied
+
+    def newest(entries: Any) -> Any:
+        return {table: changes[-1:] for table, changes in real(entries).items()}
+
+    patch.setattr(applying, "unapplied", newest)
+
+
+def believes_a_skip(patch: pytest.MonkeyPatch) -> None:
+    """Take a change for applied because the table has seen a higher number."""
+    applies_only_its_own(patch)
+    patch.setattr(applying.Applier, "_surely_shown", lambda self, one: True)
+
+
+def applies_without_a_number(patch: pytest.MonkeyPatch) -> None:
+    """Apply a change as if nobody else could have done so."""
+    real = MemoryTables.apply
+
+    def careless(self: Any, change: Any, stamp: Any, *, empty: bool = False) -> Any:
+        self._tables[change.table].numbers.clear()
+        return real(self, change, stamp, empty=empty)
+
+    patch.setattr(MemoryTables, "apply", careless)
+    patch.setattr(applying, "was_applied", lambda *_: False)
+    patch.setattr(applying.Applier, "_surely_shown", lambda self, one: True)
+
+
 def landing_late() -> None:
     """Plan a second append while the first is on its way, and lands before it."""
     journal = MemoryJournal()
@@ -316,6 +355,18 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "a commit without settlements": (commits_without_settling, crashing("commit")),
     "a silent roll back": (rolls_back_silently, crashing("commit")),
     "a roll back that consumes": (releases_what_others_hold, crashing("rollback")),
+    "only its own change is applied": (
+        applies_only_its_own,
+        crashing("commit after another's unapplied change"),
+    ),
+    "a skipped change is believed": (
+        believes_a_skip,
+        crashing("commit after another's unapplied change"),
+    ),
+    "a change is applied without a number": (
+        applies_without_a_number,
+        crashing("commit with a table change"),
+    ),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }
 

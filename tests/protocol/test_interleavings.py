@@ -21,6 +21,14 @@ TOGETHER = {
         {"A": programs.consumer("A"), "B": programs.consumer("B")},
         {"late": 1},
     ),
+    "two transactions that change a table": (
+        {"A": programs.changer("A"), "B": programs.changer("B")},
+        {"crash": 1, "lose": 1},
+    ),
+    "a table change and a recovery": (
+        {"A": programs.changer("A"), "B": programs.recoverer("B")},
+        {"crash": 1, "lose": 1},
+    ),
     "two attempts of one key": (
         {"A": programs.consumer("A", "K"), "B": programs.consumer("B", "K")},
         {"crash": 1, "lose": 1},
@@ -62,6 +70,7 @@ TOGETHER = {
 
 IN_SHORT = (
     "two transactions, a crash, a lost reply, a take-over",
+    "a table change and a recovery",
     "two attempts of one key",
     "a roll back and another consumer",
     "a drain and another consumer",

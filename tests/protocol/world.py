@@ -14,7 +14,7 @@ from txnqueue.manager import QueueManager
 from txnqueue.model import Entry
 from txnqueue.payload import Part
 from txnqueue.store import MemoryStore
-from txnqueue.testing import Clock, runtime
+from txnqueue.testing import Clock, plain_schema, runtime
 
 SCHEMA = "i long"
 LEASE_SECONDS = 60.0
@@ -37,6 +37,7 @@ class World:
     generation: int = 0
     scenario: int = 0
     sent: int = 0
+    table: str = "lake/gold"
     began_at: int = 0
 
     @property
@@ -75,6 +76,22 @@ class World:
             deliveries_max=DELIVERIES_MAX,
             dead_letter=dead_letter,
         )
+
+    def create_table(self) -> None:
+        """Create a user's table of numbers."""
+        if self.store.spark is None:
+            self.store.tables.create(self.table, plain_schema("i long"))
+        else:
+            self.table = f"{self.store.root}/lake/gold"
+            self.store.spark.sql(f"CREATE TABLE delta.`{self.table}` (i long) USING delta")
+
+    def table_numbers(self) -> list[int]:
+        """Read the user's table, in memory in the order in which it was written."""
+        if self.store.spark is None:
+            rows = self.store.tables.rows(self.table)
+            return rows.column("i").to_pylist() if rows.num_columns else []
+        frame = self.store.spark.read.format("delta").load(self.table)
+        return [row[0] for row in frame.collect()]
 
     def lease_over(self) -> None:
         """Turn the clock past every lease."""
@@ -125,6 +142,34 @@ def consume_and_produce(batch: Any, tx: Any) -> None:
     tx.queue("out").send([{"i": i} for i in numbers])
 
 
+def consume_and_change(batch: Any, tx: Any, table: str) -> None:
+    """Besides, append the same numbers to a table of the user's."""
+    consume_and_produce(batch, tx)
+    tx.table(table).append([{"i": i} for i in sorted(batch.to_arrow().column("i").to_pylist())])
+
+
+def check_table(world: World, ledger: Ledger) -> None:
+    """Check that the user's table holds what was decided of it: all, once, in commit order."""
+    changes = [e for e in world.entries() if "change" in e.body]
+    decided = [e for e in changes if e.kind == model.CHANGE_DECIDED]
+    applied = [tuple(e.body["change"]) for e in changes if e.kind == model.CHANGE_APPLIED]
+    left = {e.entry_id for e in decided} - set(applied)
+    assert not left, f"P7 nobody confirmed {left}"
+    numbers, target = world.numbers(ledger), world.queue_id("out")
+    expected = []
+    for entry in sorted(decided, key=lambda e: e.place):
+        assert entry.attempt in ledger.committed.values(), f"P3 {entry.attempt} did not commit"
+        expected += sorted(
+            numbers[posted.body["send"], standing[1]]
+            for standing, posted in ledger.posted.items()
+            if posted.attempt == entry.attempt and posted.queue_id == target
+        )
+    found = world.table_numbers()
+    if world.store.spark is not None:  # a Delta table has no order
+        expected, found = sorted(expected), sorted(found)
+    assert found == expected, f"P1 the table holds {found}, not {expected}"
+
+
 def drain(manager: QueueManager, name: str = "in") -> None:
     """Consume whatever can be received."""
     manager.queue(name).drain(consume_and_produce, batch_size=100, until="empty")
@@ -159,4 +204,5 @@ def check_exactly_once(world: World, sent: int) -> Ledger:
     left = [s for s in standing if s not in ledger.retired]
     assert not left, f"P2 still waiting after a drain: {left}"
     assert len(standing) == sent, f"P2 {len(standing)} messages came in, not {sent}"
+    check_table(world, ledger)
     return ledger

@@ -281,7 +281,7 @@ def test_a_frames_column_of_another_type_is_refused(have, want):
 
 
 def test_a_frames_unknown_and_missing_columns_are_refused():
-    with pytest.raises(SchemaMismatch, match="'d' is not in the queue's schema"):
+    with pytest.raises(SchemaMismatch, match="'d' is not in the schema"):
         rows.matched_columns(one_column(T.LongType()), plain_schema("c long, d long"))
     with pytest.raises(SchemaMismatch, match="'c' is missing"):
         rows.matched_columns(

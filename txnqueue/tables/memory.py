@@ -52,6 +52,10 @@ class MemoryTables:
         """Drop a table."""
         del self._tables[name]
 
+    def numbers(self, name: str) -> dict[str, int]:
+        """Tell which number of which application a table has seen last."""
+        return dict(self._tables[name].numbers)
+
     def rows(self, name: str) -> pa.Table:
         """Read a table."""
         pieces = self._tables[name].pieces
