@@ -13,6 +13,7 @@ from txnqueue import __version__, model
 from txnqueue.client import Client
 from txnqueue.errors import ChangeWaiting, InvalidInput
 from txnqueue.model import Entry, PositionId
+from txnqueue.participants import manifest_participants, participant_stream, unconfirmed
 from txnqueue.tables import Change, Stamp, TableCommit, TableConflict, TableInfo
 
 logger = logging.getLogger("txnqueue")
@@ -208,7 +209,7 @@ class Applier:
     def _unapplied(self, table_ids: Iterable[str] | None) -> dict[str, list[Decided]]:
         found = unapplied(self._client.table_entries(table_ids))
         wanted = None if table_ids is None else set(table_ids)
-        confirmed = {tuple(f.body["change"]) for f in self._client.confirmations}
+        confirmed = _confirmed(self._client)
         return {
             table_id: [one for one in changes if one.entry.entry_id not in confirmed]
             for table_id, changes in found.items()
@@ -305,12 +306,17 @@ class Applier:
 
 
 def is_applied(client: Client, decision: Entry) -> bool:
-    """Say whether all table changes of a committed attempt are applied or waived."""
+    """Say whether a commit is carried out everywhere: in tables, and in databases."""
+    names = manifest_participants(decision.body)
+    if names:
+        facts = client.table_entries(map(participant_stream, names))
+        if unconfirmed([decision], [*facts, *client.confirmations]):
+            return False
     table_ids = decision.body.get("manifest", {}).get("tables", ())
     if not table_ids:
         return True
     left = unapplied(client.table_entries(table_ids))
-    confirmed = {tuple(f.body["change"]) for f in client.confirmations}
+    confirmed = _confirmed(client)
     return not any(
         one.entry.attempt == decision.attempt and one.entry.entry_id not in confirmed
         for changes in left.values()
@@ -322,18 +328,22 @@ def follow(client: Client, decision: Entry) -> bool:
     """Apply what a commit decided of tables; whatever happens here, it is committed.
 
     Returns:
-        Whether all of it is applied now.
+        Whether the commit is carried out everywhere now.
     """
     table_ids = decision.body.get("manifest", {}).get("tables", ())
-    if not table_ids:
-        return True
     try:
-        for one in Applier(client).apply(table_ids):
+        for one in Applier(client).apply(table_ids) if table_ids else ():
             logger.warning("change waits change_id=%s reason=%s", one.change_id, one.reason)
         return is_applied(client, decision)
     except Exception as error:
         logger.warning("changes wait transaction_id=%s error=%s", decision.transaction_key, error)
         return False
+
+
+def _confirmed(client: Client) -> set[PositionId]:
+    """The changes whose confirmation is on its way."""
+    waiting = (fact.body.get("change") for fact in client.confirmations)
+    return {(change[0], change[1]) for change in waiting if change}
 
 
 def _first_line(error: BaseException) -> str:

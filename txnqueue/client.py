@@ -145,6 +145,10 @@ class Client:
             return self._shards.read(f"table/{n}" for n in range(model.TABLE_SHARDS))
         return self._shards.read(map(model.table_shard, table_ids))
 
+    def transaction_entries(self) -> list[model.Entry]:
+        """Read what the journal says of all transactions."""
+        return self._shards.read(f"transaction/{n}" for n in range(model.TRANSACTION_SHARDS))
+
     def create_staging(self, payload_id: str, schema: StructType) -> None:
         """Create the payload table for rows of these types, once."""
         if payload_id not in self._staging:

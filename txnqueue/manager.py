@@ -26,7 +26,7 @@ from txnqueue.errors import (
 )
 from txnqueue.history import History
 from txnqueue.queue import Queue
-from txnqueue.recovery import Recovery, recover
+from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.runtime import Runtime
 from txnqueue.store import DeltaStore, Store
 from txnqueue.transaction import Status, Transaction
@@ -352,15 +352,26 @@ class QueueManager:
         self._client.open()
         decide_prepared(self._client, transaction_id, commit=False, reason=reason)
 
-    def recover(self) -> Recovery:
-        """Finish what dead clients left: abort what is over, apply what was decided.
+    def recover(
+        self,
+        connections: Mapping[str, Any] | None = None,
+        *,
+        branch_seconds_min: float = BRANCH_SECONDS_MIN,
+    ) -> Recovery:
+        """Finish what dead clients left: abort what is over, carry out what was decided.
+
+        Args:
+            connections: DB-API 2.0 connections to databases that took part, by the names under
+                which they were enlisted.
+            branch_seconds_min: Leave a database's branch alone that nobody decided yet, until it
+                is prepared for so long.
 
         Returns:
-            What was aborted and released, what is prepared and waits for a decision, and
-            table changes that cannot be applied, with what to do.
+            What was aborted and released, what is prepared and waits for a decision, and what
+            could not be carried out yet, with what to do.
         """
         self._client.open()
-        return recover(self._client)
+        return recover(self._client, connections, branch_seconds_min)
 
     def apply_change(self, change_id: str) -> None:
         """Apply a waiting table change to the table as it is, though it was replaced or set back.

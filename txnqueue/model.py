@@ -39,6 +39,7 @@ REJECTED = "rejected"
 CHANGE_DECIDED = "change_decided"
 CHANGE_APPLIED = "change_applied"
 CHANGE_WAIVED = "change_waived"
+BRANCH_CONFIRMED = "branch_confirmed"
 
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from txnqueue import model, planning, sealing
 from txnqueue.applying import Applier, WaitingChange
 from txnqueue.client import Client
+from txnqueue.deciding import decide_prepared
 from txnqueue.ledger import Claim, KeyState, Owner
+from txnqueue.participants import (
+    STORE_LENGTH,
+    confirmation,
+    owner_of,
+    participant_stream,
+    resolve,
+    unconfirmed,
+)
 from txnqueue.planning import Plan
 from txnqueue.receiving import may_end
+
+BRANCH_SECONDS_MIN = 60.0
+"""So long a prepared branch without a decision is left to whoever may still be deciding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +35,36 @@ class Recovery:
         released: How many messages that gave back.
         prepared: Transactions that are prepared and wait for ``commit`` or ``rollback``.
         waiting: Table changes that are decided and cannot be applied, with what to do.
+        databases: Databases that have not confirmed a commit: ``recover`` with a connection
+            to each of them finishes it.
     """
 
     aborted: tuple[str, ...]
     released: int
     prepared: tuple[str, ...]
     waiting: tuple[WaitingChange, ...] = ()
+    databases: tuple[str, ...] = ()
 
 
-def recover(client: Client) -> Recovery:
+def recover(
+    client: Client,
+    connections: Mapping[str, Any] | None = None,
+    branch_seconds_min: float = BRANCH_SECONDS_MIN,
+) -> Recovery:
     """Abort transactions whose leases are over, apply what was decided, list what waits."""
+    for name, connection in (connections or {}).items():
+        _decide_by_last_resource(client, name, connection)
+        _resolve_branches(client, name, connection, branch_seconds_min)
     waiting = prepared(client)
-    left: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
-    with client.lock:
-        for info in client.queues().values():
-            for claim in client.fold(info).claims():
-                if claim.owner.is_transaction:
-                    found = left.setdefault(claim.owner.attempt or "", (claim.owner, []))
-                    found[1].append((info.queue_id, claim))
+    aborted, released = _abort_abandoned(client)
+    held_up = Applier(client).apply()
+    client.confirm()
+    return Recovery(aborted, released, waiting, tuple(held_up), _unconfirmed_names(client))
+
+
+def _abort_abandoned(client: Client) -> tuple[tuple[str, ...], int]:
+    """Abort undecided transactions all of whose leases are over."""
+    left = _held(client)
     now_ms = client.runtime.now_ms()
     dead = {
         attempt: (owner, claims)
@@ -55,17 +81,88 @@ def recover(client: Client) -> Recovery:
         if _abort(client, owner, claims):
             aborted.append(owner.key or "")
             released += sum(claim.count for _, claim in claims)
-    held_up = Applier(client).apply()
-    client.confirm()
-    return Recovery(tuple(aborted), released, waiting, tuple(held_up))
+    return tuple(aborted), released
+
+
+def _held(client: Client) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
+    """Find what transactions hold: by attempt, with the queues' ids."""
+    found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
+    with client.lock:
+        for info in client.queues().values():
+            for claim in client.fold(info).claims():
+                if claim.owner.is_transaction:
+                    held = found.setdefault(claim.owner.attempt or "", (claim.owner, []))
+                    held[1].append((info.queue_id, claim))
+    return found
 
 
 def prepared(client: Client) -> tuple[str, ...]:
     """List the transactions that are prepared and undecided."""
-    shards = [f"transaction/{n}" for n in range(model.TRANSACTION_SHARDS)]
-    entries = client.store.journal.read(shards).entries
+    entries = client.transaction_entries()
     keys = sorted({e.stream for e in entries if e.kind == model.PREPARED})
     return tuple(key for key in keys if KeyState.of(key, entries).in_doubt is not None)
+
+
+def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None:
+    """Decide the prepared transactions that wait for this database's own decision."""
+    for entry in client.transaction_entries():
+        if entry.kind != model.PREPARED or entry.body.get("last_resource") != name:
+            continue
+        state = KeyState.of(entry.stream, client.transaction_entries())
+        if state.in_doubt is None or state.in_doubt.attempt != entry.attempt:
+            continue
+        committed = resolve(connection, entry.attempt or "")
+        reason = None if committed else f"{name} rolled back"
+        decide_prepared(
+            client, entry.stream, commit=committed, reason=reason, attempt=entry.attempt
+        )
+
+
+def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: float) -> None:
+    """Finish the prepared branches of a database as the journal decided, or decides now."""
+    store = client.store_id[:STORE_LENGTH]
+    found = connection.tpc_recover() if hasattr(connection, "tpc_recover") else ()
+    branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store)) is not None]
+    left = set()
+    for xid, owner in branches:
+        left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
+        decided = _decided(client, owner, left_behind)
+        if decided == model.COMMITTED:
+            connection.tpc_commit(xid)
+        elif decided == model.ROLLED_BACK:
+            connection.tpc_rollback(xid)
+        else:
+            left.add(owner.attempt)
+    facts = client.table_entries([participant_stream(name)])
+    for participant, entry in unconfirmed(client.transaction_entries(), facts):
+        if participant == name and entry.attempt not in left:
+            owner = Owner("", 0, entry.stream, entry.attempt, entry.begun)
+            client.confirmations.append(confirmation(name, owner, client.stamp()))
+
+
+def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
+    """Find how the attempt of a branch ended; abort it if it is left behind."""
+    key, attempt = owner.key or "", owner.attempt or ""
+    for _ in range(2):
+        state = client.key_states([key])[key]
+        if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
+            return state.decided(attempt)
+        _, claims = _held(client).get(attempt, (owner, []))
+        _abort(client, owner, claims)
+    return None
+
+
+def _age_seconds(client: Client, xid: Any) -> float:
+    """How long ago a branch was prepared; for ever, if the database does not say."""
+    since = getattr(xid, "prepared", None)
+    if since is None:
+        return float("inf")
+    return client.runtime.now_ms() / 1000 - float(since.timestamp())
+
+
+def _unconfirmed_names(client: Client) -> tuple[str, ...]:
+    facts = [*client.table_entries(None), *client.confirmations]
+    return tuple(sorted({name for name, _ in unconfirmed(client.transaction_entries(), facts)}))
 
 
 def _abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]]) -> bool:

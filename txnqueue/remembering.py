@@ -24,20 +24,22 @@ class ShardReader:
     def read(self, shards: Iterable[str]) -> list[Entry]:
         """Read all entries of some shards, as they are now.
 
-        Shards that were read up to the same version before take one query together.
+        It takes one query for those that were read before, and one for the others.
         """
         wanted = sorted(set(shards))
         with self._lock:
             if sum(len(entries) for _, entries in self._known.values()) > ENTRIES_MAX:
                 self._known.clear()
-            by_version: dict[int, list[str]] = {}
-            for shard in wanted:
-                version, _ = self._known.get(shard, (-1, ()))
-                by_version.setdefault(version, []).append(shard)
-            for version, group in by_version.items():
-                reading = self._journal.read(group, after=version)
-                for shard in group:
-                    new = tuple(entry for entry in reading.entries if entry.shard == shard)
-                    before = self._known.get(shard, (-1, ()))[1]
-                    self._known[shard] = (max(version, reading.version), before + new)
+            self._read_on([shard for shard in wanted if shard in self._known])
+            self._read_on([shard for shard in wanted if shard not in self._known])
             return [entry for shard in wanted for entry in self._known[shard][1]]
+
+    def _read_on(self, shards: list[str]) -> None:
+        """Read what came since the first of these shards was read last."""
+        if not shards:
+            return
+        known = {shard: self._known.get(shard, (-1, ())) for shard in shards}
+        reading = self._journal.read(shards, after=min(version for version, _ in known.values()))
+        for shard, (version, before) in known.items():
+            new = (e for e in reading.entries if e.shard == shard and e.version > version)
+            self._known[shard] = (max(version, reading.version), (*before, *new))

@@ -24,6 +24,7 @@ from txnqueue.config import check_transaction_id
 from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
 from txnqueue.errors import (
     Busy,
+    InvalidInput,
     LeaseLost,
     TransactionAborted,
     TransactionFinished,
@@ -32,6 +33,7 @@ from txnqueue.errors import (
 )
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Condition, Entry
+from txnqueue.participants import Auxiliary, LastResource, Participants
 from txnqueue.planning import Plan
 from txnqueue.receiving import Held
 from txnqueue.tables import Change
@@ -97,6 +99,7 @@ class Transaction:
         self._begun = -1
         self._sends: list[StagedSend] = []
         self.changes: list[Change] = []
+        self._participants = Participants(self)
         self._batches: list[Batch] = []
         self._claiming = False
         self._deciding = False
@@ -128,6 +131,49 @@ class Transaction:
         """
         return TableChanges(self, name, lineage)
 
+    def enlist(self, name: str, connection: Any, *, last: bool = False) -> Any:
+        """Let a database take part: its work is committed with everything else, or not at all.
+
+        Args:
+            name: What the database is called, the same whenever it takes part; ``recover``
+                asks for a connection to it by this name.
+            connection: A DB-API 2.0 connection with two-phase commit (``tpc_begin`` …). Work on
+                it from now on belongs to the transaction.
+            last: For one database without two-phase commit: its own commit decides, by a row
+                in a table ``txnqueue_decisions``.
+
+        Returns:
+            The connection.
+
+        Raises:
+            InvalidInput: It cannot take part so.
+            LimitExceeded: The transaction's id is too long for a branch.
+
+        Example::
+
+            with manager.transaction() as tx:
+                batch = orders.receive(100, transaction=tx)
+                billing = tx.enlist("billing", psycopg.connect(...))
+                billing.cursor().execute("INSERT INTO ...")
+        """
+        self.check_active()
+        if not self.already_committed:
+            self._participants.enlist(name, connection, last)
+        return connection
+
+    def auxiliary(self, name: str, connection: Any) -> Auxiliary:
+        """Use a database beside the transaction, in transactions that stand for themselves.
+
+        They are committed and rolled back when the user says so; what is left open in the
+        end follows the outcome.
+
+        Args:
+            name: The data source: one connection each.
+            connection: A DB-API 2.0 connection.
+        """
+        self.check_active()
+        return self._participants.auxiliary(name, connection)
+
     def commit(self) -> Receipt:
         """Decide that everything happened: one append.
 
@@ -148,8 +194,11 @@ class Transaction:
             assert receipt is not None
             return receipt
         self._check_open()
-        if not (self._sends or self._batches or self.changes or self._given):
+        work = self._sends or self._batches or self.changes or self._participants
+        if not work and not self._given:
             return self._committed_nothing()
+        if self._participants.last is not None:
+            return self._commit_by_last_resource(self._participants.last)
         return self.committed_by(self.commit_joined(None))
 
     def commit_joined(self, more: Planner | None) -> Landed:
@@ -172,8 +221,7 @@ class Transaction:
     def _land(self, plan: Planner, operation: str) -> Landed:
         """Append what decides or prepares; what surely cannot land is rolled back."""
         try:
-            if self.changes:
-                self.changes = changes.sealed(self.client, self.changes, self.id)
+            self._prepare_others()
             self._deciding = True
             landed = self.client.land(plan, operation, transaction_id=self.id)
         except TransactionUnknown:
@@ -206,7 +254,13 @@ class Transaction:
             TransactionFinished: It is committed, maybe by an interrupted commit that landed.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
-        if self.status in (Status.ROLLED_BACK, Status.NOT_STARTED):
+        if self.status is Status.ROLLED_BACK:
+            return
+        self._decide_rollback(reason, counted)
+        self._participants.rolled_back()
+
+    def _decide_rollback(self, reason: str | None, counted: bool) -> None:
+        if self.status is Status.NOT_STARTED:
             self.status = Status.ROLLED_BACK
             return
         if self.status is Status.PREPARED:
@@ -227,6 +281,7 @@ class Transaction:
             self.status = Status.UNKNOWN
             raise
         if self.receipt is not None:
+            self._confirm_others()
             raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
         self.status = Status.ROLLED_BACK
 
@@ -239,9 +294,18 @@ class Transaction:
         Raises:
             TransactionAborted: As in ``commit``.
             TransactionUnknown: As in ``commit``.
+            InvalidInput: A database takes part that cannot prepare.
         """
         self.begin()
         self._check_open()
+        if self._participants.last is not None:
+            raise InvalidInput(
+                f"{self._participants.last.name!r} decides by its own commit and cannot prepare: "
+                "commit() the transaction."
+            )
+        self._prepare()
+
+    def _prepare(self) -> None:
         self._land(lambda lost: self._plan_seal(model.PREPARED, lost), "prepare")
         self.status = Status.PREPARED
 
@@ -340,11 +404,13 @@ class Transaction:
     def committed_by(self, landed: Landed) -> Receipt:
         """Take note that the commit has landed."""
         mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == self.id)
-        self.receipt = Receipt.of(mine, applied=not self.changes)
+        follows = bool(self.changes or self._participants)
+        self.receipt = Receipt.of(mine, applied=not follows)
         self.status = Status.COMMITTED
         for batch in self._batches:
             batch.committed(self.attempt)
-        if self.changes:
+        self._confirm_others()
+        if follows:
             self.receipt = Receipt.of(mine, follow(self.client, mine))
         return self.receipt
 
@@ -409,6 +475,10 @@ class Transaction:
             body["digest"] = self.digest
         if self.metadata:
             body["metadata"] = self.metadata
+        if self._participants.names:
+            body["participants"] = self._participants.names
+        if self._participants.last is not None:
+            body["last_resource"] = self._participants.last.name
         if kind == model.PREPARED:
             body["claims"] = [sealing.entry_to_json(e) for e in self._released(stamp, "prepared")]
         return body
@@ -492,12 +562,54 @@ class Transaction:
                 f"Transaction {self.id!r} is {self.status.value}: begin a new one."
             )
 
+    def _prepare_others(self) -> None:
+        """Check once more that tables will take their changes, and let databases prepare.
+
+        Raises:
+            TransactionAborted: One of them cannot.
+        """
+        if self.changes:
+            self.changes = changes.sealed(self.client, self.changes, self.id)
+        try:
+            self._participants.prepare()
+        except Exception as error:
+            raise TransactionAborted(
+                f"A database could not prepare, and transaction {self.id!r} was rolled back: "
+                f"{error}",
+                transaction_id=self.id,
+            ) from error
+
+    def _confirm_others(self) -> None:
+        """Let databases carry out the commit; what they confirm rides on the next append."""
+        self.client.confirmations += self._participants.committed(self.client.stamp())
+
+    def _commit_by_last_resource(self, last: LastResource) -> Receipt:
+        """Prepare here, commit there with a row that says so, decide here by that row."""
+        self._prepare()
+        try:
+            committed = last.decide()
+        except Exception as error:
+            self.status = Status.UNKNOWN
+            raise TransactionUnknown(
+                f"{last.name!r} does not say whether {self.id!r} is committed: recover() with a "
+                "connection to it decides.",
+                transaction_id=self.id,
+            ) from error
+        if not committed:
+            self.rollback(f"{last.name} rolled back")
+            raise TransactionAborted(
+                f"{last.name!r} could not commit, and transaction {self.id!r} was rolled back.",
+                transaction_id=self.id,
+            )
+        return self.commit()
+
     def _committed_nothing(self) -> Receipt:
         """Commit a transaction without work under an id that nobody knows: no entry at all."""
         now_ms = self.client.runtime.now_ms()
         instant = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.timezone.utc)
         self.receipt = Receipt(self.id, model.commit_seq(self._begun), self._begun, instant)
         self.status = Status.COMMITTED
+        self._confirm_others()
         return self.receipt
 
     def _give_up(self, error: Exception) -> None:
@@ -525,4 +637,5 @@ class Transaction:
             self.receipt = receipt
             for batch in self._batches:
                 batch.committed(self.attempt)
+            self._confirm_others()
         return receipt

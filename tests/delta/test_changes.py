@@ -1,0 +1,382 @@
+"""Changes of the user's Delta tables: with the messages, in commit order, once."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.protocol.faults import Crash, Injector
+from tests.protocol.world import World
+from txnqueue import model
+from txnqueue.errors import (
+    InvalidInput,
+    PlatformMissing,
+    SchemaMismatch,
+    TableNotFound,
+    TransactionAborted,
+)
+from txnqueue.manager import QueueManager
+from txnqueue.store import DeltaStore
+
+pytestmark = pytest.mark.spark
+_NUMBERS = itertools.count(1)
+
+
+@dataclass
+class Lake:
+    """A store with a queue, and tables of the user's beside it."""
+
+    spark: Any
+    world: World
+    root: str
+
+    def manager(self, name: str = "A", injector: Injector | None = None) -> QueueManager:
+        return self.world.manager(name, injector)
+
+    def table(self, columns: str = "k string, total double", rows: str | None = None) -> str:
+        """Make a table, and tell its path."""
+        path = f"{self.root}/lake/t{next(_NUMBERS)}"
+        self.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
+        if rows:
+            self.sql(f"INSERT INTO {{t}} VALUES {rows}", path)
+        return path
+
+    def sql(self, text: str, path: str) -> list[tuple[Any, ...]]:
+        """Run a statement of the user's; ``{t}`` is the table."""
+        return [tuple(row) for row in self.spark.sql(text.format(t=f"delta.`{path}`")).collect()]
+
+    def rows(self, path: str) -> list[tuple[Any, ...]]:
+        return sorted(self.sql("SELECT * FROM {t}", path), key=str)
+
+    def decided_only(self, change: Any, key: str | None = None) -> Any:
+        """Commit a change by a process that dies between the decision and its application."""
+        injector = Injector()
+        dying = self.manager("dying", injector)
+        tx = dying.transaction(key)
+        change(tx)
+        injector.stop_at = "apply"
+        injector.arm()
+        with pytest.raises(Crash):
+            tx.commit()
+        return tx
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    root = str(tmp_path_factory.mktemp("changes"))
+    lake = Lake(spark, World(store=DeltaStore(spark, root)), root)
+    for name in ("in", "out"):
+        lake.world.create(name)
+    return lake
+
+
+TOTALS = {"update": {"total": "target.total + source.total"}, "insert": "*"}
+
+
+# ------------------------------------------------------------------------ what can be done
+
+
+def test_messages_and_tables_change_together(lake: Lake) -> None:
+    path = lake.table("i long")
+    manager = lake.manager()
+    manager.queue("in").send([{"i": 1}, {"i": 2}])
+    with manager.transaction() as tx:
+        batch = tx.queue("in").receive(10)
+        tx.table(path).append(batch.df)
+        assert lake.rows(path) == []
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.rows(path) == [(1,), (2,)]
+    assert manager.queue("in").depth() == 0
+
+
+def test_rolled_back_nothing_changes(lake: Lake) -> None:
+    path = lake.table()
+    with pytest.raises(ZeroDivisionError), lake.manager().transaction() as tx:
+        tx.table(path).append([{"k": "a", "total": 1.0}])
+        raise ZeroDivisionError
+    assert lake.rows(path) == []
+    assert lake.manager().recover().waiting == ()
+
+
+def test_merge_update_delete_and_append_in_their_order(lake: Lake) -> None:
+    path = lake.table(rows="('a', 1.0), ('b', 2.0), ('c', 3.0)")
+    with lake.manager().transaction() as tx:
+        table = tx.table(path)
+        table.merge([{"k": "a", "total": 10.0}, {"k": "z", "total": 26.0}], on="k", **TOTALS)
+        table.update({"total": "total * 2"}, where="k IN ('a', 'b')")
+        table.delete(where="k = 'c'")
+        table.append([{"k": "c", "total": 0.5}])
+    assert lake.rows(path) == [("a", 22.0), ("b", 4.0), ("c", 0.5), ("z", 26.0)]
+
+
+def test_a_merge_may_delete_and_match_by_a_condition(lake: Lake) -> None:
+    path = lake.table(rows="('a', 1.0), ('b', 2.0)")
+    with lake.manager().transaction() as tx:
+        gone = lake.spark.createDataFrame([("a", True), ("b", False)], "name string, gone boolean")
+        tx.table(path).merge(gone, condition="target.k = source.name", delete="source.gone")
+    assert lake.rows(path) == [("b", 2.0)]
+
+
+def test_what_finds_nothing_is_applied_all_the_same(lake: Lake) -> None:
+    path = lake.table(rows="('a', 1.0)")
+    with lake.manager().transaction() as tx:
+        tx.table(path).delete(where="k = 'nobody'")
+        tx.table(path).update({"total": "0"}, where="k = 'nobody'")
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.rows(path) == [("a", 1.0)]
+
+
+def test_lineage_joins_rows_with_their_transaction(lake: Lake) -> None:
+    path = lake.table("k string, total double, _transaction_id string", "('a', 1.0, NULL)")
+    with lake.manager().transaction() as tx:
+        table = tx.table(path, lineage=True)
+        table.merge([{"k": "a", "total": 1.0}, {"k": "b", "total": 2.0}], on="k", **TOTALS)
+        table.append([{"k": "c", "total": 3.0}])
+    assert lake.rows(path) == [("a", 2.0, tx.id), ("b", 2.0, tx.id), ("c", 3.0, tx.id)]
+    plain = lake.table()
+    with pytest.raises(SchemaMismatch, match="_transaction_id"):
+        lake.manager().transaction().table(plain, lineage=True).append([{"k": "a"}])
+
+
+def test_odd_names_and_a_catalog_table(lake: Lake) -> None:
+    name = f"default.odd_{next(_NUMBERS)}"
+    columns = "`select` string, `a ``b` double, headers string, send_id long"
+    lake.spark.sql(f"CREATE TABLE {name} ({columns}) USING delta")
+    row = {"select": "x'; DROP", "a `b": 1.5, "headers": "h", "send_id": 7}
+    with lake.manager().transaction() as tx:
+        tx.table(name).append([row])
+        tx.table(name).merge([{**row, "a `b": 2.5}], on=["select", "send_id"], update="*")
+    assert [r.asDict() for r in lake.spark.table(name).collect()] == [{**row, "a `b": 2.5}]
+
+
+def test_a_prepared_transaction_changes_tables_when_it_is_committed(lake: Lake) -> None:
+    path = lake.table()
+    tx = lake.manager().transaction(f"prepared-{next(_NUMBERS)}")
+    tx.table(path).append([{"k": "a", "total": 1.0}])
+    tx.prepare()
+    assert lake.rows(path) == []
+    receipt = lake.manager("B").commit(tx.id)
+    assert receipt.applied and lake.rows(path) == [("a", 1.0)]
+
+
+def test_under_a_committed_id_nothing_changes_again(lake: Lake) -> None:
+    path, key = lake.table(), f"once-{next(_NUMBERS)}"
+    for _ in range(2):
+        with lake.manager().transaction(key) as tx:
+            tx.table(path).append([{"k": "a", "total": 1.0}])
+            tx.table(path).delete(where="k = 'b'")
+    assert tx.already_committed and tx.receipt is not None and tx.receipt.applied
+    assert lake.rows(path) == [("a", 1.0)]
+
+
+def test_the_history_of_the_table_names_who_and_why(lake: Lake) -> None:
+    path = lake.table()
+    with lake.manager().transaction() as tx:
+        tx.table(path).append([{"k": "a", "total": 1.0}])
+    history = lake.sql("SELECT userMetadata FROM (DESCRIBE HISTORY {t}) LIMIT 1", path)
+    assert tx.id in history[0][0] and '"operation": "append"' in history[0][0]
+
+
+# ---------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda t: t.append([{"k": "a", "nope": 1}]), SchemaMismatch),
+        (lambda t: t.append([{"k": 5}]), SchemaMismatch),
+        (lambda t: t.append([{"k": "a", "total": -1.0}]), InvalidInput),
+        (lambda t: t.append("rows"), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}], on="nope", update="*"), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}], on="k"), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}], update="*"), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}], on="k", update="all"), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}, {"k": "a"}], on="k", update="*"), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}], on="k", update={"total": "source.nope"}), InvalidInput),
+        (lambda t: t.merge([{"k": "a"}], on="k", update={"nope": "1"}), InvalidInput),
+        (lambda t: t.update({"total": "nope + 1"}, where="true"), InvalidInput),
+        (lambda t: t.update({}, where="true"), InvalidInput),
+        (lambda t: t.delete(where="not sql at all"), InvalidInput),
+    ],
+)
+def test_what_the_table_would_refuse_is_refused_at_once(lake: Lake, wrong: Any, error: Any) -> None:
+    if not hasattr(lake, "strict"):
+        lake.strict = lake.table()  # type: ignore[attr-defined]
+        lake.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (total >= 0)", lake.strict)  # type: ignore[attr-defined]
+    tx = lake.manager().transaction()
+    with pytest.raises(error):
+        wrong(tx.table(lake.strict))  # type: ignore[attr-defined]
+    assert tx.changes == []
+
+
+def test_a_table_that_is_not_there_is_refused(lake: Lake) -> None:
+    tx = lake.manager().transaction()
+    for name in (f"{lake.root}/lake/nowhere", "default.nowhere", "nowhere.at.all"):
+        with pytest.raises(TableNotFound):
+            tx.table(name).append([{"k": "a"}])
+    for name in ("", None, 5):
+        with pytest.raises(InvalidInput):
+            tx.table(name).append([{"k": "a"}])  # type: ignore[arg-type]
+
+
+def test_a_table_that_was_replaced_before_the_commit_aborts_it(lake: Lake) -> None:
+    path = lake.table()
+    tx = lake.manager().transaction()
+    tx.table(path).append([{"k": "a", "total": 1.0}])
+    lake.sql("CREATE OR REPLACE TABLE {t} USING delta AS SELECT 'b' AS k", path)
+    with pytest.raises(TransactionAborted, match="replaced"):
+        tx.commit()
+    assert lake.rows(path) == [("b",)]
+
+
+# --------------------------------------------------------------- decided, and not applied
+
+
+def test_whoever_recovers_applies_what_a_dead_process_decided(lake: Lake) -> None:
+    path, key = lake.table(), f"dead-{next(_NUMBERS)}"
+    append = lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}])  # noqa: E731
+    lake.decided_only(append, key)
+    receipt = lake.manager().outcome(key).receipt
+    assert lake.rows(path) == [] and receipt is not None and not receipt.applied
+    first, second = lake.manager("B"), lake.manager("C")
+    assert first.recover().waiting == () == second.recover().waiting
+    assert lake.rows(path) == [("a", 1.0)]
+    receipt = lake.manager().outcome(key).receipt
+    assert receipt is not None and receipt.applied
+
+
+def test_a_later_commit_applies_the_older_changes_first(lake: Lake) -> None:
+    path = lake.table(rows="('a', 1.0)")
+    lake.decided_only(lambda tx: tx.table(path).update({"total": "total + 1"}, where="true"))
+    with lake.manager().transaction() as tx:
+        tx.table(path).update({"total": "total * 10"}, where="true")
+    assert lake.rows(path) == [("a", 20.0)]
+
+
+def test_a_change_whose_reply_was_lost_is_applied_once(lake: Lake) -> None:
+    path = lake.table()
+    injector = Injector()
+    manager = lake.manager("A", injector)
+    tx = manager.transaction()
+    tx.table(path).append([{"k": "a", "total": 1.0}])
+    real = manager._client.store.tables.apply
+
+    def unheard(*args: Any, **kwargs: Any) -> Any:
+        real(*args, **kwargs)
+        raise ConnectionError("no reply")
+
+    manager._client.store.tables.apply = unheard  # type: ignore[method-assign]
+    assert tx.commit().applied
+    lake.manager("B").recover()
+    assert lake.rows(path) == [("a", 1.0)]
+
+
+def test_the_user_and_optimize_may_write_meanwhile(lake: Lake) -> None:
+    path = lake.table(rows="('a', 1.0)")
+    lake.decided_only(lambda tx: tx.table(path).merge([{"k": "a", "total": 1.0}], on="k", **TOTALS))
+    lake.sql("INSERT INTO {t} VALUES ('b', 5.0)", path)
+    lake.sql("OPTIMIZE {t}", path)
+    lake.sql("UPDATE {t} SET total = total + 100 WHERE k = 'a'", path)
+    lake.sql("ALTER TABLE {t} ADD COLUMN note string", path)
+    assert lake.manager().recover().waiting == ()
+    assert lake.rows(path) == [("a", 102.0, None), ("b", 5.0, None)]
+
+
+SETBACKS = {
+    "replaced": "CREATE OR REPLACE TABLE {t} USING delta AS SELECT 'x' AS k, 0.0D AS total",
+    "restored": "RESTORE TABLE {t} TO VERSION AS OF 0",
+    "overwritten": "INSERT OVERWRITE {t} VALUES ('x', 0.0)",
+    "changed": "ALTER TABLE {t} ADD CONSTRAINT small CHECK (total < 10)",
+}
+
+
+@pytest.mark.parametrize("how", SETBACKS)
+def test_a_table_that_was_set_back_waits_and_holds_up_no_other(lake: Lake, how: str) -> None:
+    path, other = lake.table(rows="('a', 1.0)"), lake.table()
+
+    def change(tx: Any) -> None:
+        tx.table(path).append([{"k": "b", "total": 50.0}])
+        tx.table(other).append([{"k": "b", "total": 50.0}])
+
+    tx = lake.decided_only(change)
+    lake.sql(SETBACKS[how], path)
+    before = lake.rows(path)
+    manager = lake.manager()
+    waiting = manager.recover().waiting
+    assert [(w.table, w.transaction_id) for w in waiting] == [(path, tx.id)]
+    assert waiting[0].change_id in waiting[0].remedy and waiting[0].reason
+    assert lake.rows(path) == before and lake.rows(other) == [("b", 50.0)]
+    if how == "changed":
+        lake.sql("ALTER TABLE {t} DROP CONSTRAINT small", path)
+        assert manager.recover().waiting == ()
+    else:
+        manager.apply_change(waiting[0].change_id)
+    assert set(lake.rows(path)) == {*before, ("b", 50.0)}
+    assert lake.manager("B").recover().waiting == ()
+
+
+def test_a_dropped_table_waits_until_the_change_is_waived(lake: Lake) -> None:
+    name = f"default.dropped_{next(_NUMBERS)}"
+    lake.spark.sql(f"CREATE TABLE {name} (k string, total double) USING delta")
+    lake.decided_only(lambda tx: tx.table(name).append([{"k": "a", "total": 1.0}]))
+    lake.spark.sql(f"DROP TABLE {name}")
+    manager = lake.manager()
+    (waiting,) = manager.recover().waiting
+    assert "gone" in waiting.reason
+    manager.waive_change(waiting.change_id, "the table is no more")
+    assert lake.manager("B").recover().waiting == ()
+    waived = [e for e in lake.world.entries() if e.kind == model.CHANGE_WAIVED]
+    assert waived[-1].reason == "the table is no more" and waived[-1].actor == "A"
+    with pytest.raises(InvalidInput):
+        manager.waive_change(waiting.change_id, "twice")
+
+
+def test_a_clone_is_another_table(lake: Lake) -> None:
+    path = lake.table()
+    lake.decided_only(lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}]))
+    clone = f"{path}-clone"
+    lake.spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{path}`")
+    assert lake.manager().recover().waiting == ()
+    assert lake.rows(path) == [("a", 1.0)] and lake.rows(clone) == []
+
+
+def test_waiving_holds_off_an_applier_on_its_way(lake: Lake) -> None:
+    path = lake.table()
+    lake.decided_only(lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}]))
+    late = lake.manager("late")
+    from txnqueue.applying import Applier
+
+    on_its_way = Applier(late._client)
+    (one,) = [c for cs in on_its_way._unapplied(None).values() for c in cs]
+    lake.manager().waive_change(one.change_id, "given up")
+    assert on_its_way._patiently(one) is None
+    assert lake.rows(path) == []
+
+
+def test_older_changes_end_first(lake: Lake) -> None:
+    path = lake.table()
+    lake.decided_only(lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}]))
+    lake.decided_only(lambda tx: tx.table(path).append([{"k": "b", "total": 1.0}]))
+    lake.sql("RESTORE TABLE {t} TO VERSION AS OF 0", path)
+    manager = lake.manager()
+    first, second = manager.recover().waiting
+    assert "older change" in second.reason
+    with pytest.raises(InvalidInput, match="older"):
+        manager.apply_change(second.change_id)
+    manager.waive_change(first.change_id, "not wanted")
+    manager.apply_change(second.change_id)
+    assert lake.rows(path) == [("b", 1.0)]
+
+
+def test_tables_in_memory_can_only_be_appended_to() -> None:
+    from txnqueue.testing import MemoryStore, memory_manager, plain_schema
+
+    store = MemoryStore()
+    manager = memory_manager(store)
+    manager.create_queue("q", "i long")
+    store.tables.create("gold", plain_schema("i long"))
+    with pytest.raises(PlatformMissing):
+        manager.transaction().table("gold").delete(where="true")
