@@ -31,7 +31,18 @@ if [ $# -eq 0 ]; then
     stage "mypy" "$bin/mypy" --no-error-summary
     stage "import rules" "$bin/lint-imports"
 fi
-stage "pytest" "$bin/python" -m pytest "$@"
+if [ $# -gt 0 ]; then
+    stage "pytest" "$bin/python" -m pytest "$@"
+else
+    # Spark's tests wait for the JVM most of the time: the others run beside them.
+    others=$(mktemp)
+    "$bin/python" -m pytest -q -m "not spark" -p no:cacheprovider >"$others" 2>&1 &
+    beside=$!
+    stage "pytest, with Spark" "$bin/python" -m pytest -m spark
+    stage "pytest, without Spark" wait "$beside"
+    cat "$others"
+    rm -f "$others"
+fi
 
 if [ ${#failed[@]} -gt 0 ]; then
     echo "FAILED: ${failed[*]}" >&2

@@ -72,14 +72,14 @@ class History:
         journal = self._client.store.journal
         newest = journal.version()
         if commit_seq is None:
-            return Snapshot(self._client, journal.read_all(newest).entries, None)
+            return Snapshot(self._client, journal.read_all(upto=newest).entries, None)
         if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
             raise InvalidInput(
                 f"commit_seq={commit_seq!r}: the newest commit of this store is "
                 f"{model.commit_seq(newest)}.",
                 name="commit_seq",
             )
-        entries = journal.read_all(commit_seq >> 10).entries
+        entries = journal.read_all(upto=commit_seq >> 10).entries
         kept = tuple(entry for entry in entries if entry.commit_seq <= commit_seq)
         return Snapshot(self._client, kept, None)
 

@@ -123,8 +123,8 @@ class FaultyJournal(_Faulty):
     def read(self, shards: Any, after: int = -1, upto: int | None = None) -> Any:
         return self._through("read", shards, after, upto)
 
-    def read_all(self, upto: int | None = None) -> Any:
-        return self._through("read_all", upto)
+    def read_all(self, after: int = -1, upto: int | None = None) -> Any:
+        return self._through("read_all", after, upto)
 
     def append(self, units: Any, metadata: Any) -> Any:
         return self._through("append", units, metadata)

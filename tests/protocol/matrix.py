@@ -11,7 +11,6 @@ from tests.protocol.world import World, check_exactly_once, drain
 from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
 from txnqueue.transaction import Status, Transaction
 
-MESSAGES = 6
 RECOVERIES = ("same", "other", "two")
 
 
@@ -60,9 +59,9 @@ def fresh() -> World:
 
 def begin(world: World, operation: Operation, client: object) -> object:
     """Send the messages and prepare the operation."""
-    setup = world.manager("creator")
-    setup.queue("in").send([{"i": world.base + i} for i in range(MESSAGES)])
-    world.sent += MESSAGES
+    setup = world.helper("creator")
+    setup.queue("in").send([{"i": world.base + i} for i in range(world.messages)])
+    world.sent += world.messages
     client.list_queues()  # open the store, as any client has before it works
     subject = operation.prepare(world, client)
     world.clock.advance(1)
@@ -85,7 +84,7 @@ def run(world: World, case: Case) -> None:
     recover(world, case.recovery)
     injector.flush()  # or only after it
     world.lease_over()
-    drain(world.manager("Z"))
+    drain(world.helper("Z"))
     ledger = world.ledger()
     landed = operation.landed(world, ledger)
     if reported == "ok":
@@ -94,7 +93,7 @@ def run(world: World, case: Case) -> None:
         assert not landed, f"P9 {case}: reported failed, and landed"
     if operation.key is not None:
         key = f"{operation.key}{world.suffix}"
-        status = world.manager("reader").outcome(key).status
+        status = world.helper("reader").outcome(key).status
         assert (status is Status.COMMITTED) == (key in ledger.committed), f"{case}: {status}"
     if operation.sends and landed:
         world.sent += operation.sends
@@ -149,4 +148,4 @@ def recover(world: World, recovery: str) -> None:
 
 
 def _open(world: World, key: str) -> bool:
-    return world.manager("reader").outcome(key).status is Status.PREPARED
+    return world.helper("reader").outcome(key).status is Status.PREPARED

@@ -19,7 +19,7 @@ def build(world: World) -> None:
     world.create("in", dead_letter=False)
     world.create("out", dead_letter=False)
     world.create_table()
-    world.manager("creator").queue("in").send([{"i": 0}, {"i": 1}])
+    world.helper("creator").queue("in").send([{"i": 0}, {"i": 1}])
 
 
 def consumer(name: str, key: str | None = None, limit: int = 1) -> Program:

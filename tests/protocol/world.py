@@ -37,7 +37,11 @@ class World:
     generation: int = 0
     scenario: int = 0
     sent: int = 0
+    messages: int = 6
     table: str = "lake/gold"
+    known: list[Entry] = field(default_factory=list)
+    carried: dict[Message, int] = field(default_factory=dict)
+    helpers: dict[str, QueueManager] = field(default_factory=dict)
     began_at: int = 0
 
     @property
@@ -65,9 +69,15 @@ class World:
         store = FaultyStore(self.store, injector) if injector else self.store
         return QueueManager(self.store.spark, "memory", store=store, runtime=made)
 
+    def helper(self, name: str) -> QueueManager:
+        """Give a client of the test's own, which lives as long as the world."""
+        if name not in self.helpers:
+            self.helpers[name] = self.manager(name)
+        return self.helpers[name]
+
     def create(self, name: str, lanes: int = 1, dead_letter: bool = True) -> None:
         """Create a queue of numbers."""
-        self.manager("creator").create_queue(
+        self.helper("creator").create_queue(
             name,
             SCHEMA,
             exist_ok=True,
@@ -98,8 +108,10 @@ class World:
         self.clock.advance(LEASE_SECONDS + 1)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Read everything."""
-        return self.store.journal.read_all().entries
+        """Read everything: what is new since it was read last."""
+        after = max((entry.version for entry in self.known), default=-1)
+        self.known += self.store.journal.read_all(after).entries
+        return tuple(self.known)
 
     def ledger(self) -> Ledger:
         """Replay everything and fail on a breach."""
@@ -107,12 +119,10 @@ class World:
 
     def queue_id(self, name: str) -> str:
         """Find a queue's id."""
-        return self.manager("reader").queue(name).info.queue_id
+        return self.helper("reader").queue(name).info.queue_id
 
     def numbers(self, ledger: Ledger) -> dict[Message, int]:
         """Read what each posted message carries."""
-        queues = self.manager("reader")
-        schema = queues.queue("in").schema
         parts = {
             (entry.body["send"], entry.ranges): Part(
                 entry.body["payload"],
@@ -126,14 +136,15 @@ class World:
                 None,
                 None,
             )
-            for entry in ledger.posted.values()
-            if entry.body.get("origin") is None
+            for (_, offset), entry in ledger.posted.items()
+            if entry.body.get("origin") is None and (entry.body["send"], offset) not in self.carried
         }
-        table = self.store.payload.table(schema, list(parts.values()))
-        return {
-            (row["_message"]["send_id"], row["_message"]["send_offset"]): row["i"]
-            for row in table.to_pylist()
-        }
+        if parts:
+            schema = self.helper("reader").queue("in").schema
+            for row in self.store.payload.table(schema, list(parts.values())).to_pylist():
+                message = row["_message"]
+                self.carried[message["send_id"], message["send_offset"]] = row["i"]
+        return self.carried
 
 
 def consume_and_produce(batch: Any, tx: Any) -> None:

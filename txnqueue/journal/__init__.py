@@ -55,8 +55,8 @@ class Journal(Protocol):
         """
         ...
 
-    def read_all(self, upto: int | None = None) -> Reading:
-        """Read every entry of every shard up to a version."""
+    def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
+        """Read every entry of every shard after a version, and up to one."""
         ...
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:

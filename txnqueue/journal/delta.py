@@ -79,14 +79,11 @@ class DeltaJournal:
         From a version on it reads the change feed, whose cost is that of what came since;
         from the start it reads the shards' files.
         """
-        wanted = f"shard IN ({literals(sorted(shards))})"
-        if after >= 0 and upto is None:
-            return self._read_since(wanted, after)
-        return self._read_files(wanted, after, upto)
+        return self._read(f"shard IN ({literals(sorted(shards))})", after, upto)
 
-    def read_all(self, upto: int | None = None) -> Reading:
-        """Read every entry of every shard up to a version."""
-        return self._read_files("true", -1, upto)
+    def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
+        """Read every entry of every shard after a version, and up to one."""
+        return self._read("true", after, upto)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE."""
@@ -115,6 +112,11 @@ class DeltaJournal:
         return Appended(self._won(units, int(version)), int(version))
 
     # -------------------------------------------------------------------------- helpers
+
+    def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
+        if after >= 0 and upto is None:
+            return self._read_since(wanted, after)
+        return self._read_files(wanted, after, upto)
 
     def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
         """Find which units of a group went in: each is there as a whole."""
@@ -151,15 +153,24 @@ class DeltaJournal:
         return Reading(entries, max(known, newest))
 
     def _read_files(self, wanted: str, after: int, upto: int | None) -> Reading:
-        """Read the newest version's files; entries never change, so it holds every older one."""
-        newest = self.version()
-        frame = self._session.sql(
-            f"SELECT *, _metadata.row_commit_version AS version FROM {self._table} "
-            f"VERSION AS OF {newest} WHERE {wanted}"
-        )
-        rows = self._statements.run(lambda: _rows(frame, "version"))
-        last = newest if upto is None else min(upto, newest)
-        entries = (entry_of(row) for row in rows)
+        """Read the newest version's files; entries never change, so it holds every older one.
+
+        One query reads one version. It is at least the one that was known before, and at
+        least that of the newest entry found.
+        """
+        known = self._known or 0
+
+        def statement() -> list[dict[str, Any]]:
+            frame = self._session.sql(
+                f"SELECT *, _metadata.row_commit_version AS version FROM {self._table} "
+                f"WHERE {wanted}"
+            )
+            return _rows(frame, "version")
+
+        entries = tuple(map(entry_of, self._statements.run(statement)))
+        newest = max((entry.version for entry in entries), default=known)
+        self._learn(max(known, newest))
+        last = max(known, newest) if upto is None else upto
         return Reading(tuple(e for e in entries if after < e.version <= last), last)
 
 

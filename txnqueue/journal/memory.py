@@ -53,9 +53,9 @@ class MemoryJournal:
             found = [e for shard in shards for e in self._between(shard, after, end)]
         return Reading(tuple(found), end)
 
-    def read_all(self, upto: int | None = None) -> Reading:
-        """Read every entry of every shard up to a version."""
-        return self.read(tuple(self._shards), upto=upto)
+    def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
+        """Read every entry of every shard after a version, and up to one."""
+        return self.read(tuple(self._shards), after, upto)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, in one version."""
