@@ -193,7 +193,9 @@ class TableChanges:
         types = ",".join(column.dataType.simpleString() for column in staged.fields)
         payload_id = f"change-{hashlib.md5(types.encode()).hexdigest()[:12]}"
         client.create_staging(payload_id, staged)
-        send = Send(payload_id, tx.slice, client.runtime.new_id(), staged, 1, None)
+        note = {"transaction_id": tx.id, "table": self._name, **client.author()}
+        send_id = client.runtime.new_id()
+        send = Send(payload_id, tx.slice, send_id, staged, 1, None, note=note)
         runs = client.store.payload.stage(send, plain)
         count = sum(run.count for run in runs)
         return Source(payload_id, send.slice, send.send_id, count, columns.jsonValue())

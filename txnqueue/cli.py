@@ -3,11 +3,14 @@
 Exit codes, for schedulers:
 
     0   done, or nothing to do
-    1   unexpected failure, or a handler's own
+    1   unexpected failure
     2   usage, or input that cannot be used
     3   the store, the queue, the configuration or the platform
+    4   a handler failed too often; its batches were rolled back
     75  conflicts outlasted the retries, and nothing was changed: try again
     76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
+    77  committed, but changes of tables are not applied yet: ``txnqueue recover``, and do not
+        run it again
 
 Results go to stdout, everything else to stderr. Spark is started by the commands that
 need a store, when they need it.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txnqueue import __version__
@@ -24,7 +28,8 @@ from txnqueue import __version__
 try:
     import typer
 
-    from txnqueue.console import IN_DOUBT, PLATFORM, Session, app, command
+    from txnqueue import consuming  # noqa: F401 (its command)
+    from txnqueue.console import IN_DOUBT, NOT_APPLIED, PLATFORM, Session, app, command
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):
         raise
@@ -57,6 +62,9 @@ STEP_COLUMNS = (
 )  # fmt: skip
 
 _Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+_Change = Annotated[
+    str, typer.Argument(help="The change, as recover names it.", show_default=False)
+]
 _Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
 
@@ -279,11 +287,39 @@ def recover(session: Session) -> None:
         "aborted": list(found.aborted),
         "released": found.released,
         "prepared": list(found.prepared),
+        "waiting": [asdict(change) for change in found.waiting],
+        "databases": list(found.databases),
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
     lines += [f"prepared, waits for a decision: {key}" for key in found.prepared]
+    lines += [
+        f"not applied: {change.operation} of {change.rows or 'some'} rows to {change.table}, "
+        f"transaction {change.transaction_id}: {change.reason}. {change.remedy}"
+        for change in found.waiting
+    ]
+    lines += [f"has not confirmed a commit: the database {name}" for name in found.databases]
     session.printer.fact(values, "\n".join(lines))
+    if found.waiting:
+        raise typer.Exit(NOT_APPLIED)
+
+
+@command("apply-change")
+def apply_change(session: Session, change: _Change) -> None:
+    """Apply a waiting table change to the table as it is, though it was replaced or set back."""
+    session.manager.apply_change(change)
+    session.printer.fact({"change": change, "applied": True}, f"Change {change} is applied.")
+
+
+@command("waive-change")
+def waive_change(
+    session: Session,
+    change: _Change,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
+) -> None:
+    """Give a waiting table change up, for ever and on record."""
+    session.manager.waive_change(change, reason)
+    session.printer.fact({"change": change, "waived": True}, f"Change {change} is given up.")
 
 
 @command("history")

@@ -101,6 +101,10 @@ class Client:
         runtime = self.runtime
         return Stamp(runtime.actor, runtime.run_id, runtime.now_ms())
 
+    def author(self) -> dict[str, object]:
+        """Say who writes, for the histories of Delta tables."""
+        return {"actor": self.runtime.actor, "run_id": self.runtime.run_id}
+
     def land(
         self,
         plan: Planner,

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 
     from txnqueue.manager import QueueManager
 
-FAILED, USAGE, PLATFORM, TRY_AGAIN, IN_DOUBT = 1, 2, 3, 75, 76
+FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
-    "3 store, queue, configuration or platform; 75 conflicts outlasted the retries: try again; "
-    "76 outcome not known: see txnqueue outcome and recover."
+    "3 store, queue, configuration or platform; 4 a handler failed too often; "
+    "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
+    "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
+    "not run it again."
 )
 _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
+    (errors.HandlerFailed, HANDLER_FAILED),
     (errors.TransactionUnknown, IN_DOUBT),
     (errors.TransactionIdReused, USAGE),
     (errors.TransactionAborted, TRY_AGAIN),

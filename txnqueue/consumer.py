@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from txnqueue import model
@@ -17,8 +18,48 @@ from txnqueue.transaction import Transaction
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
 
+logger = logging.getLogger("txnqueue")
 _NUMBER_MAX = 10**9
 Handler = Callable[[Batch, Transaction], object]
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What ends a drain before the queue is empty; None: nothing of the kind.
+
+    Attributes:
+        max_seconds: Begin no further batch after so many seconds.
+        max_messages: Begin no further batch after so many messages.
+        max_batches: Begin no further batch after so many.
+        stopped: Asked before each batch: whether to stop.
+    """
+
+    max_seconds: float | None = None
+    max_messages: int | None = None
+    max_batches: int | None = None
+    stopped: Callable[[], bool] = _never
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.max_seconds is not None:
+            check_number("max_seconds", self.max_seconds, 0, float("inf"))
+        for name in ("max_messages", "max_batches"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), 1, float("inf"))
+
+    def room(self, size: int, seconds: float, messages: int, batches: int) -> int:
+        """How many messages the next batch may hold; 0 ends the drain."""
+        if self.stopped():
+            return 0
+        if self.max_seconds is not None and seconds >= self.max_seconds:
+            return 0
+        if self.max_batches is not None and batches >= self.max_batches:
+            return 0
+        return size if self.max_messages is None else min(size, self.max_messages - messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +74,9 @@ class DrainResult:
         finished: Whether everything that was to be consumed was.
         already_finished: Whether an earlier drain under this id had finished.
         last_error: The handler's last error.
+        applied: Whether all table changes of its batches are applied; if not, ``recover``
+            finishes them, and the run must not be repeated for that.
+        stopped: Whether it was asked to stop.
     """
 
     run_id: str
@@ -42,6 +86,8 @@ class DrainResult:
     finished: bool = False
     already_finished: bool = False
     last_error: Exception | None = None
+    applied: bool = True
+    stopped: bool = False
 
 
 class Drain:
@@ -72,12 +118,12 @@ class Drain:
         self._upto: int | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
+        self._applied = True
 
     def run(
         self,
         until: str,
-        max_seconds: float | None,
-        max_messages: int | None,
+        bounds: Bounds,
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:
         """Consume until there is nothing left, or a bound is reached."""
@@ -90,22 +136,19 @@ class Drain:
             self._upto = self._client.store.journal.version()
         started = self._client.runtime.monotonic()
 
-        def room() -> int:
+        def room(batches_done: int = 0) -> int:
             """How many messages the next batch may hold; 0 ends the drain."""
-            if max_seconds is not None:
-                if self._client.runtime.monotonic() - started >= max_seconds:
-                    return 0
-            if max_messages is not None:
-                return min(self._batch_size, max_messages - self._messages)
-            return self._batch_size
+            seconds = self._client.runtime.monotonic() - started
+            batches = self._batches + batches_done
+            return bounds.room(self._batch_size, seconds, self._messages, batches)
 
         tx, batch = self._receive(room())
         while len(batch):
             if self._handle(batch, tx):
-                count = len(batch)
+                count, done = len(batch), tx
                 self._messages += count
                 try:
-                    tx, batch = self._commit_and_receive(tx, room())
+                    tx, batch = self._commit_and_receive(tx, room(1))
                 except TransactionAborted as error:
                     self._messages -= count
                     self._failed(error)
@@ -113,6 +156,7 @@ class Drain:
                     continue
                 self._batches += 1
                 self._failures_in_a_row = 0
+                self._log("batch committed", done, messages=count)
                 if on_batch is not None:
                     self._unless_raising(on_batch, count, tx)
             else:
@@ -121,7 +165,9 @@ class Drain:
         finished = room() > 0 and not self._queue.in_flight()
         if finished and self._given:
             self._end()
-        return self._result(finished)
+        result = replace(self._result(finished), stopped=bounds.stopped())
+        self._log("drain ended", None, finished=finished, messages=self._messages)
+        return result
 
     # -------------------------------------------------------------------------- helpers
 
@@ -193,6 +239,7 @@ class Drain:
         """
         self._last_error = error
         self._failures_in_a_row += 1
+        self._log("batch rolled back", None, error=f"{type(error).__name__}: {error}"[:500])
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
@@ -205,11 +252,11 @@ class Drain:
         self._number += 1
         following = self._transaction()
         if room <= 0:
-            tx.commit()
+            self._applied &= tx.commit().applied
             return following, Batch(self._client, self._queue.schema, [], following)
         receiver = self._receiver(following, room, tx.attempt)
         landed = tx.commit_joined(receiver.plan)
-        tx.committed_by(landed)
+        self._applied &= tx.committed_by(landed).applied
         batch = self._queue.batch(receiver, landed.entries, following)
         return (following, batch) if len(batch) else self._receive(room)
 
@@ -231,4 +278,16 @@ class Drain:
             self._errors,
             finished,
             last_error=self._last_error,
+            applied=self._applied,
         )
+
+    def _log(self, event: str, tx: Transaction | None, **details: object) -> None:
+        """Write what happened to the log ``txnqueue``, with its details as ``record.details``."""
+        about: dict[str, object] = {"queue": self._queue.name, "run_id": self._run_id}
+        if tx is not None and tx.receipt is not None:
+            about["transaction_id"] = tx.id
+            about["commit_seq"] = tx.receipt.commit_seq
+            about["applied"] = tx.receipt.applied
+        said = {**about, **details}
+        text = " ".join(f"{key}={value}" for key, value in said.items())
+        logger.info("%s %s", event, text, extra={"event": event, "details": said})

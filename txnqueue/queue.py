@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import ranges
@@ -15,7 +15,7 @@ from txnqueue.config import (
     QueueInfo,
     check_number,
 )
-from txnqueue.consumer import Drain, DrainResult, Handler
+from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.errors import InvalidInput
 from txnqueue.payload import Part, Send
@@ -190,8 +190,10 @@ class Queue:
         until: str = "start",
         max_seconds: float | None = None,
         max_messages: int | None = None,
+        max_batches: int | None = None,
         errors_max: int = 20,
         on_batch: Callable[[int], None] | None = None,
+        stopped: Callable[[], bool] | None = None,
     ) -> DrainResult:
         """Consume the queue batch by batch, each batch in one transaction.
 
@@ -208,8 +210,10 @@ class Queue:
             until: ``start``: what was there at the start; ``empty``: until nothing is left.
             max_seconds: Begin no further batch after so many seconds.
             max_messages: Begin no further batch after so many messages.
+            max_batches: Begin no further batch after so many batches.
             errors_max: Give up after so many failures in a row.
             on_batch: Called with the number of messages after each commit.
+            stopped: Asked before each batch; true: the one at hand is the last.
 
         Returns:
             What was consumed, and how it ended.
@@ -217,12 +221,11 @@ class Queue:
         Raises:
             HandlerFailed: The handler failed ``errors_max`` times in a row.
         """
-        if max_seconds is not None:
-            check_number("max_seconds", max_seconds, 0, float("inf"))
-        if max_messages is not None:
-            check_number("max_messages", max_messages, 1, float("inf"))
+        bounds = Bounds(max_seconds, max_messages, max_batches)
+        if stopped is not None:
+            bounds = replace(bounds, stopped=stopped)
         drain = Drain(self._client, self, handler, batch_size, run_id, errors_max)
-        return drain.run(until, max_seconds, max_messages, on_batch)
+        return drain.run(until, bounds, on_batch)
 
     # ----------------------------------------------------------------------- for others
 
@@ -273,6 +276,7 @@ class Queue:
             lanes=info.settings.lanes,
             group_by=info.settings.group_by,
             order_by=ordering,
+            note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
         runs = self._client.store.payload.stage(send, rows)
         staged = StagedSend(info, send.slice, send.send_id, tuple(runs))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txnqueue.errors import InvalidInput
@@ -33,6 +33,7 @@ class Send:
         lanes: How many lanes the queue has.
         group_by: The column whose equal values share a lane; None spreads rows evenly.
         order_by: Columns that order the rows; empty keeps the order in which they come.
+        note: What the table's own history says of it besides.
     """
 
     payload_id: str
@@ -42,6 +43,7 @@ class Send:
     lanes: int
     group_by: str | None
     order_by: tuple[str, ...] = ()
+    note: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

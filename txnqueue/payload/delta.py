@@ -57,7 +57,8 @@ class DeltaPayload:
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send by one blind append, then read back what it wrote."""
         frame = self._arranged(send, self._aligned(send.schema, rows))
-        metadata = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
+        about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
+        metadata = {**about, **send.note}
 
         def statement() -> None:
             writer = frame.write.format("delta").mode("append")

@@ -1,0 +1,272 @@
+"""``txnqueue consume``: the job that a scheduler runs, and repeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+from tests.protocol.faults import Crash
+from tests.test_cli import SCHEMA, Shell
+from txnqueue import handlers
+from txnqueue.errors import InvalidInput
+from txnqueue.stopping import on_sigterm
+from txnqueue.testing import memory_manager, plain_schema
+
+SEEN: list[list[int]] = []
+"""What the handlers of this module were handed."""
+
+
+def remember(batch: Any, tx: Any) -> None:
+    SEEN.append([row["id"] for row in batch.messages()])
+
+
+def fail(batch: Any, tx: Any) -> None:
+    raise ZeroDivisionError("no")
+
+
+def send_on(batch: Any, tx: Any) -> None:
+    tx.queue("done").send(batch.messages())
+
+
+def change_table(batch: Any, tx: Any) -> None:
+    tx.table("gold").append(batch.to_arrow())
+
+
+def die_at_the_fourth(batch: Any, tx: Any) -> None:
+    if len(SEEN) == 3:
+        raise Crash("killed")
+    remember(batch, tx)
+    send_on(batch, tx)
+
+
+def terminate_in_the_second(batch: Any, tx: Any) -> None:
+    if len(SEEN) == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    remember(batch, tx)
+
+
+def terminate_and_hang(batch: Any, tx: Any) -> None:
+    remember(batch, tx)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+
+
+@pytest.fixture
+def shell() -> Shell:
+    SEEN.clear()
+    made = Shell()
+    made("create", "orders", "--schema", SCHEMA)
+    made("create", "done", "--schema", SCHEMA)
+    manager = memory_manager(made.store, made.clock, "sender")
+    manager.queue("orders").send([{"id": i} for i in range(10)])
+    return made
+
+
+def consume(shell: Shell, handler: str, *options: Any, code: int = 0) -> dict[str, Any]:
+    name = f"tests.test_consume:{handler}"
+    lines = shell.json("consume", "orders", "--handler", name, *options, code=code)
+    return lines[0] if lines else {}
+
+
+def test_a_queue_is_drained(shell: Shell) -> None:
+    said = consume(shell, "remember", "--batch-size", 4, "--run-id", "night")
+    assert SEEN == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert said == {
+        "queue": "orders",
+        "run_id": "night",
+        "messages": 10,
+        "batches": 3,
+        "errors": 0,
+        "finished": True,
+        "already_finished": False,
+        "applied": True,
+        "stopped": False,
+    }
+
+
+def test_a_finished_run_and_an_empty_queue_are_nothing_to_do(shell: Shell) -> None:
+    consume(shell, "remember", "--run-id", "night")
+    again = consume(shell, "remember", "--run-id", "night", "--nothing-exit-code", 99, code=99)
+    assert again["already_finished"] and len(SEEN) == 1
+    assert consume(shell, "remember")["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "left"),
+    [("--max-batches=2", 4), ("--max-messages=4", 6), ("--max-seconds=0", 10)],
+)
+def test_a_run_has_bounds(shell: Shell, bound: str, left: int) -> None:
+    said = consume(shell, "remember", "--batch-size", 3, bound)
+    assert not said["finished"] and said["messages"] == 10 - left
+    assert shell.json("depth", "orders")[0] == {
+        "queue": "orders",
+        "available": left,
+        "in_flight": 0,
+    }
+
+
+def test_a_failing_handler_has_its_own_code(shell: Shell) -> None:
+    result = shell(
+        "consume", "orders", "--handler", "tests.test_consume:fail", "--errors-max", 2, code=4
+    )
+    assert "ZeroDivisionError" in result.stderr
+    assert shell.json("depth", "orders")[0]["available"] == 10
+
+
+def test_killed_after_three_batches_and_repeated_twice_everything_happens_once(
+    shell: Shell,
+) -> None:
+    options = ("--batch-size", 1, "--run-id", "night", "--consumer", "job")
+    with pytest.raises(Crash):
+        result = shell.factory
+        from typer.testing import CliRunner
+
+        from txnqueue.cli import app
+
+        arguments = ["consume", "orders", "--handler", "tests.test_consume:die_at_the_fourth"]
+        CliRunner().invoke(
+            app, [*arguments, *map(str, options)], obj=result, catch_exceptions=False
+        )
+    assert SEEN == [[0], [1], [2]]
+    first = consume(shell, "send_on", *options)
+    assert (first["messages"], first["finished"]) == (7, True)
+    second = consume(shell, "send_on", *options)
+    assert (second["messages"], second["already_finished"]) == (0, True)
+    manager = memory_manager(shell.store, shell.clock, "reader")
+    done = sorted(row["id"] for row in manager.queue("done").peek_messages(100))
+    assert done == list(range(10))
+    committed = [e.stream for c, _ in shell.store.journal.commits for e in c if e.attempt]
+    assert {f"night/{n}" for n in range(10)} <= set(committed)
+
+
+def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell) -> None:
+    said = consume(shell, "terminate_in_the_second", "--batch-size", 3)
+    assert SEEN == [[0, 1, 2], [3, 4, 5]]
+    assert said["stopped"] and not said["finished"] and said["messages"] == 6
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 4, "in_flight": 0}
+
+
+def test_a_batch_that_goes_on_too_long_after_sigterm_is_rolled_back(shell: Shell) -> None:
+    name = "tests.test_consume:terminate_and_hang"
+    shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130)
+    assert len(SEEN) == 1
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 10, "in_flight": 0}
+
+
+def test_the_signals_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with on_sigterm(5) as stop:
+        assert not stop()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_log_is_json_lines(shell: Shell) -> None:
+    name = "tests.test_consume:remember"
+    result = shell("consume", "orders", "--handler", name, "--batch-size", 4, "--run-id", "r")
+    lines = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
+    batches = [line for line in lines if line["event"] == "batch committed"]
+    assert [b["messages"] for b in batches] == [4, 4, 2]
+    assert [b["transaction_id"] for b in batches] == ["r/0", "r/1", "r/2"]
+    assert lines[-1]["event"] == "drain ended" and lines[-1]["finished"]
+
+
+def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
+    tables = shell.store.tables
+    tables.create("gold", plain_schema(SCHEMA))
+    apply = tables.apply
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the table's storage is away")
+
+    tables.apply = refuses  # type: ignore[method-assign]
+    said = consume(shell, "change_table", "--run-id", "r", code=77)
+    assert said["messages"] == 10 and not said["applied"]
+    waiting = shell.json("recover", code=77)[0]["waiting"]
+    assert "away" in waiting[0]["reason"] and waiting[0]["table"] == "gold"
+    tables.apply = apply  # type: ignore[method-assign]
+    assert shell.json("recover")[0]["waiting"] == []
+    assert tables.rows("gold").num_rows == 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--handler", "nowhere.at.all:handle"),
+        ("--handler", "tests.test_consume:nothing"),
+        ("--handler", "tests.test_consume"),
+        ("--sql", "no/such/file.sql"),
+        ("--handler", "a:b", "--sql", "c"),
+        ("--handler", "tests.test_consume:remember", "--until", "never"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
+    shell("consume", "orders", *options, code=2)
+    assert shell.json("depth", "orders")[0]["available"] == 10
+
+
+def test_a_sql_file_says_what_becomes_of_rows() -> None:
+    steps = handlers.parse(
+        """-- nightly
+        -- reject: cancelled
+        SELECT * FROM batch WHERE gone;
+        -- merge: gold.totals on a, b
+        SELECT a, b, count(*) AS n
+        FROM batch GROUP BY a, b
+        """
+    )
+    assert [(s.verb, s.target, s.keys) for s in steps] == [
+        ("reject", "cancelled", ()),
+        ("merge", "gold.totals", ("a", "b")),
+    ]
+    assert steps[0].query == "SELECT * FROM batch WHERE gone"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "SELECT 1", "-- send: q", "-- merge: t\nSELECT 1", "-- a comment"]
+)
+def test_a_sql_file_that_says_it_not_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        handlers.parse(text)
+
+
+def test_a_handler_is_found_beside_the_job(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "my_job.py").write_text("def handle(batch, tx):\n    return 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert handlers.load("my_job:handle")(None, None) == 5  # type: ignore[arg-type]
+    sys.modules.pop("my_job")
+
+
+@pytest.mark.spark
+def test_a_sql_file_routes_a_batch_on_delta(spark: Any, tmp_path: Path) -> None:
+    from txnqueue.manager import QueueManager
+
+    root, totals = str(tmp_path / "store"), str(tmp_path / "totals")
+    manager = QueueManager(spark, root)
+    for name in ("orders", "done"):
+        manager.create_queue(name, SCHEMA)
+    spark.sql(f"CREATE TABLE delta.`{totals}` (name string, n long) USING delta")
+    rows = [{"id": i, "name": "ab"[i % 2]} for i in range(5)] + [{"id": 9, "name": None}]
+    manager.queue("orders").send(rows)
+    file = tmp_path / "job.sql"
+    file.write_text(
+        "-- reject: nameless\nSELECT * FROM batch WHERE name IS NULL;\n"
+        "-- send: done\nSELECT * FROM batch WHERE name = 'a';\n"
+        f"-- merge: {totals} on name\n"
+        "SELECT name, count(*) AS n FROM batch WHERE name IS NOT NULL GROUP BY name"
+    )
+    result = manager.queue("orders").drain(handlers.read_sql(str(file)))
+    assert (result.messages, result.applied) == (6, True)
+    assert sorted(r["id"] for r in manager.queue("done").peek_messages()) == [0, 2, 4]
+    assert manager.queue("orders.dead").depth() == 1
+    assert sorted(map(tuple, spark.read.format("delta").load(totals).collect())) == [
+        ("a", 3),
+        ("b", 2),
+    ]

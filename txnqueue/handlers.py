@@ -1,0 +1,148 @@
+"""Handlers of scheduled jobs: a function by its name, or queries in a SQL file.
+
+A SQL file holds queries over the view ``batch``, each below a line that says what becomes of
+its rows::
+
+    -- reject: cancelled
+    SELECT * FROM batch WHERE dep_time IS NULL;
+    -- send: rebooking
+    SELECT * FROM batch WHERE dep_delay > 60;
+    -- append: /lake/gold/flights
+    SELECT carrier, flight FROM batch WHERE dep_time IS NOT NULL;
+    -- merge: gold.totals on carrier
+    SELECT carrier, count(*) AS flights FROM batch GROUP BY carrier;
+
+What is not rejected is accepted. A merge updates and inserts all columns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from txnqueue.batch import Batch
+    from txnqueue.transaction import Transaction
+
+Handler = Callable[["Batch", "Transaction"], object]
+VIEW = "batch"
+_DIRECTIVE = re.compile(r"--\s*(send|reject|append|merge)\s*:\s*(.+?)\s*$", re.IGNORECASE)
+_MERGE = re.compile(r"(\S+)\s+on\s+(.+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One query, and what becomes of its rows: ``verb`` says what, ``target`` where."""
+
+    verb: str
+    target: str
+    keys: tuple[str, ...]
+    query: str
+
+
+def load(name: str) -> Handler:
+    """Find a handler by its name, ``module:function``.
+
+    Raises:
+        InvalidInput: There is no such module or function, or it cannot be called.
+    """
+    module_name, colon, function = name.partition(":")
+    if not colon or not module_name or not function:
+        raise InvalidInput(f"handler {name!r}: write module:function.", name="handler")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a job's own folder, as python -m has it
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0] and error.name != module_name:
+            raise
+        raise InvalidInput(
+            f"handler {name!r}: there is no module {module_name!r} on Python's path.",
+            name="handler",
+        ) from error
+    for part in function.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise InvalidInput(
+            f"handler {name!r}: {module_name!r} has no function {function!r}.", name="handler"
+        )
+    handler: Handler = found
+    return handler
+
+
+def read_sql(file: str) -> Handler:
+    """Make a handler of a SQL file.
+
+    Raises:
+        InvalidInput: The file cannot be read, or says of a query not what becomes of its rows.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file!r} cannot be read: {error}", name="sql") from error
+    steps = parse(text, file)
+
+    def handle(batch: Batch, tx: Transaction) -> None:
+        run(steps, batch, tx)
+
+    return handle
+
+
+def parse(text: str, file: str = "the file") -> list[Step]:
+    """Read the queries of a SQL file, each with what becomes of its rows (pure).
+
+    Raises:
+        InvalidInput: There are none, or one has no directive or no text.
+    """
+    blocks: list[tuple[str, str, list[str]]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _DIRECTIVE.match(line.strip())
+        if found:
+            blocks.append((found.group(1).lower(), found.group(2), []))
+        elif blocks:
+            blocks[-1][2].append(line)
+        elif line.strip() and not line.strip().startswith("--"):
+            raise InvalidInput(
+                f"{file}, line {number}: put '-- send: queue', '-- reject: reason', '-- append: "
+                "table' or '-- merge: table on column' before each query.",
+                name="sql",
+            )
+    if not blocks:
+        raise InvalidInput(f"{file} has no query below a line like '-- send: queue'.", name="sql")
+    return [_step(verb, target, "\n".join(lines), file) for verb, target, lines in blocks]
+
+
+def _step(verb: str, target: str, query: str, file: str) -> Step:
+    query = query.strip().removesuffix(";").strip()
+    if not query:
+        raise InvalidInput(f"{file}: there is no query below '-- {verb}: {target}'.", name="sql")
+    if verb != "merge":
+        return Step(verb, target, (), query)
+    found = _MERGE.fullmatch(target)
+    if found is None:
+        raise InvalidInput(f"{file}: write '-- merge: table on column, column'.", name="sql")
+    keys = tuple(key.strip() for key in found.group(2).split(","))
+    return Step(verb, found.group(1), keys, query)
+
+
+def run(steps: list[Step], batch: Batch, tx: Transaction) -> None:
+    """Run the queries over a batch, in their order, in its transaction."""
+    frame = batch.df
+    frame.createOrReplaceTempView(VIEW)
+    for step in steps:
+        rows = frame.sparkSession.sql(step.query)
+        if step.verb == "send":
+            tx.queue(step.target).send(rows)
+        elif step.verb == "reject":
+            batch.reject(matching=rows, reason=step.target)
+        elif step.verb == "append":
+            tx.table(step.target).append(rows)
+        else:
+            tx.table(step.target).merge(rows, on=step.keys, update="*", insert="*")

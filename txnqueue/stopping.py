@@ -1,0 +1,55 @@
+"""End a job when the scheduler asks: SIGTERM lets it finish its batch, or roll it back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """Whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        """Begin with nobody asking."""
+        self._asked = threading.Event()
+
+    def __call__(self) -> bool:
+        """Say whether somebody asked."""
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """Ask."""
+        self._asked.set()
+
+
+@contextmanager
+def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
+    """Ask for a stop at SIGTERM, and interrupt what goes on longer than it is given.
+
+    Args:
+        grace_seconds: So long the batch at hand may go on; then it is rolled back, and what
+            it held is given back.
+    """
+    stop = Stop()
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        if not stop():
+            stop.ask()
+            signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, 0.001))
+
+    def too_late(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(f"not done {grace_seconds} seconds after SIGTERM")
+
+    before = (
+        signal.signal(signal.SIGTERM, terminated),
+        signal.signal(signal.SIGALRM, too_late),
+    )
+    try:
+        yield stop
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGALRM, before[1])
