@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from txnqueue.deciding import Receipt
     from txnqueue.queue import Sent
     from txnqueue.transaction import Transaction
+    from txnqueue.verifying import Verification
 
 __all__ = ["app", "main"]
 
@@ -335,6 +336,9 @@ def history(
         typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
     ] = None,
     message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove that every message is in one place.")
+    ] = False,
     limit: _Limit = 20,
 ) -> None:
     """Show what was: the last events, the state after a commit, or the path of messages."""
@@ -348,10 +352,40 @@ def history(
         session.printer.messages(messages, f"{queue} held no messages then.")
     elif as_of is not None:
         session.printer.rows(log.as_of(as_of).queue_rows(), QUEUE_COLUMNS, "There were no queues.")
+    elif as_of is None and verify:
+        _proof(session, log.verify())
     else:
         snapshot = log.as_of()
         events = _events(snapshot.transaction_rows(), snapshot.dispatch_rows(), queue)
         session.printer.rows(events[-limit:], EVENT_COLUMNS, "Nothing has happened yet.")
+
+
+def _proof(session: Session, found: Verification) -> None:
+    rows = [
+        {"holds": c.holds, "claim": c.claim, "found": c.found, "expected": c.expected}
+        for c in found.claims
+    ]
+    session.printer.rows(rows, ("holds", "claim", "found", "expected"), "")
+    for problem in found.problems:
+        session.printer.note(problem)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@command("sql")
+def sql(
+    session: Session,
+    what: Annotated[str, typer.Argument(help="views: the statements that make the views.")],
+    as_of: Annotated[int | None, typer.Option(help="As the store was after this commit_seq.")] = (
+        None
+    ),
+    prefix: Annotated[str, typer.Option(help="Put before each view's name.")] = "",
+) -> None:
+    """Print plain SQL: the views over the store's tables, for any tool that reads Delta."""
+    if what != "views":
+        raise typer.BadParameter("say: txnqueue sql views")
+    for name, text in session.manager.view_statements(prefix, as_of).items():
+        session.printer.fact({"view": name, "statement": text}, f"{text};\n")
 
 
 def _check_question(

@@ -6,35 +6,25 @@ Everything is answered from the journal's entries, which name versions and autho
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from txnqueue import catalog, model, ranges
+from txnqueue import catalog, model
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
-from txnqueue.errors import InvalidInput, PlatformMissing
-from txnqueue.ledger import Position, QueueFold
-from txnqueue.model import Entry, PositionId
-from txnqueue.payload import Part
-from txnqueue.receiving import part_of
+from txnqueue.errors import InvalidInput
+from txnqueue.model import Entry
+from txnqueue.snapshot import Snapshot, author_of, frame_of
+from txnqueue.tracing import steps_of
+from txnqueue.verifying import Verification, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 TRACED_MAX = 1_000
-_QUEUES = "queue lanes posted available delayed in_flight accepted rejected dead_lettered"
-_AUTHOR = "reason actor run_id recorded_at commit_seq"
-_TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
-_DISPATCHES = f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
-_TYPES = {
-    **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
-    **dict.fromkeys(("sequence", "claim_sequence", "count", "commit_seq"), pa.int64()),
-    **dict.fromkeys(("lane", "lanes"), pa.int32()),
-    "recorded_at": pa.timestamp("us", "UTC"),
-}
+_CHANGES = (
+    "commit_seq kind queue table lane sequence claim_sequence count transaction_id attempt reason "
+    "actor run_id recorded_at"
+)
 
 
 class History:
@@ -108,8 +98,11 @@ class History:
 
         Returns:
             Rows with message_id, step (sent, moved, claimed, accepted, released, rejected,
-            dead_lettered, …), queue, lane, transaction_id, attempt, decision (of that
-            transaction, as it stands), reason, actor, run_id, recorded_at and commit_seq.
+            dead_lettered, and changed for each table that the transaction changed which
+            consumed it), queue, lane, target (the queue that it was moved to, or the table;
+            with lineage also how its rows are found), rows, transaction_id, attempt, decision
+            (of that transaction, as it stands), reason, actor, run_id, recorded_at and
+            commit_seq.
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given.
@@ -125,257 +118,74 @@ class History:
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
         entries = sorted(self._client.store.journal.read_all().entries, key=lambda e: e.place)
-        return [step for one in found for step in _steps(one, entries)]
+        return [step for one in found for step in steps_of(one, entries)]
 
-    def _find(self, info: QueueInfo, where: str) -> list[tuple[str, int]]:
-        schema = Snapshot._schema(info)
-        return self._client.store.payload.find(schema, info.payload_id, where, TRACED_MAX)
+    def changes(self, after: int = -1, upto: int | None = None) -> DataFrame:
+        """Show what happened between two commits: one row per entry, in commit order.
 
+        Args:
+            after: The commit_seq to begin after; everything when left out.
+            upto: The last commit_seq; the newest when left out.
 
-class Snapshot:
-    """The state of a store after one commit."""
-
-    def __init__(self, client: Client, entries: Iterable[Entry], at_ms: int | None) -> None:
-        """Fold entries; users get snapshots from ``manager.history.as_of``."""
-        self._client = client
-        self._entries = sorted(entries, key=lambda entry: entry.place)
-        self._infos = catalog.queues(e for e in self._entries if e.shard == model.CATALOG)
-        newest = max((entry.recorded_at_ms for entry in self._entries), default=0)
-        self.at_ms = newest if at_ms is None else at_ms
-        self.commit_seq = max((entry.commit_seq for entry in self._entries), default=-1)
-
-    def queues(self) -> DataFrame:
-        """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
-
-        Columns: queue string, lanes int, posted, available, delayed, in_flight, accepted,
-        rejected, dead_lettered long.
+        Returns:
+            Columns commit_seq long, kind, queue, table string, lane int, sequence,
+            claim_sequence, count long, transaction_id, attempt, reason, actor, run_id string,
+            recorded_at timestamp.
         """
-        return self._frame(self.queue_rows(), _QUEUES)
+        return frame_of(self._client, self.change_rows(after, upto), _CHANGES)
 
-    def transactions(self) -> DataFrame:
-        """Show every attempt that claimed, prepared or was decided.
-
-        Columns: transaction_id, attempt, status, reason, actor, run_id string, recorded_at
-        timestamp, commit_seq long (null while undecided).
-        """
-        return self._frame(self.transaction_rows(), _TRANSACTIONS)
-
-    def dispatches(self) -> DataFrame:
-        """Show every claim, settlement and move.
-
-        Columns: kind, queue string, lane int, sequence, claim_sequence long, transaction_id,
-        attempt string, count long, reason, actor, run_id string, recorded_at timestamp,
-        commit_seq long.
-        """
-        return self._frame(self.dispatch_rows(), _DISPATCHES)
-
-    def queue(self, name: str) -> DataFrame:
-        """Show the messages that stood in a queue: payload, ``_message`` and ``state``.
-
-        ``state`` is available, delayed (or past its time to live) or in_flight.
-        """
-        from pyspark.sql import functions as F
-
-        info = self._info(name)
-        schema = self._schema(info)
-        frames = [
-            self._client.store.payload.frame(schema, parts).withColumn("state", F.lit(state))
-            for state, parts in self._parts(info).items()
-        ]
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.unionByName(frame)
-        return whole
-
-    def queue_rows(self) -> list[dict[str, Any]]:
-        """List what ``queues`` shows."""
-        return [self._queue_row(info) for info in self._infos.values()]
-
-    def transaction_rows(self) -> list[dict[str, Any]]:
-        """List what ``transactions`` shows."""
-        rows: dict[str, dict[str, Any]] = {}
-        rank = {"pending": 0, model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
-        for entry in self._entries:
-            if entry.attempt is None:
-                continue
-            status = entry.kind if entry.kind in rank else "pending"
-            row = rows.get(entry.attempt)
-            if row is not None and rank[row["status"]] >= rank[status]:
-                continue
-            rows[entry.attempt] = {
-                "transaction_id": entry.transaction_key,
-                "attempt": entry.attempt,
-                "status": status,
-                **_author(entry),
-                "commit_seq": entry.commit_seq if rank[status] == 2 else None,
-            }
-        return list(rows.values())
-
-    def dispatch_rows(self) -> list[dict[str, Any]]:
-        """List what ``dispatches`` shows."""
-        names = {info.queue_id: info.name for info in self._infos.values()}
+    def change_rows(self, after: int = -1, upto: int | None = None) -> list[dict[str, Any]]:
+        """List what ``changes`` shows."""
+        self._client.open()
+        for name, value in (("after", after), ("upto", upto)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
+        entries = self._client.store.journal.read_all().entries
+        names = {info.queue_id: info.name for info in catalog.queues(entries).values()}
+        tables = {
+            entry.stream: entry.body["change"]["table"]
+            for entry in entries
+            if entry.kind == model.CHANGE_DECIDED
+        }
         return [
             {
+                "commit_seq": entry.commit_seq,
                 "kind": entry.kind,
                 "queue": names.get(entry.queue_id or ""),
+                "table": tables.get(entry.stream),
                 "lane": entry.lane,
                 "sequence": entry.sequence,
                 "claim_sequence": entry.claim_sequence,
+                "count": entry.count,
                 "transaction_id": entry.transaction_key,
                 "attempt": entry.attempt,
-                "count": entry.count,
-                **_author(entry),
-                "commit_seq": entry.commit_seq,
+                **author_of(entry),
             }
-            for entry in self._entries
-            if entry.queue_id in names and entry.shard != model.CATALOG
+            for entry in sorted(entries, key=_place)
+            if after < entry.commit_seq and (upto is None or entry.commit_seq <= upto)
         ]
 
-    def message_rows(self, name: str) -> pa.Table:
-        """Read the messages that stood in a queue, available ones first."""
-        info = self._info(name)
-        parts = [part for found in self._parts(info).values() for part in found]
-        return self._client.store.payload.table(self._schema(info), parts)
+    def horizon(self) -> int:
+        """Tell the oldest commit_seq whose state can be asked for.
 
-    # -------------------------------------------------------------------------- helpers
+        Nothing is removed from the journal yet, so that this is its first commit.
+        """
+        self._client.open()
+        return min(entry.commit_seq for entry in self._client.layouts())
 
-    def _info(self, name: str) -> QueueInfo:
-        if name not in self._infos:
-            raise InvalidInput(f"There was no queue {name!r} then.", name=name)
-        return self._infos[name]
+    def verify(self) -> Verification:
+        """Prove from the tables that the store keeps its promises.
 
-    @staticmethod
-    def _schema(info: QueueInfo) -> StructType:
-        from pyspark.sql.types import StructType
+        Returns:
+            One line per claim, with what was found and expected; ``ok`` if all hold.
+        """
+        self._client.open()
+        return verify(self._client)
 
-        return StructType.fromJson(dict(info.schema))
-
-    def _fold(self, info: QueueInfo) -> QueueFold:
-        fold = QueueFold(info.queue_id, info.settings.lanes)
-        shards = set(fold.shards)
-        fold.advance((e for e in self._entries if e.shard in shards), 0)
-        return fold
-
-    def _queue_row(self, info: QueueInfo) -> dict[str, Any]:
-        fold = self._fold(info)
-        mine = [entry for entry in self._entries if entry.queue_id == info.queue_id]
-        standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
-        available = fold.available(self.at_ms)
-        posted = sum(entry.count or 0 for entry in mine if entry.kind == model.POSTED)
-        dead = sum(entry.count or 0 for entry in mine if entry.kind == model.DEAD_LETTERED)
-        rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
-        in_flight = fold.in_flight()
-        return {
-            "queue": info.name,
-            "lanes": info.settings.lanes,
-            "posted": posted,
-            "available": available,
-            "delayed": standing - available,
-            "in_flight": in_flight,
-            "accepted": posted - standing - in_flight - dead - rejected,
-            "rejected": rejected,
-            "dead_lettered": dead,
-        }
-
-    def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:
-        fold = self._fold(info)
-        parts: dict[str, list[Part]] = {"available": [], "delayed": [], "in_flight": []}
-        for lane in fold.lanes.values():
-            for segment in lane.available:
-                ready = segment.position.receivable(self.at_ms)
-                found = (segment.first, segment.last)
-                one = part_of(
-                    segment.position, (found,), info.name, lane.lane, segment.delivery_count
-                )
-                parts["available" if ready else "delayed"].append(one)
-            for claim in lane.claims.values():
-                for position_id, held in claim.items.items():
-                    position = fold.positions[position_id]
-                    count = claim.delivery_count
-                    parts["in_flight"].append(part_of(position, held, info.name, lane.lane, count))
-        return parts
-
-    def _frame(self, rows: list[dict[str, Any]], columns: str) -> DataFrame:
-        spark = self._client.store.spark
-        if spark is None:
-            raise PlatformMissing("A DataFrame needs a session: use the method that ends in _rows.")
-        schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
-        return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    def _find(self, info: QueueInfo, where: str) -> list[tuple[str, int]]:
+        schema = Snapshot.schema_of(info)
+        return self._client.store.payload.find(schema, info.payload_id, where, TRACED_MAX)
 
 
-def _author(entry: Entry) -> dict[str, Any]:
-    return {
-        "reason": entry.reason,
-        "actor": entry.actor,
-        "run_id": entry.run_id,
-        "recorded_at": datetime.datetime.fromtimestamp(
-            entry.recorded_at_ms / 1000, datetime.timezone.utc
-        ),
-    }
-
-
-def _steps(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, Any]]:
-    """Follow one message through the entries, in commit order."""
-    send_id, offset = message
-    decisions = {e.attempt: e.kind for e in entries if e.kind in model.DECISIONS}
-    names = {i.queue_id: i.name for i in catalog.queues(entries).values()}
-    positions: dict[PositionId, Position] = {}
-    claims: set[tuple[str | None, int | None, int | None]] = set()
-    steps = []
-    for entry in entries:
-        step = _step(entry, send_id, offset, positions, claims)
-        if step is None:
-            continue
-        steps.append(
-            {
-                "message_id": f"{send_id}:{offset}",
-                "step": step,
-                "queue": names.get(entry.queue_id or ""),
-                "lane": entry.lane,
-                "transaction_id": entry.transaction_key,
-                "attempt": entry.attempt,
-                "decision": decisions.get(entry.attempt) if entry.attempt else None,
-                **_author(entry),
-                "commit_seq": entry.commit_seq,
-            }
-        )
-    return steps
-
-
-def _step(
-    entry: Entry,
-    send_id: str,
-    offset: int,
-    positions: dict[PositionId, Position],
-    claims: set[tuple[str | None, int | None, int | None]],
-) -> str | None:
-    """Say what an entry did to a message; None if it is about others."""
-    if entry.kind == model.POSTED:
-        here = entry.body["send"] == send_id and _holds(entry.ranges, offset)
-        if here:
-            positions[entry.entry_id] = Position.of(entry)
-        moved = entry.body.get("origin") is not None
-        return ("moved" if moved else "sent") if here else None
-    if entry.kind in (model.CLAIMED, model.DEAD_LETTERED):
-        if not _names(entry, positions, offset):
-            return None
-        if entry.kind == model.CLAIMED:
-            claims.add((entry.queue_id, entry.lane, entry.sequence))
-        return entry.kind
-    if entry.claim_sequence is not None:
-        claim = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
-        whole = not entry.body.get("items")
-        if claim in claims and (whole or _names(entry, positions, offset)):
-            return entry.kind
-    return None
-
-
-def _names(entry: Entry, positions: dict[PositionId, Position], offset: int) -> bool:
-    return any(
-        position_id in positions and _holds(part, offset)
-        for position_id, part in model.unpack_items(entry)
-    )
-
-
-def _holds(part: Iterable[model.Range], offset: int) -> bool:
-    return bool(ranges.intersection(tuple(part), ((offset, offset),)))
+def _place(entry: Entry) -> tuple[int, int, int]:
+    return entry.place

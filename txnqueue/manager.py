@@ -415,6 +415,18 @@ class QueueManager:
         self._client.open()
         return views.create_views(self._client, self.history, prefix, as_of)
 
+    def view_statements(
+        self, prefix: str = "", as_of: int | datetime.datetime | None = None
+    ) -> dict[str, str]:
+        """Write the statements that ``create_views`` runs: plain SQL, by the views' names.
+
+        Args:
+            prefix: As in ``create_views``.
+            as_of: As in ``create_views``.
+        """
+        self._client.open()
+        return views.of_store(self._client, self.history, prefix, as_of)
+
     # ------------------------------------------------------------------------- helpers
 
     def _schema(self, schema: str | StructType | None, like: Any) -> StructType:

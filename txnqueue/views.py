@@ -62,21 +62,9 @@ def create_views(
     """
     from pyspark.errors import AnalysisException
 
-    spark, names = client.store.spark, getattr(client.store, "names", None)
-    if spark is None or not isinstance(names, TableNames):
-        raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
-    if as_of is None:
-        texts = statements(names, client.queues(), prefix)
-    else:
-        if isinstance(as_of, datetime.datetime):
-            snapshot = history.as_of(timestamp=as_of)
-            commit_seq = snapshot.commit_seq
-        else:
-            snapshot = history.as_of(as_of)
-            commit_seq = as_of
-        entries = client.store.journal.read([model.CATALOG]).entries
-        infos = catalog.queues(e for e in entries if e.commit_seq <= commit_seq)
-        texts = statements(names, infos, prefix, commit_seq, snapshot.at_ms)
+    spark = client.store.spark
+    texts = of_store(client, history, prefix, as_of)
+    assert spark is not None
     for view, text in texts.items():
         try:
             spark.sql(text)
@@ -87,6 +75,26 @@ def create_views(
                 f"{view!r} is a table of somebody else's: give another prefix=.", name=view
             ) from error
     return list(texts)
+
+
+def of_store(
+    client: Client, history: History, prefix: str, as_of: int | datetime.datetime | None
+) -> dict[str, str]:
+    """Write the statements that create the views of a store, by the views' names."""
+    names = getattr(client.store, "names", None)
+    if client.store.spark is None or not isinstance(names, TableNames):
+        raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
+    if as_of is None:
+        return statements(names, client.queues(), prefix)
+    if isinstance(as_of, datetime.datetime):
+        snapshot = history.as_of(timestamp=as_of)
+        commit_seq = snapshot.commit_seq
+    else:
+        snapshot = history.as_of(as_of)
+        commit_seq = as_of
+    entries = client.store.journal.read([model.CATALOG]).entries
+    infos = catalog.queues(e for e in entries if e.commit_seq <= commit_seq)
+    return statements(names, infos, prefix, commit_seq, snapshot.at_ms)
 
 
 def statements(

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.conftest import in_memory, numbers, pick, rows
 from txnqueue.errors import InvalidInput
+from txnqueue.testing import MemoryStore, plain_schema
 
 
 def counts(snapshot, queue):
@@ -87,3 +88,115 @@ def test_transactions_and_dispatches_are_listed_with_who_and_why(world):
     assert (row["status"], row["reason"], row["actor"]) == ("rolled_back", "no", world.name("b"))
     kinds = [r["kind"] for r in snapshot.dispatch_rows() if r["queue"] == orders.name]
     assert kinds == ["posted", "claimed", "released"]
+
+
+def test_what_happened_between_two_commits_is_listed(alone):
+    manager = alone.manager("a")
+    orders = manager.create_queue("orders", "n long, key string")
+    first = orders.send(rows(1, 2)).receipt.commit_seq
+    with manager.transaction() as tx:
+        tx.queue("orders").receive(1)
+    listed = manager.history.change_rows(first, tx.receipt.commit_seq)
+    assert [row["kind"] for row in listed] == ["claimed", "committed", "accepted"]
+    assert {row["transaction_id"] for row in listed} == {tx.id}
+    everything = manager.history.change_rows()
+    assert len(everything) > len(listed)
+    assert everything[0]["commit_seq"] == manager.history.horizon()
+    if alone.has_frames:
+        assert manager.history.changes(first).count() == 3
+    with pytest.raises(InvalidInput):
+        manager.history.change_rows("yesterday")
+
+
+def test_a_busy_store_is_verified(alone):
+    manager, other = alone.manager("a"), alone.manager("b")
+    orders = manager.create_queue("orders", "n long, key string", lanes=2)
+    out = manager.create_queue("out", "n long, key string")
+    orders.send(rows(*range(10)))
+    with manager.transaction() as tx:
+        batch = tx.queue("orders").receive(4)
+        batch.reject(matching=batch.messages()[:1], reason="bad")
+        tx.queue("out").send(batch.messages())
+    batch = other.queue("orders").receive(3)
+    batch.release(matching=batch.messages()[:1])
+    with other.transaction() as tx:
+        batch.accept(matching=batch.messages()[1:2], transaction=tx)
+    tx = manager.transaction()
+    tx.queue("orders").receive(1)
+    tx.rollback()
+    found = manager.history.verify()
+    assert found.ok, found
+    by_claim = {claim.claim: claim.found for claim in found.claims}
+    assert by_claim["messages posted = waiting + in flight + gone"] == 15  # 10, 1 dead, 4 out
+    assert by_claim["messages whose payload is there, once"] == 14
+    assert out.depth() == 4 and "✓" in repr(found)
+
+
+def tampering(store):
+    """Ways to break a store in memory, each with a word of what is then said."""
+    journal, payload = store.journal, store.payload
+
+    def entry(kind):
+        return next(e for c, _ in journal.commits for e in c if e.kind == kind)
+
+    def again(kind):
+        landed = entry(kind)
+        journal.commits.append(((landed,), {}))
+        journal._shards[landed.shard].append(landed)
+
+    def without(kind):
+        gone = entry(kind)
+        journal._shards[gone.shard].remove(gone)
+
+    def shorter():
+        name = next(name for name, table in payload._sends.items() if table.num_rows)
+        payload._sends[name] = payload._sends[name].slice(1)
+
+    return {
+        "a decision twice": lambda: again("committed"),
+        "a settlement twice": lambda: again("accepted"),
+        "a settlement lost": lambda: without("accepted"),
+        "a position lost": lambda: without("posted"),
+        "payload lost": shorter,
+    }
+
+
+@in_memory
+@pytest.mark.parametrize("how", list(tampering(MemoryStore())))
+def test_what_was_tampered_with_is_found(world, how):
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1, 2, 3))
+    with manager.transaction() as tx:
+        tx.queue(orders.name).receive(2)
+    assert manager.history.verify().ok
+    tampering(world.store)[how]()
+    assert not manager.history.verify().ok
+
+
+def test_a_trace_tells_where_a_message_went_and_what_it_changed(world):
+    if not world.has_frames:
+        world.store.tables.create("gold", plain_schema("n long, key string"))
+        table = "gold"
+    else:
+        table = f"{world.root}-tables/{world.name('gold')}"
+        world.spark.sql(f"CREATE TABLE delta.`{table}` (n long, key string) USING delta")
+    orders, manager = world.queue(dead_letter=True), world.manager("b")
+    sent = orders.send(rows(1, 2))
+    with manager.transaction() as tx:
+        batch = tx.queue(orders.name).receive(2)
+        batch.reject(matching=pick(batch, 2), reason="bad")
+        tx.table(table).append(rows(1))
+    first, second = (manager.history.trace(f"{sent.send_id}:{offset}") for offset in (0, 1))
+    assert [(s["step"], s["target"], s["rows"]) for s in first] == [
+        ("sent", None, None),
+        ("claimed", None, None),
+        ("accepted", None, None),
+        ("changed", table, 1),
+    ]
+    assert [(s["step"], s["target"]) for s in second if s["step"] != "moved"] == [
+        ("sent", None),
+        ("claimed", None),
+        ("rejected", f"{orders.name}.dead"),
+    ]
+    assert "moved" in {s["step"] for s in second}
+    assert all(s["actor"] and s["commit_seq"] for s in first)

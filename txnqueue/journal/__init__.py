@@ -59,6 +59,15 @@ class Journal(Protocol):
         """Read every entry of every shard after a version, and up to one."""
         ...
 
+    def audit(self, upto: int) -> tuple[int | None, int]:
+        """Ask the store's own log what happened to entries, up to a version.
+
+        Returns:
+            How many were inserted (None if the log no longer reaches back to the first), and
+            how many were changed or deleted in the part of the log that is there.
+        """
+        ...
+
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, in one commit of the store.
 

@@ -85,6 +85,22 @@ class DeltaJournal:
         """Read every entry of every shard after a version, and up to one."""
         return self._read("true", after, upto)
 
+    def audit(self, upto: int) -> tuple[int | None, int]:
+        """Ask Delta's change feed what happened to entries, up to a version."""
+        try:
+            counts = self._statements.run(lambda: self._changed(0, upto))
+        except Exception as error:
+            if not _no_longer_there(error):
+                raise
+            history = f"DESCRIBE HISTORY {self._table}"
+            oldest = self._statements.run(
+                lambda: min(row["version"] for row in self._session.sql(history).collect())
+            )
+            counts = self._statements.run(lambda: self._changed(oldest + 1, upto))
+            return None, sum(counts.values()) - counts.get("insert", 0)
+        inserted = counts.get("insert", 0)
+        return inserted, sum(counts.values()) - inserted
+
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE."""
         statement = merge(self._table, units)
@@ -128,23 +144,32 @@ class DeltaJournal:
     def _learn(self, version: int) -> None:
         self._known = max(version, self._known or 0)
 
+    def _changes(self, start: int, end: int | None = None) -> DataFrame:
+        """Open the change feed from a version on."""
+        reader = self._session.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", start)
+        if end is not None:
+            reader = reader.option("endingVersion", end)
+        names = self._statements.names
+        return (
+            reader.load(f"{names.root}/journal") if names.by_path else reader.table(names.journal)
+        )
+
+    def _changed(self, start: int, end: int) -> dict[str, int]:
+        """Count the entries of the change feed by what happened to them."""
+        rows = self._changes(start, end).groupBy("_change_type").count().collect()
+        return {row[0]: int(row[1]) for row in rows}
+
     def _read_since(self, wanted: str, after: int) -> Reading:
         known = max(after, self._known or 0)
-        reader = self._session.read.format("delta").option("readChangeFeed", "true")
-        names = self._statements.names
 
         def statement() -> list[dict[str, Any]]:
-            from_version = reader.option("startingVersion", after + 1)
-            if names.by_path:
-                changes = from_version.load(f"{names.root}/journal")
-            else:
-                changes = from_version.table(names.journal)
-            return _rows(changes.where(wanted), "_commit_version")
+            return _rows(self._changes(after + 1).where(wanted), "_commit_version")
 
         try:
             rows = self._statements.run(statement)
         except Exception as error:
-            if "DELTA_MISSING_CHANGE_DATA" in str(error) or "VERSION_NOT_" in str(error):
+            if _no_longer_there(error):
                 return self._read_files(wanted, after, None)  # the log no longer reaches back
             raise
         entries = tuple(map(entry_of, rows))
@@ -172,6 +197,11 @@ class DeltaJournal:
         self._learn(max(known, newest))
         last = max(known, newest) if upto is None else upto
         return Reading(tuple(e for e in entries if after < e.version <= last), last)
+
+
+def _no_longer_there(error: BaseException) -> bool:
+    """Say whether the log no longer reaches back so far."""
+    return "DELTA_MISSING_CHANGE_DATA" in str(error) or "VERSION_NOT_" in str(error)
 
 
 def _rows(frame: DataFrame, version: str) -> list[dict[str, Any]]:

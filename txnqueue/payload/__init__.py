@@ -115,6 +115,10 @@ class PayloadStore(Protocol):
         """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
         ...
 
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Count the rows that there are at some places: slice, send id and offsets."""
+        ...
+
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from txnqueue.errors import SchemaMismatch
 from txnqueue.journal.delta import USER_METADATA
 from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
+from txnqueue.model import Range
 from txnqueue.payload import OFFSETS_PER_TASK, Part, Run, Send, places_where
 from txnqueue.payload.rows import (
     MESSAGE_COLUMN,
@@ -167,6 +168,21 @@ class DeltaPayload:
             f"SELECT * FROM {self._statements.names.payload(payload_id)} "
             f"WHERE slice = {slice_} AND send_id = {literal(send_id)}"
         )
+
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Count the rows that there are at some places."""
+        values = ", ".join(
+            f"({slice_}L, {literal(send_id)}, {first}L, {last}L)"
+            for slice_, send_id, part in places
+            for first, last in part
+        )
+        query = (
+            f"SELECT count(*) FROM {self._statements.names.payload(payload_id)} p JOIN "
+            f"(SELECT * FROM VALUES {values} AS v(slice, send, first, last)) r "
+            "ON p.slice = r.slice AND p.send_id = r.send "
+            "AND p.send_offset BETWEEN r.first AND r.last"
+        )
+        return int(self._statements.run(lambda: self._session.sql(query).collect()[0][0]))
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int

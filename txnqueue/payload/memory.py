@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
+from txnqueue.model import Range
 from txnqueue.payload import Part, Run, Send, places_where
 from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table, lane_of
 
@@ -88,6 +89,14 @@ class MemoryPayload:
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages."""
         return self._session().createDataFrame(self.table(schema, parts))
+
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Count the rows that there are at some places."""
+        return sum(
+            self._sends[payload_id, send_id].slice(first, last - first + 1).num_rows
+            for _, send_id, part in places
+            for first, last in part
+        )
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int

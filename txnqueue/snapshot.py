@@ -1,0 +1,226 @@
+"""The state of a store after one commit, folded from its entries."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txnqueue import catalog, model
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.ledger import QueueFold
+from txnqueue.model import Entry
+from txnqueue.payload import Part
+from txnqueue.receiving import part_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_QUEUES = "queue lanes posted available delayed in_flight accepted rejected dead_lettered"
+_AUTHOR = "reason actor run_id recorded_at commit_seq"
+_TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
+_DISPATCHES = f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
+_TYPES = {
+    **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
+    **dict.fromkeys(("sequence", "claim_sequence", "count", "rows", "commit_seq"), pa.int64()),
+    **dict.fromkeys(("lane", "lanes"), pa.int32()),
+    "recorded_at": pa.timestamp("us", "UTC"),
+}
+
+
+class Snapshot:
+    """The state of a store after one commit."""
+
+    def __init__(self, client: Client, entries: Iterable[Entry], at_ms: int | None) -> None:
+        """Fold entries; users get snapshots from ``manager.history.as_of``."""
+        self._client = client
+        self._entries = sorted(entries, key=lambda entry: entry.place)
+        self._infos = catalog.queues(e for e in self._entries if e.shard == model.CATALOG)
+        newest = max((entry.recorded_at_ms for entry in self._entries), default=0)
+        self.at_ms = newest if at_ms is None else at_ms
+        self.commit_seq = max((entry.commit_seq for entry in self._entries), default=-1)
+
+    def queues(self) -> DataFrame:
+        """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
+
+        Columns: queue string, lanes int, posted, available, delayed, in_flight, accepted,
+        rejected, dead_lettered long.
+        """
+        return self._frame(self.queue_rows(), _QUEUES)
+
+    def transactions(self) -> DataFrame:
+        """Show every attempt that claimed, prepared or was decided.
+
+        Columns: transaction_id, attempt, status, reason, actor, run_id string, recorded_at
+        timestamp, commit_seq long (null while undecided).
+        """
+        return self._frame(self.transaction_rows(), _TRANSACTIONS)
+
+    def dispatches(self) -> DataFrame:
+        """Show every claim, settlement and move.
+
+        Columns: kind, queue string, lane int, sequence, claim_sequence long, transaction_id,
+        attempt string, count long, reason, actor, run_id string, recorded_at timestamp,
+        commit_seq long.
+        """
+        return self._frame(self.dispatch_rows(), _DISPATCHES)
+
+    def queue(self, name: str) -> DataFrame:
+        """Show the messages that stood in a queue: payload, ``_message`` and ``state``.
+
+        ``state`` is available, delayed (or past its time to live) or in_flight.
+        """
+        from pyspark.sql import functions as F
+
+        info = self._info(name)
+        schema = self.schema_of(info)
+        frames = [
+            self._client.store.payload.frame(schema, parts).withColumn("state", F.lit(state))
+            for state, parts in self._parts(info).items()
+        ]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionByName(frame)
+        return whole
+
+    def queue_rows(self) -> list[dict[str, Any]]:
+        """List what ``queues`` shows."""
+        return [self._queue_row(info) for info in self._infos.values()]
+
+    def transaction_rows(self) -> list[dict[str, Any]]:
+        """List what ``transactions`` shows."""
+        rows: dict[str, dict[str, Any]] = {}
+        rank = {"pending": 0, model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
+        for entry in self._entries:
+            if entry.attempt is None:
+                continue
+            status = entry.kind if entry.kind in rank else "pending"
+            row = rows.get(entry.attempt)
+            if row is not None and rank[row["status"]] >= rank[status]:
+                continue
+            rows[entry.attempt] = {
+                "transaction_id": entry.transaction_key,
+                "attempt": entry.attempt,
+                "status": status,
+                **author_of(entry),
+                "commit_seq": entry.commit_seq if rank[status] == 2 else None,
+            }
+        return list(rows.values())
+
+    def dispatch_rows(self) -> list[dict[str, Any]]:
+        """List what ``dispatches`` shows."""
+        names = {info.queue_id: info.name for info in self._infos.values()}
+        return [
+            {
+                "kind": entry.kind,
+                "queue": names.get(entry.queue_id or ""),
+                "lane": entry.lane,
+                "sequence": entry.sequence,
+                "claim_sequence": entry.claim_sequence,
+                "transaction_id": entry.transaction_key,
+                "attempt": entry.attempt,
+                "count": entry.count,
+                **author_of(entry),
+                "commit_seq": entry.commit_seq,
+            }
+            for entry in self._entries
+            if entry.queue_id in names and entry.shard != model.CATALOG
+        ]
+
+    def message_rows(self, name: str) -> pa.Table:
+        """Read the messages that stood in a queue, available ones first."""
+        info = self._info(name)
+        parts = [part for found in self._parts(info).values() for part in found]
+        return self._client.store.payload.table(self.schema_of(info), parts)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _info(self, name: str) -> QueueInfo:
+        if name not in self._infos:
+            raise InvalidInput(f"There was no queue {name!r} then.", name=name)
+        return self._infos[name]
+
+    @staticmethod
+    def schema_of(info: QueueInfo) -> StructType:
+        """Read the payload's columns."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(dict(info.schema))
+
+    def _fold(self, info: QueueInfo) -> QueueFold:
+        fold = QueueFold(info.queue_id, info.settings.lanes)
+        shards = set(fold.shards)
+        fold.advance((e for e in self._entries if e.shard in shards), 0)
+        return fold
+
+    def _queue_row(self, info: QueueInfo) -> dict[str, Any]:
+        fold = self._fold(info)
+        mine = [entry for entry in self._entries if entry.queue_id == info.queue_id]
+        standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
+        available = fold.available(self.at_ms)
+        posted = sum(entry.count or 0 for entry in mine if entry.kind == model.POSTED)
+        dead = sum(entry.count or 0 for entry in mine if entry.kind == model.DEAD_LETTERED)
+        rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
+        in_flight = fold.in_flight()
+        return {
+            "queue": info.name,
+            "lanes": info.settings.lanes,
+            "posted": posted,
+            "available": available,
+            "delayed": standing - available,
+            "in_flight": in_flight,
+            "accepted": posted - standing - in_flight - dead - rejected,
+            "rejected": rejected,
+            "dead_lettered": dead,
+        }
+
+    def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:
+        fold = self._fold(info)
+        parts: dict[str, list[Part]] = {"available": [], "delayed": [], "in_flight": []}
+        for lane in fold.lanes.values():
+            for segment in lane.available:
+                ready = segment.position.receivable(self.at_ms)
+                found = (segment.first, segment.last)
+                one = part_of(
+                    segment.position, (found,), info.name, lane.lane, segment.delivery_count
+                )
+                parts["available" if ready else "delayed"].append(one)
+            for claim in lane.claims.values():
+                for position_id, held in claim.items.items():
+                    position = fold.positions[position_id]
+                    count = claim.delivery_count
+                    parts["in_flight"].append(part_of(position, held, info.name, lane.lane, count))
+        return parts
+
+    def _frame(self, rows: list[dict[str, Any]], columns: str) -> DataFrame:
+        return frame_of(self._client, rows, columns)
+
+
+def frame_of(client: Client, rows: list[dict[str, Any]], columns: str) -> DataFrame:
+    """Make a DataFrame of rows about the history, on the user's session.
+
+    Raises:
+        PlatformMissing: There is no session.
+    """
+    spark = client.store.spark
+    if spark is None:
+        raise PlatformMissing("A DataFrame needs a session: use the method that ends in _rows.")
+    schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+
+
+def author_of(entry: Entry) -> dict[str, Any]:
+    """Say who wrote an entry, when and why: columns of every answer."""
+    return {
+        "reason": entry.reason,
+        "actor": entry.actor,
+        "run_id": entry.run_id,
+        "recorded_at": datetime.datetime.fromtimestamp(
+            entry.recorded_at_ms / 1000, datetime.timezone.utc
+        ),
+    }

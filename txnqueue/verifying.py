@@ -1,0 +1,231 @@
+"""Prove from a store's own tables that it keeps its promises.
+
+Three sources that do not depend on each other are compared: the entries replayed message by
+message, the fold that the library works with, and what Delta's log says of the journal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txnqueue import catalog, model, ranges
+from txnqueue.applying import unapplied
+from txnqueue.client import Client
+from txnqueue.errors import StoreCorrupt
+from txnqueue.ledger import QueueFold
+from txnqueue.model import Entry, PositionId, Range
+
+Parts = dict[PositionId, tuple[Range, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One line of the proof: what is claimed, what was found, what must be."""
+
+    claim: str
+    found: int
+    expected: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds."""
+        return self.found == self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A proof: one line per claim, and examples of what is wrong."""
+
+    claims: tuple[Claim, ...]
+    problems: tuple[str, ...]
+    commit_seq: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every claim holds."""
+        return all(claim.holds for claim in self.claims) and not self.problems
+
+    def __repr__(self) -> str:
+        """Show the claims as lines."""
+        lines = [
+            f"{'✓' if c.holds else '✗'} {c.claim}: {c.found} of {c.expected}" for c in self.claims
+        ]
+        return "\n".join([f"Store as of commit {self.commit_seq}", *lines, *self.problems])
+
+
+def verify(client: Client) -> Verification:
+    """Check everything that the journal, Delta's log and the payload tables say."""
+    reading = client.store.journal.read_all()
+    entries = sorted(reading.entries, key=lambda entry: entry.place)
+    problems: list[str] = []
+    claims = [
+        *_decisions(entries, problems),
+        *_manifests(entries, problems),
+        *_messages(entries, problems),
+        *_tables(entries),
+    ]
+    inserted, changed = client.store.journal.audit(reading.version)
+    claims.append(Claim("entries that Delta's log shows as changed or deleted", changed, 0))
+    if inserted is not None:
+        claims.append(Claim("entries that Delta's log shows as inserted", inserted, len(entries)))
+    claims += _payload(client, entries)
+    newest = max((entry.commit_seq for entry in entries), default=-1)
+    return Verification(tuple(claims), tuple(problems[:20]), newest)
+
+
+def _decisions(entries: list[Entry], problems: list[str]) -> list[Claim]:
+    """Each attempt is decided once, each key committed once, and nothing precedes a prepare."""
+    by_attempt: Counter[str | None] = Counter()
+    by_key: Counter[str] = Counter()
+    sequences: Counter[tuple[str, str, int]] = Counter()
+    for entry in entries:
+        if entry.kind in model.DECISIONS:
+            by_attempt[entry.attempt] += 1
+        if entry.kind == model.COMMITTED:
+            by_key[entry.stream] += 1
+        if entry.sequence is not None:
+            sequences[entry.shard, entry.stream, entry.sequence] += 1
+    for what, counted in (("attempt", by_attempt), ("transaction", by_key), ("", sequences)):
+        twice = [str(name) for name, times in counted.items() if times > 1]
+        problems += [f"decided or given twice: {what} {name}" for name in twice]
+    return [
+        Claim("attempts decided once", sum(n == 1 for n in by_attempt.values()), len(by_attempt)),
+        Claim("transactions committed once", sum(n == 1 for n in by_key.values()), len(by_key)),
+        Claim(
+            "sequence numbers given once",
+            sum(n == 1 for n in sequences.values()),
+            len(sequences),
+        ),
+    ]
+
+
+def _manifests(entries: list[Entry], problems: list[str]) -> list[Claim]:
+    """What a commit says that it posted and settled stands beside it, and nowhere else."""
+    beside: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        which = "posted" if entry.kind == model.POSTED else "settled"
+        if entry.kind == model.POSTED or entry.kind in model.SETTLEMENTS:
+            if entry.attempt is not None and entry.sequence is None:
+                beside[entry.append_id, entry.attempt][f"{which} {entry.queue_id}"] += (
+                    entry.count or 0
+                )
+    committed = [entry for entry in entries if entry.kind == model.COMMITTED]
+    right = 0
+    for entry in committed:
+        manifest = entry.body.get("manifest", {})
+        said = Counter(
+            {
+                f"{which} {queue_id}": count
+                for which in ("posted", "settled")
+                for queue_id, count in manifest.get(which, {}).items()
+            }
+        )
+        if said == beside[entry.append_id, entry.attempt or ""]:
+            right += 1
+        else:
+            problems.append(f"the manifest of {entry.stream} is not what was written beside it")
+    return [Claim("manifests whose counts hold", right, len(committed))]
+
+
+def _messages(entries: list[Entry], problems: list[str]) -> list[Claim]:
+    """Every posted message is in exactly one place: waiting, in flight, or gone once."""
+    posted: Parts = {e.entry_id: e.ranges for e in entries if e.kind == model.POSTED}
+    total = sum(map(ranges.count, posted.values()))
+    gone, twice = _gone(entries)
+    problems += [f"retired twice: {what}" for what in twice]
+    standing: Parts = {}
+    for queue_id, info in {i.queue_id: i for i in catalog.queues(entries).values()}.items():
+        fold = QueueFold(queue_id, info.settings.lanes)
+        try:
+            fold.advance((e for e in entries if e.shard in set(fold.shards)), 0)
+        except StoreCorrupt as error:
+            problems.append(str(error))
+        for lane in fold.lanes.values():
+            for segment in lane.available:
+                _add(standing, segment.position.position_id, ((segment.first, segment.last),))
+        for claim in fold.claims():
+            for position_id, part in claim.items.items():
+                _add(standing, position_id, part)
+    both = sum(
+        ranges.count(ranges.intersection(part, gone.get(position_id, ())))
+        for position_id, part in standing.items()
+    )
+    found = sum(map(ranges.count, standing.values())) + sum(map(ranges.count, gone.values()))
+    return [
+        Claim("messages posted = waiting + in flight + gone", found, total),
+        Claim("messages both here and gone", both, 0),
+        Claim("messages retired twice", len(twice), 0),
+    ]
+
+
+def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
+    """Replay which messages were retired, entry by entry, without the fold."""
+    claimed: dict[tuple[str | None, int | None, int | None], tuple[Entry, Parts]] = {}
+    bound: dict[tuple[str | None, int | None, int | None], str | None] = {}
+    gone: Parts = {}
+    twice: list[str] = []
+
+    def retire(items: Iterable[tuple[PositionId, tuple[Range, ...]]], entry: Entry) -> None:
+        for position_id, part in items:
+            if ranges.intersection(gone.get(position_id, ()), part):
+                twice.append(f"{position_id} by {entry.kind} in {entry.append_id}")
+            _add(gone, position_id, part)
+
+    for entry in entries:
+        name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
+        if entry.kind == model.CLAIMED:
+            items = dict(model.unpack_items(entry))
+            claimed[entry.queue_id, entry.lane, entry.sequence] = (entry, items)
+        elif entry.kind == model.BOUND:
+            bound[name] = entry.attempt
+        elif entry.kind == model.DEAD_LETTERED:
+            retire(model.unpack_items(entry), entry)
+        elif entry.kind in model.SETTLEMENTS and name in claimed:
+            claim, items = claimed[name]
+            if entry.sequence is None and bound.get(name, claim.attempt) != entry.attempt:
+                continue  # not the holder's: it does not count
+            meant = dict(model.unpack_items(entry)) or dict(items)
+            for position_id, part in meant.items():
+                mine = ranges.intersection(items.get(position_id, ()), part)
+                items[position_id] = ranges.difference(items.get(position_id, ()), part)
+                if mine and entry.kind != model.RELEASED:
+                    retire([(position_id, mine)], entry)
+        if entry.kind in (model.CLAIMED, model.DEAD_LETTERED):
+            for sequence in entry.body.get("supersedes", ()):
+                claimed.pop((entry.queue_id, entry.lane, sequence), None)
+    return gone, twice
+
+
+def _tables(entries: list[Entry]) -> list[Claim]:
+    """Every table change belongs to a committed transaction; what waits is counted."""
+    committed = {entry.attempt for entry in entries if entry.kind == model.COMMITTED}
+    decided = [entry for entry in entries if entry.kind == model.CHANGE_DECIDED]
+    right = sum(entry.attempt in committed for entry in decided)
+    left = sum(map(len, unapplied(entries).values()))
+    ended = {
+        tuple(entry.body["change"])
+        for entry in entries
+        if entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
+    }
+    return [
+        Claim("table changes of committed transactions", right, len(decided)),
+        Claim("table changes applied or waived, or known to wait", len(ended) + left, len(decided)),
+    ]
+
+
+def _payload(client: Client, entries: list[Entry]) -> list[Claim]:
+    """Every message that was sent has its payload: one row, and no more."""
+    wanted: dict[str, list[tuple[int, str, tuple[Range, ...]]]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind == model.POSTED and entry.body.get("origin") is None:
+            place = (entry.body["slice"], entry.body["send"], entry.ranges)
+            wanted[entry.body["payload"]].append(place)
+    found = sum(client.store.payload.rows(owner, places) for owner, places in wanted.items())
+    expected = sum(ranges.count(part) for places in wanted.values() for _, _, part in places)
+    return [Claim("messages whose payload is there, once", found, expected)]
+
+
+def _add(parts: Parts, position_id: PositionId, part: tuple[Range, ...]) -> None:
+    parts[position_id] = ranges.normalised((*parts.get(position_id, ()), *part))
