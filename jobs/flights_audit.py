@@ -136,6 +136,28 @@ def _prove_routes(flown: pa.Table, found: dict[str, Messages], consumed: int) ->
     yield Proof("carriers whose totals are right", same, len(source))
 
 
+def prove_table(spark, manager, work: Work) -> Iterator[Proof]:
+    """Compare the user's own table with the source, and let the store verify itself."""
+    if work.routed:
+        path = work.totals_table(manager.root)
+        flown = work.table.filter(pc.invert(_rejected(spark, work)))
+        table = spark.read.format("delta").load(path).toArrow()
+        counted = pc.sum(table.column("flights")).as_py() or 0
+        yield Proof("sum of flights in the table = flights in the source", counted, flown.num_rows)
+        per_carrier = _per_carrier(table, "flights", "sum")
+        source = _per_carrier(flown, "carrier", "count")
+        same = sum(per_carrier.get(carrier) == count for carrier, count in source.items())
+        yield Proof("  carriers whose row is right", same, len(source))
+        decided = [r for r in manager.history.change_rows() if r["kind"] == "change_decided"]
+        history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("operation = 'MERGE'")
+        notes = history.select("userMetadata").distinct().count()
+        yield Proof("  changes decided = commits of the table", history.count(), len(decided))
+        yield Proof("  each change once", notes, len(decided))
+    found = manager.history.verify()
+    holding = sum(claim.holds for claim in found.claims)
+    yield Proof("what the store verifies of itself", holding, len(found.claims))
+
+
 def _per_carrier(table: pa.Table, column: str, how: str) -> dict[str, int]:
     grouped = table.group_by("carrier").aggregate([(column, how)]).to_pydict()
     return dict(zip(grouped["carrier"], grouped[f"{column}_{how}"], strict=True))

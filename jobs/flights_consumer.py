@@ -1,9 +1,12 @@
 """The consumer of the demo, a process of its own: drains a queue and routes what it holds.
 
 Each batch is one transaction: it receives, rejects what was cancelled, sends delayed
-flights to ``rebooking`` and totals per carrier to ``totals``. It tells its parent what it
-does by JSON lines on stdout. With ``--pause-at N`` it stops in its Nth batch, after all
-work and before the commit, and waits there to be killed.
+flights to ``rebooking`` and totals per carrier to ``totals``, and merges these totals into a
+Delta table. It tells its parent what it does by JSON lines on stdout.
+
+With ``--pause-at N`` it stops in its Nth batch, after all work and before the commit, and
+waits there to be killed; with ``--pause-before-apply``, between the first commit and the
+change of the table that was decided by it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ import time
 from flights_data import DELAYED
 
 PAUSE_SECONDS = 600
+ADDED = {
+    "flights": "target.flights + source.flights",
+    "delay_minutes": "coalesce(target.delay_minutes, 0) + coalesce(source.delay_minutes, 0)",
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -29,12 +36,33 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reject-where")
     parser.add_argument("--reason", default="")
     parser.add_argument("--routed", action="store_true", help="the rows are flights")
+    parser.add_argument("--table", help="the Delta table that totals are merged into")
     parser.add_argument("--pause-at", type=int, help="stop before committing this batch")
+    parser.add_argument("--pause-before-apply", action="store_true")
     return parser.parse_args()
 
 
 def tell(event: str, **details: object) -> None:
     print(json.dumps({"event": event, **details}), flush=True)
+
+
+def wait_to_be_killed() -> None:
+    time.sleep(PAUSE_SECONDS)
+    raise TimeoutError("nobody killed this process")
+
+
+class PausingTables:
+    """The user's tables, which a decided change does not reach."""
+
+    def __init__(self, tables) -> None:
+        self._tables = tables
+
+    def __getattr__(self, name: str):
+        return getattr(self._tables, name)
+
+    def apply(self, change, stamp, **_) -> None:
+        tell("decided", transaction_id=stamp.transaction_id, table=change.table)
+        wait_to_be_killed()
 
 
 def make_handler(given: argparse.Namespace):
@@ -58,12 +86,13 @@ def make_handler(given: argparse.Namespace):
                     F.count("*").alias("flights"), F.sum("dep_delay").alias("delay_minutes")
                 )
                 tx.queue("totals").send(totals)
+                if given.table:
+                    tx.table(given.table).merge(totals, on="carrier", update=ADDED, insert="*")
         finally:
             rows.unpersist()
         if handled == given.pause_at:
             tell("holding", messages=len(batch), transaction_id=tx.id)
-            time.sleep(PAUSE_SECONDS)
-            raise TimeoutError("nobody killed this process")
+            wait_to_be_killed()
         handled += 1
 
     return handle
@@ -73,17 +102,22 @@ def main() -> int:
     given = arguments()
     from txnqueue.environment import local_spark
     from txnqueue.manager import QueueManager
+    from txnqueue.store import DeltaStore
 
     spark = local_spark(given.actor, settings={"spark.ui.showConsoleProgress": "false"})
+    store = DeltaStore(spark, given.root)
+    if given.pause_before_apply:
+        store.tables = PausingTables(store.tables)
     manager = QueueManager(
         spark,
-        given.root,
+        store=store,
         actor=given.actor,
         run_id=given.run_id,
         # The next process of this id takes over at once what this one leaves behind.
         consumer=given.consumer,
     )
-    tell("started")
+    found = manager.recover()
+    tell("started", aborted=len(found.aborted), waiting=len(found.waiting))
     result = manager.queue(given.queue).drain(
         make_handler(given),
         batch_size=given.batch_size,

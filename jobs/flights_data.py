@@ -49,6 +49,11 @@ class Work:
         mine = [self.queue, f"{self.queue}.dead"]
         return [*mine, "rebooking", "totals"] if self.routed else mine
 
+    @staticmethod
+    def totals_table(root: str) -> str:
+        """The user's own Delta table, beside the store."""
+        return f"{root.rstrip('/')}-gold/carrier_totals"
+
     @cached_property
     def chunks(self) -> list[pa.Table]:
         """The rows week by week, or so many at a time."""

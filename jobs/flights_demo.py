@@ -7,9 +7,10 @@
 
 This process sends the flights week by week, each week in one transaction, to the queue
 ``departures``. Another process consumes them: cancelled flights become dead letters,
-delayed ones go to ``rebooking``, totals per carrier to ``totals``, each batch in one
-transaction. It is killed (SIGKILL) while it holds a batch that it has not committed; a
-third process takes over and finishes. In the end every flight is looked for in the data.
+delayed ones go to ``rebooking``, totals per carrier to ``totals`` and into a Delta table,
+each batch in one transaction. It is killed (SIGKILL) while it holds a batch that it has not
+committed. The next one is killed between a commit and the change of the table that the commit
+decided. A third one takes over and finishes. In the end every flight is looked for in the data.
 
 Exit codes: 0 every line of the proof holds; 1 one does not, or a process failed; the
 others as those of ``txnqueue``.
@@ -52,7 +53,7 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def create_queues(manager, work: Work) -> None:
+def create_queues(spark, manager, work: Work) -> None:
     manager.create_queue(
         work.queue, like=work.table, lanes=4, group_by=work.group_by, exist_ok=True
     )
@@ -60,6 +61,8 @@ def create_queues(manager, work: Work) -> None:
         schema = "carrier string, flights long, delay_minutes double"
         manager.create_queue("rebooking", like=work.table, dead_letter=False, exist_ok=True)
         manager.create_queue("totals", schema, dead_letter=False, exist_ok=True)
+        table = work.totals_table(manager.root)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{table}` ({schema}) USING delta")
 
 
 def produce(manager, work: Work, report: Report) -> int:
@@ -84,30 +87,31 @@ def produce(manager, work: Work, report: Report) -> int:
 def consume(
     manager, root: str, work: Work, given: argparse.Namespace, report: Report
 ) -> int | None:
-    """Let a consumer work, kill it in the middle, and let another one finish.
+    """Let consumers work: two are killed, each at the worst moment, and the third one finishes.
 
     Returns:
-        The commit_seq at the moment of the kill; None if nobody had to be killed.
+        The commit_seq at the moment of the first kill; None if nobody had to be killed.
     """
     size = given.batch_size or max(1, -(-work.table.num_rows // BATCHES))
-    pause_at = 1 if work.table.num_rows > size else 0
-    killed_at = None
-    waiting = manager.queue(work.queue).depth()
-    with report.progress("consuming", waiting) as advance:
-        with Worker(root, work, size, "consumer-1", None if given.no_kill else pause_at) as worker:
-            for event in worker.events(advance):
-                if event["event"] == "holding":
-                    killed_at = manager.history.as_of().commit_seq
-                    worker.kill(signal.SIGKILL)
-                    report.killed(worker, event)
-                report.finished(event)
-        if killed_at is not None:
-            with Worker(root, work, size, "consumer-2", None) as worker:
+    victims: list[dict] = []
+    if not given.no_kill:
+        victims.append({"pause_at": 1 if work.table.num_rows > size else 0})
+        victims += [{"pause_before_apply": True}] if work.routed else []
+    killed_at = []
+    with report.progress("consuming", manager.queue(work.queue).depth()) as advance:
+        for number, pause in enumerate([*victims, {}], 1):
+            with Worker(root, work, size, f"consumer-{number}", **pause) as worker:
                 for event in worker.events(advance):
+                    if event["event"] in ("holding", "decided"):
+                        killed_at.append(manager.history.as_of().commit_seq)
+                        worker.kill(signal.SIGKILL)
+                        report.killed(worker, event)
                     report.finished(event)
+            if worker.process.returncode != -signal.SIGKILL:
+                break
         if worker.process.returncode != 0:
             raise SystemExit("The consumer failed: its own message is above.")
-    return killed_at
+    return killed_at[0] if killed_at else None
 
 
 def audit(spark, manager, work: Work, marks: dict[str, int | None], report: Report) -> bool:
@@ -125,6 +129,7 @@ def audit(spark, manager, work: Work, marks: dict[str, int | None], report: Repo
     found = flights_audit.messages(spark, manager, work)
     report.path(*trace(manager, work, found[work.queue].table))
     proofs = list(flights_audit.prove(spark, work, found, counts))
+    proofs += flights_audit.prove_table(spark, manager, work)
     report.proofs(proofs)
     return all(proof.holds for proof in proofs)
 
@@ -159,13 +164,13 @@ def run(given: argparse.Namespace, root: str) -> int:
 
         spark = local_spark("producer", settings={"spark.ui.showConsoleProgress": "false"})
         manager = QueueManager(spark, root, actor="producer", run_id="demo")
-        create_queues(manager, work)
+        create_queues(spark, manager, work)
     watch.lap("start")
     sent_at = produce(manager, work, report)
     watch.lap("send")
     killed_at = consume(manager, root, work, given, report)
     watch.lap("consume")
-    marks = {"When everything was sent": sent_at, "When the consumer was killed": killed_at}
+    marks = {"When everything was sent": sent_at, "When a consumer was killed": killed_at}
     holds = audit(spark, manager, work, marks, report)
     watch.lap("audit")
     spark.stop()
@@ -187,6 +192,7 @@ def main() -> int:
     finally:
         if not given.root:
             shutil.rmtree(root, ignore_errors=True)
+            shutil.rmtree(f"{root}-gold", ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 try:
@@ -73,11 +74,20 @@ class Report:
             yield lambda count: shown.advance(task, count)
 
     def killed(self, worker: Worker, event: dict) -> None:
-        self.say(
+        who = (
             f"Killed {worker.actor} (process {worker.process.pid}, exit code "
-            f"{worker.process.returncode}) while it held {event['messages']:,} messages in "
-            f"transaction {event['transaction_id']}, all work done and nothing committed."
+            f"{worker.process.returncode})"
         )
+        if event["event"] == "decided":
+            self.say(
+                f"{who} right after it had committed transaction {event['transaction_id']}, "
+                "before the change of the table that was decided by it."
+            )
+        else:
+            self.say(
+                f"{who} while it held {event['messages']:,} messages in transaction "
+                f"{event['transaction_id']}, all work done and nothing committed."
+            )
 
     def finished(self, event: dict) -> None:
         if event["event"] != "finished":
@@ -103,11 +113,13 @@ class Report:
     def path(self, what: str, steps: Iterable[dict]) -> None:
         title = Text(f"Who processed {what}")
         table = Table(title=title, title_justify="left", header_style="bold")
-        for name in ("commit", "step", "queue", "transaction", "decision", "by", "reason"):
+        for name in ("commit", "step", "where", "transaction", "decision", "by", "reason"):
             table.add_column(name, overflow="fold")
         for step in steps:
-            names = ("commit_seq", "step", "queue", "transaction_id", "decision", "actor", "reason")
-            table.add_row(*(Text("" if step[n] is None else str(step[n])) for n in names))
+            where = step["queue"] or Path(step["target"] or "").name
+            names = ("transaction_id", "decision", "actor", "reason")
+            cells = [step["commit_seq"], step["step"], where, *(step[n] for n in names)]
+            table.add_row(*(Text("" if cell is None else str(cell)) for cell in cells))
         self.console.print(table)
 
     def proofs(self, proofs: Iterable[Proof]) -> None:

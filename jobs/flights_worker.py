@@ -20,14 +20,22 @@ class Worker:
     """One consumer process; it does not outlive the block that it is used in."""
 
     def __init__(
-        self, root: str, work: Work, batch_size: int, actor: str, pause_at: int | None
+        self,
+        root: str,
+        work: Work,
+        batch_size: int,
+        actor: str,
+        pause_at: int | None = None,
+        pause_before_apply: bool = False,
     ) -> None:
         command = [sys.executable, str(PROGRAM), f"--root={root}", f"--queue={work.queue}"]
         command += [f"--actor={actor}", f"--batch-size={batch_size}"]
         if work.reject_where:
             command += [f"--reject-where={work.reject_where}", f"--reason={work.reason}"]
         if work.routed:
-            command.append("--routed")
+            command += ["--routed", f"--table={work.totals_table(root)}"]
+        if pause_before_apply:
+            command.append("--pause-before-apply")
         if pause_at is not None:
             command.append(f"--pause-at={pause_at}")
         self.actor = actor

@@ -1,0 +1,153 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent,ipynb
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The first ten minutes
+#
+# A queue, its messages, a table that changes together with them, a failure, and the question
+# who did it. Everything runs on this machine, in a temporary folder.
+
+# %%
+import tempfile
+from pathlib import Path
+
+from txnqueue import QueueManager
+from txnqueue.environment import local_spark
+
+spark = local_spark()
+lake = Path(tempfile.mkdtemp())
+manager = QueueManager(spark, f"{lake}/messaging", actor="ada")
+
+# %% [markdown]
+# ## Create and send
+#
+# A queue has typed columns. `orders.dead` is made with it: that is where a message goes that
+# nobody can handle.
+
+# %%
+orders = manager.create_queue("orders", "order_id long, customer string, amount double")
+orders.send(
+    [
+        {"order_id": 1, "customer": "bob", "amount": 9.5},
+        {"order_id": 2, "customer": "eve", "amount": 3.0},
+        {"order_id": 3, "customer": "bob", "amount": -1.0},
+    ]
+).count
+
+# %% [markdown]
+# ## Look, without taking anything
+
+# %%
+orders.peek().select("order_id", "customer", "amount", "_message.delivery_count").show()
+orders.depth()
+
+# %% [markdown]
+# ## Consume into a table
+#
+# Messages and a Delta table of your own change together: both happen, or neither does. The
+# order with a negative amount is rejected, with a reason.
+
+# %%
+from pyspark.sql import functions as F
+
+totals = f"{lake}/gold/totals"
+spark.sql(f"CREATE TABLE delta.`{totals}` (customer string, total double) USING delta")
+
+
+def handle(batch, tx):
+    batch.reject(where="amount < 0", reason="negative amount")
+    sums = batch.df.where("amount >= 0").groupBy("customer").agg(F.sum("amount").alias("total"))
+    added = {"total": "target.total + source.total"}
+    tx.table(totals).merge(sums, on="customer", update=added, insert="*")
+
+
+result = orders.drain(handle, run_id="monday")
+spark.read.format("delta").load(totals).orderBy("customer").show()
+(result.messages, result.batches, result.applied)
+
+# %% [markdown]
+# The same run again consumes nothing: it is finished.
+
+# %%
+orders.drain(handle, run_id="monday").already_finished
+
+# %% [markdown]
+# ## Fail on purpose
+#
+# An exception rolls everything back: the messages are where they were, the table is unchanged.
+
+# %%
+orders.send([{"order_id": 4, "customer": "eve", "amount": 100.0}])
+
+try:
+    with manager.transaction() as tx:
+        batch = orders.receive(10, transaction=tx)
+        handle(batch, tx)
+        raise RuntimeError("the power went out")
+except RuntimeError as error:
+    print(error)
+
+spark.read.format("delta").load(totals).orderBy("customer").show()
+print(orders.depth(), "order waits,", tx.status.value)
+
+# %%
+orders.drain(handle, run_id="tuesday")
+spark.read.format("delta").load(totals).orderBy("customer").show()
+
+# %% [markdown]
+# ## Who did it?
+#
+# Every step of every message is on record: when, in which transaction, by whom, and which
+# table it changed.
+
+# %%
+for step in manager.history.trace(queue="orders", where="order_id = 4"):
+    print(step["commit_seq"], step["step"], step["decision"], step["actor"], step["reason"] or "")
+
+# %% [markdown]
+# The dead letter says why it is one.
+
+# %%
+(dead,) = manager.queue("orders.dead").peek_messages()
+(dead["order_id"], dead["_message"]["origin"]["reason"])
+
+# %% [markdown]
+# ## What was
+#
+# Any state of the past can be asked for again. Here is the number of messages in each state
+# after every commit.
+
+# %%
+import matplotlib.pyplot as plt
+
+commits = sorted({row["commit_seq"] for row in manager.history.change_rows()})
+states = []
+for commit in commits:
+    rows = manager.history.as_of(commit).queue_rows()
+    states += [row for row in rows if row["queue"] == "orders"] or [{}]
+
+figure, axes = plt.subplots(figsize=(8, 3))
+for name in ("available", "in_flight", "accepted", "rejected"):
+    axes.step(range(len(commits)), [row.get(name, 0) for row in states], where="post", label=name)
+axes.set(xlabel="commit", ylabel="messages of orders")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# And the store proves that it kept its promises.
+
+# %%
+print(manager.history.verify())
+
+# %%
+spark.stop()
