@@ -10,15 +10,15 @@ from __future__ import annotations
 import datetime
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import changes, model, planning, sealing
+from txnqueue import model, planning, sealing
 from txnqueue.appending import Landed, Planner
 from txnqueue.applying import follow
-from txnqueue.batch import Batch, check_held, rejections, still_ours
-from txnqueue.changes import TableChanges
+from txnqueue.batch import Batch
+from txnqueue.changes import TableChanges, sealed
 from txnqueue.client import Client
 from txnqueue.config import check_transaction_id
 from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
@@ -32,11 +32,10 @@ from txnqueue.errors import (
     TransactionUnknown,
 )
 from txnqueue.ledger import KeyState, Owner
-from txnqueue.model import Condition, Entry
 from txnqueue.participants import Auxiliary, LastResource, Participants
 from txnqueue.planning import Plan
-from txnqueue.receiving import Held
 from txnqueue.tables import Change
+from txnqueue.work import Work
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -97,10 +96,8 @@ class Transaction:
         self.digest = digest
         self.metadata = dict(metadata or {})
         self._begun = -1
-        self._sends: list[StagedSend] = []
-        self.changes: list[Change] = []
+        self._work = Work()
         self._participants = Participants(self)
-        self._batches: list[Batch] = []
         self._claiming = False
         self._deciding = False
         self._rolled_back: list[str] = []
@@ -194,8 +191,7 @@ class Transaction:
             assert receipt is not None
             return receipt
         self._check_open()
-        work = self._sends or self._batches or self.changes or self._participants
-        if not work and not self._given:
+        if not (self._work or self._participants or self._given):
             return self._committed_nothing()
         if self._participants.last is not None:
             return self._commit_by_last_resource(self._participants.last)
@@ -357,6 +353,11 @@ class Transaction:
         return Owner(self.client.consumer, 0, self.id, self.attempt, self._begun)
 
     @property
+    def changes(self) -> list[Change]:
+        """The changes of tables that it has gathered."""
+        return self._work.changes
+
+    @property
     def slice(self) -> int:
         """The slice that its payload is staged into."""
         return self.client.slice_of(self._begun)
@@ -386,7 +387,7 @@ class Transaction:
 
     def add_send(self, send: StagedSend) -> None:
         """Take note of staged rows."""
-        self._sends.append(send)
+        self._work.sends.append(send)
 
     def claiming(self) -> None:
         """Take note that a claim is about to be appended: a rollback must say so from now on."""
@@ -394,12 +395,12 @@ class Transaction:
 
     def add_batch(self, batch: Batch) -> None:
         """Take note of messages acquired inside."""
-        self._batches.append(batch)
+        self._work.batches.append(batch)
 
     def adopt(self, batch: Batch) -> None:
         """Take note of a batch held under a lease that is settled in this transaction."""
-        if batch not in self._batches:
-            self._batches.append(batch)
+        if batch not in self._work.batches:
+            self._work.batches.append(batch)
 
     def committed_by(self, landed: Landed) -> Receipt:
         """Take note that the commit has landed."""
@@ -407,8 +408,7 @@ class Transaction:
         follows = bool(self.changes or self._participants)
         self.receipt = Receipt.of(mine, applied=not follows)
         self.status = Status.COMMITTED
-        for batch in self._batches:
-            batch.committed(self.attempt)
+        self._work.committed(self.attempt)
         self._confirm_others()
         if follows:
             self.receipt = Receipt.of(mine, follow(self.client, mine))
@@ -420,54 +420,8 @@ class Transaction:
         if lost:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
-        facts = [entry for send in self._sends for entry in send.positions(self.owner, stamp)]
-        facts += [changes.decided(change, self.owner, stamp) for change in self.changes]
-        queue_ids = {send.info.queue_id for send in self._sends}
-        conditions: list[Condition] = []
-        binds: list[Entry] = []
-        for batch in self._batches:
-            for one in batch.claims:
-                dispositions = batch.dispositions(one, self.attempt)
-                if not dispositions:
-                    continue
-                queue_ids.add(one.info.queue_id)
-                held = one.claim
-                if not held.owner.is_transaction:
-                    binds += self._bind(one, binds, stamp)
-                for disposition in dispositions:
-                    if not held.owner.is_transaction:
-                        check_held(self.client, one, disposition)
-                    facts.append(
-                        planning.settlement(
-                            one.info.queue_id,
-                            held,
-                            disposition,
-                            stamp,
-                            sequence=None,
-                            owner=self.owner,
-                        )
-                    )
-                    moved = rejections(one, disposition, stamp, self.owner)
-                    facts += moved.entries
-                    conditions += moved.conditions
         body = self._body(kind, stamp)
-        sealed = sealing.seal(kind, self.owner, facts, queue_ids, self._rolled_back, stamp, body)
-        return self._binding(binds) + sealed + Plan((), tuple(conditions))
-
-    def _bind(self, one: Held, before: Sequence[Entry], stamp: planning.Stamp) -> list[Entry]:
-        """Write the lane's entry by which this attempt settles a leased claim."""
-        fold, held = still_ours(self.client, one)
-        earlier = sum(e.queue_id == one.info.queue_id and e.lane == one.claim.lane for e in before)
-        sequence = fold.lanes[held.lane].next_sequence + earlier
-        return [planning.bind(one.info.queue_id, held, self.owner, sequence, stamp)]
-
-    @staticmethod
-    def _binding(binds: Sequence[Entry]) -> Plan:
-        conditions: dict[str, Condition] = {}
-        for entry in binds:
-            expected = model.next_sequence(entry.shard, entry.stream, entry.sequence or 0)
-            conditions.setdefault(entry.shard, expected)
-        return Plan(tuple(binds), tuple(conditions.values()))
+        return self._work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body)
 
     def _body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
         body: dict[str, Any] = {}
@@ -480,7 +434,9 @@ class Transaction:
         if self._participants.last is not None:
             body["last_resource"] = self._participants.last.name
         if kind == model.PREPARED:
-            body["claims"] = [sealing.entry_to_json(e) for e in self._released(stamp, "prepared")]
+            body["claims"] = [
+                sealing.entry_to_json(e) for e in self._work.released(stamp, "prepared")
+            ]
         return body
 
     def _plan_rollback(self, reason: str, counted: bool) -> Plan | None:
@@ -494,18 +450,9 @@ class Transaction:
         prepared = state.prepared.get(self.attempt)
         if prepared is not None:  # an interrupted prepare landed after all
             return sealing.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
-        return sealing.rollback(self.owner, self._released(stamp, reason, counted), stamp, reason)
-
-    def _released(self, stamp: planning.Stamp, reason: str, counted: bool = True) -> list[Entry]:
-        """Write that the messages acquired inside go back; those under a lease stay."""
-        return [
-            entry
-            for batch in self._batches
-            for one in batch.claims
-            for entry in planning.release_claims(
-                one.info.queue_id, [one.claim], stamp, reason, counted
-            )
-        ]
+        return sealing.rollback(
+            self.owner, self._work.released(stamp, reason, counted), stamp, reason
+        )
 
     def _rivals(self) -> list[str]:
         """Look at the other attempts of the id, and at what became of this one.
@@ -569,7 +516,7 @@ class Transaction:
             TransactionAborted: One of them cannot.
         """
         if self.changes:
-            self.changes = changes.sealed(self.client, self.changes, self.id)
+            self._work.changes = sealed(self.client, self.changes, self.id)
         try:
             self._participants.prepare()
         except Exception as error:
@@ -635,7 +582,6 @@ class Transaction:
         self.status = Status.COMMITTED if commit else Status.ROLLED_BACK
         if commit:
             self.receipt = receipt
-            for batch in self._batches:
-                batch.committed(self.attempt)
+            self._work.committed(self.attempt)
             self._confirm_others()
         return receipt

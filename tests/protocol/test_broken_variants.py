@@ -24,6 +24,7 @@ from txnqueue import (
     recovery,
     sealing,
     transaction,
+    work,
 )
 from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict
@@ -206,7 +207,7 @@ def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
         return client.fold(one.info), one.claim
 
     patch.setattr(batch, "still_ours", blind)
-    patch.setattr(transaction, "still_ours", blind)
+    patch.setattr(work, "still_ours", blind)
 
 
 def settles_without_owning(patch: pytest.MonkeyPatch) -> None:

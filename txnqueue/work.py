@@ -1,0 +1,126 @@
+"""What a transaction has gathered, and how a decision says it.
+
+Sends that are staged, messages that are settled, changes of tables: nobody knows of them
+until a decision names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue import changes, model, planning, sealing
+from txnqueue.batch import Batch, check_held, rejections, still_ours
+from txnqueue.client import Client
+from txnqueue.deciding import StagedSend
+from txnqueue.ledger import Owner
+from txnqueue.model import Condition, Entry
+from txnqueue.planning import Plan, Stamp
+from txnqueue.receiving import Held
+from txnqueue.tables import Change
+
+
+@dataclass(slots=True)
+class Work:
+    """The work of one attempt.
+
+    Attributes:
+        sends: Rows that were staged.
+        batches: Messages that were acquired inside, or are settled inside.
+        changes: Changes of the user's tables.
+    """
+
+    sends: list[StagedSend] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Say whether there is any."""
+        return bool(self.sends or self.batches or self.changes)
+
+    def seal(
+        self,
+        client: Client,
+        owner: Owner,
+        kind: str,
+        rolled_back: Iterable[str],
+        stamp: Stamp,
+        body: dict[str, Any],
+    ) -> Plan:
+        """Plan the one append that commits or prepares all of it.
+
+        Args:
+            client: Reads whether what is settled is still held.
+            owner: The attempt.
+            kind: ``committed`` or ``prepared``.
+            rolled_back: Other attempts of the key that were read as rolled back.
+            stamp: Who writes.
+            body: What else the decision says.
+
+        Raises:
+            LeaseLost: Others may have some of the messages now.
+        """
+        facts = [entry for send in self.sends for entry in send.positions(owner, stamp)]
+        facts += [changes.decided(change, owner, stamp) for change in self.changes]
+        queue_ids = {send.info.queue_id for send in self.sends}
+        conditions: list[Condition] = []
+        binds: list[Entry] = []
+        for batch in self.batches:
+            for one in batch.claims:
+                dispositions = batch.dispositions(one, owner.attempt or "")
+                if not dispositions:
+                    continue
+                queue_ids.add(one.info.queue_id)
+                if not one.claim.owner.is_transaction:
+                    binds.append(_bind(client, one, owner, binds, stamp))
+                for disposition in dispositions:
+                    settled = _settle(client, one, disposition, owner, stamp)
+                    facts += settled.entries
+                    conditions += settled.conditions
+        sealed = sealing.seal(kind, owner, facts, queue_ids, rolled_back, stamp, body)
+        return _binding(binds) + sealed + Plan((), tuple(conditions))
+
+    def released(self, stamp: Stamp, reason: str, counted: bool = True) -> list[Entry]:
+        """Write that the messages acquired inside go back; those under a lease stay."""
+        return [
+            entry
+            for batch in self.batches
+            for one in batch.claims
+            for entry in planning.release_claims(
+                one.info.queue_id, [one.claim], stamp, reason, counted
+            )
+        ]
+
+    def committed(self, attempt: str) -> None:
+        """Take note that it has happened."""
+        for batch in self.batches:
+            batch.committed(attempt)
+
+
+def _settle(
+    client: Client, one: Held, disposition: planning.Disposition, owner: Owner, stamp: Stamp
+) -> Plan:
+    """Plan how some messages of a claim end, and where rejected ones go."""
+    if not one.claim.owner.is_transaction:
+        check_held(client, one, disposition)
+    settled = planning.settlement(
+        one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner
+    )
+    return Plan((settled,)) + rejections(one, disposition, stamp, owner)
+
+
+def _bind(client: Client, one: Held, owner: Owner, before: Sequence[Entry], stamp: Stamp) -> Entry:
+    """Write the lane's entry by which this attempt settles a leased claim."""
+    fold, held = still_ours(client, one)
+    earlier = sum(e.queue_id == one.info.queue_id and e.lane == held.lane for e in before)
+    sequence = fold.lanes[held.lane].next_sequence + earlier
+    return planning.bind(one.info.queue_id, held, owner, sequence, stamp)
+
+
+def _binding(binds: Sequence[Entry]) -> Plan:
+    conditions: dict[str, Condition] = {}
+    for entry in binds:
+        expected = model.next_sequence(entry.shard, entry.stream, entry.sequence or 0)
+        conditions.setdefault(entry.shard, expected)
+    return Plan(tuple(binds), tuple(conditions.values()))
