@@ -60,13 +60,16 @@ class Client:
         """
         if self._slice_width is not None:
             return
-        if not self.store.exists():
+        try:
+            layouts = self.layouts()
+        except Exception as error:
+            if self.store.exists():
+                raise
             raise StoreNotFound(
                 f"There is no store at {self.store.root!r}: check the path; create_queue makes a "
                 "new store.",
                 root=self.store.root,
-            )
-        layouts = self.layouts()
+            ) from error
         if not layouts:
             raise StoreNotFound(
                 f"The store at {self.store.root!r} was begun and never finished: create_queue "

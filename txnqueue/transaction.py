@@ -21,7 +21,7 @@ from txnqueue.batch import Batch
 from txnqueue.changes import TableChanges, sealed
 from txnqueue.client import Client
 from txnqueue.config import check_transaction_id
-from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
+from txnqueue.deciding import Receipt, StagedSend, decide_prepared
 from txnqueue.errors import (
     Busy,
     InvalidInput,
@@ -498,7 +498,8 @@ class Transaction:
                 transaction_id=self.id,
                 digest=digest,
             )
-        self.receipt, self.status = receipt_of(self.client, entry), Status.COMMITTED
+        # Whoever repeats the work finishes it: its table changes may not be applied yet.
+        self.receipt, self.status = Receipt.of(entry, follow(self.client, entry)), Status.COMMITTED
         self.already_committed = True
 
     # -------------------------------------------------------------------------- endings

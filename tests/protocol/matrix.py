@@ -29,9 +29,9 @@ class Case:
         return f"{where} / {self.fault.value} / {self.recovery}"
 
 
-def calls_of(operation: Operation) -> list[str]:
+def calls_of(operation: Operation, messages: int) -> list[str]:
     """Find which store calls an operation makes, in a world of its own."""
-    world = fresh()
+    world = fresh(messages)
     injector = Injector()
     client = world.manager("A", injector)
     subject = begin(world, operation, client)
@@ -40,17 +40,17 @@ def calls_of(operation: Operation) -> list[str]:
     return injector.calls
 
 
-def cases(operation: Operation) -> Iterator[Case]:
-    """List all cells of one operation."""
-    for at, call in enumerate(calls_of(operation)):
+def cases(operation: Operation, messages: int = 6) -> Iterator[Case]:
+    """List all cells of one operation, in worlds where so many messages wait."""
+    for at, call in enumerate(calls_of(operation, messages)):
         for fault in faults_of(call):
             for recovery in RECOVERIES:
                 yield Case(operation, at, call, fault, recovery)
 
 
-def fresh() -> World:
+def fresh(messages: int = 6) -> World:
     """Make a world in memory with its queues."""
-    world = World()
+    world = World(messages=messages)
     world.create("in", lanes=2)
     world.create("out")
     world.create_table()

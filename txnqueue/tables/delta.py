@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _NUMBER = "spark.databricks.delta.write.txnVersion"
 _CONSTRAINT = "delta.constraints."
-_ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "PATH_NOT_EXIST")
+_ABSENT = (
+    "NOT_FOUND",
+    "DELTA_MISSING",
+    "DOES_NOT_EXIST",
+    "doesn't exist",
+    "PATH_NOT_EXIST",
+    "REQUIRES_SINGLE_PART_NAMESPACE",
+)
 _HISTORY_ROWS = 50
 SETTINGS = {
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
@@ -162,10 +169,8 @@ class DeltaTables:
 
     def _check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
         if is_merge(change):
-            plan = self._session.sql(f"EXPLAIN {self._merge(change, transaction_id)}")
-            text = str(plan.collect()[0][0])
-            _, broken, reason = text.partition("Error occurred during query planning:")
-            if broken:
+            reason = self._refusal(self._merge(change, transaction_id))
+            if reason:
                 raise InvalidInput(
                     f"The {change.operation} on {info.name!r} cannot be done: {_first(reason)}",
                     table=info.name,
@@ -189,6 +194,16 @@ class DeltaTables:
                     table=info.name,
                     constraint=name,
                 )
+
+    def _refusal(self, statement: str) -> str:
+        """Let Spark plan a statement, and say why it cannot; nothing, if it can."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            plan = str(self._session.sql(f"EXPLAIN {statement}").collect()[0][0])
+        except AnalysisException as error:  # no SQL at all
+            return str(error)
+        return plan.partition("Error occurred during query planning:")[2]
 
     @staticmethod
     def _check_keys(frame: DataFrame, change: Change) -> None:
