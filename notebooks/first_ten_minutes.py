@@ -48,7 +48,8 @@ orders.send(
 # ## Look, without taking anything
 
 # %%
-orders.peek().select("order_id", "customer", "amount", "_message.delivery_count").show()
+seen = orders.peek().orderBy("order_id")
+seen.select("order_id", "customer", "amount", "_message.delivery_count").show()
 orders.depth()
 
 # %% [markdown]

@@ -181,12 +181,13 @@ def test_a_trace_tells_where_a_message_went_and_what_it_changed(world):
         table = f"{world.root}-tables/{world.name('gold')}"
         world.spark.sql(f"CREATE TABLE delta.`{table}` (n long, key string) USING delta")
     orders, manager = world.queue(dead_letter=True), world.manager("b")
-    sent = orders.send(rows(1, 2))
+    orders.send(rows(1, 2))
     with manager.transaction() as tx:
         batch = tx.queue(orders.name).receive(2)
+        ids = [row["_message"]["id"] for row in batch.messages()]
         batch.reject(matching=pick(batch, 2), reason="bad")
         tx.table(table).append(rows(1))
-    first, second = (manager.history.trace(f"{sent.send_id}:{offset}") for offset in (0, 1))
+    first, second = map(manager.history.trace, ids)
     assert [(s["step"], s["target"], s["rows"]) for s in first] == [
         ("sent", None, None),
         ("claimed", None, None),
