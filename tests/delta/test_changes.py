@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.delta.counting import Cost
 from tests.protocol.faults import Crash, Injector
 from tests.protocol.world import World
 from txnqueue import model
@@ -355,6 +357,66 @@ def test_waiving_holds_off_an_applier_on_its_way(lake: Lake) -> None:
     lake.manager().waive_change(one.change_id, "given up")
     assert on_its_way._patiently(one) is None
     assert lake.rows(path) == []
+
+
+def test_it_costs_a_staging_before_and_a_commit_after_the_decision(lake: Lake) -> None:
+    path, manager = lake.table(), lake.manager()
+    rows = [{"k": "a", "total": 1.0}]
+    manager.queue("out").send([{"i": 1}])  # everything is warm
+    with manager.transaction() as tx:
+        tx.table(path).append(rows)
+    with manager.transaction() as tx, Cost(lake.spark, lake.root) as staging:
+        tx.table(path).append(rows)
+    assert staging.commits == 1
+    with Cost(lake.spark, lake.root) as whole, manager.transaction() as tx:
+        tx.table(path).merge(rows, on="k", update="*")
+        tx.queue("out").send([{"i": 2}])
+    assert whole.commits == 4  # two stagings, the decision, the table
+    facts = [e for e in lake.world.entries() if e.kind == model.CHANGE_APPLIED]
+    with Cost(lake.spark, lake.root) as riding:
+        manager.queue("out").send([{"i": 3}])
+    assert riding.commits == 2  # the confirmation rides on the next append
+    confirmed = [e for e in lake.world.entries() if e.kind == model.CHANGE_APPLIED]
+    assert len(confirmed) == len(facts) + 1
+    assert manager.recover().waiting == ()
+
+
+def test_drivers_users_and_recoveries_may_all_write_at_once(lake: Lake) -> None:
+    path = lake.table(rows="('a', 0.0)")
+    rounds, failed = 4, []
+
+    def repeat(act: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                for _ in range(rounds):
+                    act()
+            except Exception as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def merging(name: str) -> Any:
+        manager = lake.manager(name)
+
+        def act() -> None:
+            with manager.transaction() as tx:
+                tx.table(path).merge([{"k": "a", "total": 1.0}], on="k", **TOTALS)
+
+        return act
+
+    session = lake.spark.newSession()
+    user = lambda: session.sql(f"INSERT INTO delta.`{path}` VALUES ('u', 1.0)")  # noqa: E731
+    recovering = lake.manager("R")
+    threads = [repeat(merging("A")), repeat(merging("B")), repeat(user), repeat(recovering.recover)]
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert lake.manager().recover().waiting == ()
+    rows = lake.rows(path)
+    assert rows.count(("u", 1.0)) == rounds
+    assert [row for row in rows if row[0] == "a"] == [("a", 2.0 * rounds)]
 
 
 def test_older_changes_end_first(lake: Lake) -> None:
