@@ -21,6 +21,7 @@ from txnqueue.errors import (
     LimitExceeded,
     TransactionAborted,
     TransactionFinished,
+    TransactionMismatch,
     TransactionUnknown,
 )
 from txnqueue.participants import DECISIONS
@@ -188,6 +189,47 @@ def test_recovering_before_the_row_forbids_it(world: World, file: str) -> None:
     assert values(connection) == []
     rows = connection.execute(f"SELECT decision FROM {DECISIONS}").fetchall()
     assert rows == [("rolled_back",)]
+
+
+def test_a_drain_lets_the_last_resource_decide(world: World, file: str) -> None:
+    connection = sqlite3.connect(file)
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": n} for n in range(5)])
+
+    def enlisting(batch: Any, tx: Any) -> None:
+        tx.enlist("ledger", connection, last=True)
+        for message in batch.messages():
+            insert(connection, message["i"])
+
+    result = manager.queue("in").drain(enlisting, batch_size=2)
+    assert (result.messages, result.finished) == (5, True)
+    other = sqlite3.connect(file)
+    assert values(other) == [0, 1, 2, 3, 4]
+    assert other.execute(f"SELECT count(*) FROM {DECISIONS}").fetchone() == (3,)
+
+
+def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
+    connection, key = sqlite3.connect(file), next(_KEYS)
+    tx = world.manager("A").transaction(key)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    last = tx._participants.last
+    assert last is not None
+
+    def unreachable() -> bool:
+        raise sqlite3.OperationalError("gone")
+
+    last.decide = unreachable  # type: ignore[method-assign]
+    with pytest.raises(TransactionUnknown):
+        tx.commit()
+    with pytest.raises(TransactionUnknown):
+        tx.rollback()
+    other = world.manager("B")
+    for decide in (other.commit, other.rollback):
+        with pytest.raises(TransactionMismatch, match="ledger"):
+            decide(key)
+    connection.rollback()
+    other.recover({"ledger": sqlite3.connect(file)})
+    assert other.outcome(key).status is Status.ROLLED_BACK
 
 
 def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:

@@ -14,10 +14,16 @@ from txnqueue.client import Client
 from txnqueue.errors import ChangeWaiting, InvalidInput
 from txnqueue.model import Entry, PositionId
 from txnqueue.participants import manifest_participants, participant_stream, unconfirmed
-from txnqueue.tables import Change, Stamp, TableCommit, TableConflict, TableInfo
+from txnqueue.tables import (
+    CHANGES_PER_TRANSACTION_MAX,
+    Change,
+    Stamp,
+    TableCommit,
+    TableConflict,
+    TableInfo,
+)
 
 logger = logging.getLogger("txnqueue")
-CHANGES_PER_TRANSACTION_MAX = 1 << 16
 _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
 

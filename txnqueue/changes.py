@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import model
 from txnqueue.client import Client
-from txnqueue.errors import InvalidInput, SchemaMismatch, TableNotFound, TransactionAborted
+from txnqueue.errors import (
+    InvalidInput,
+    LimitExceeded,
+    SchemaMismatch,
+    TableNotFound,
+    TransactionAborted,
+)
 from txnqueue.ledger import Owner
 from txnqueue.model import Entry
 from txnqueue.payload import Send
 from txnqueue.planning import Stamp
 from txnqueue.tables import (
     APPEND,
+    CHANGES_PER_TRANSACTION_MAX,
     DELETE,
     LINEAGE_COLUMN,
     MERGE,
@@ -205,6 +212,10 @@ class TableChanges:
         if source is not None and not source.count:
             return 0
         tx = self._transaction
+        if len(tx.changes) >= CHANGES_PER_TRANSACTION_MAX:
+            raise LimitExceeded(
+                f"A transaction takes at most {CHANGES_PER_TRANSACTION_MAX} table changes."
+            )
         lineage = self._lineage and operation != DELETE
         change = Change(
             len(tx.changes),

@@ -251,9 +251,10 @@ class Drain:
         """Commit a batch and claim the next one, by one append if that is not lost twice."""
         self._number += 1
         following = self._transaction()
-        if room <= 0:
+        if room <= 0 or not tx.joinable:
             self._applied &= tx.commit().applied
-            return following, Batch(self._client, self._queue.schema, [], following)
+            nothing = Batch(self._client, self._queue.schema, [], following)
+            return self._receive(room) if room > 0 else (following, nothing)
         receiver = self._receiver(following, room, tx.attempt)
         landed = tx.commit_joined(receiver.plan)
         self._applied &= tx.committed_by(landed).applied

@@ -90,15 +90,24 @@ def decide_prepared(
     commit: bool,
     reason: str | None = None,
     attempt: str | None = None,
+    by_last_resource: bool = False,
 ) -> Receipt | None:
     """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
+
+    Args:
+        client: Whose decision it is.
+        key: The transaction.
+        commit: Whether it is committed.
+        reason: Why.
+        attempt: The attempt; the one that waits when left out.
+        by_last_resource: Whether the database has decided that is to decide.
 
     Returns:
         The receipt of a commit.
 
     Raises:
         TransactionFinished: It is decided otherwise already.
-        TransactionMismatch: Nothing is prepared under this id.
+        TransactionMismatch: Nothing is prepared under this id, or a database decides it.
     """
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
@@ -107,6 +116,13 @@ def decide_prepared(
         state = client.key_states([key])[key]
         prepared = state.in_doubt
         if prepared is not None and attempt in (None, prepared.attempt):
+            last = prepared.body.get("last_resource")
+            if last is not None and not by_last_resource:
+                raise TransactionMismatch(
+                    f"Transaction {key!r} is decided by the database {last!r}: "
+                    f"recover({{{last!r}: connection}}) asks it.",
+                    transaction_id=key,
+                )
             return sealing.decide_prepared(
                 prepared, commit=commit, stamp=client.stamp(), reason=reason
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from txnqueue.participants import (
 from txnqueue.planning import Plan
 from txnqueue.receiving import may_end
 
+logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
 """So long a prepared branch without a decision is left to whoever may still be deciding it."""
 
@@ -114,7 +116,12 @@ def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None
         committed = resolve(connection, entry.attempt or "")
         reason = None if committed else f"{name} rolled back"
         decide_prepared(
-            client, entry.stream, commit=committed, reason=reason, attempt=entry.attempt
+            client,
+            entry.stream,
+            commit=committed,
+            reason=reason,
+            attempt=entry.attempt,
+            by_last_resource=True,
         )
 
 
@@ -127,11 +134,14 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
         decided = _decided(client, owner, left_behind)
-        if decided == model.COMMITTED:
-            connection.tpc_commit(xid)
-        elif decided == model.ROLLED_BACK:
-            connection.tpc_rollback(xid)
-        else:
+        if decided is None:
+            left.add(owner.attempt)
+            continue
+        end = connection.tpc_commit if decided == model.COMMITTED else connection.tpc_rollback
+        try:
+            end(xid)
+        except Exception as error:  # the next recovery tries again; the others go on
+            logger.warning("branch not ended name=%s xid=%s error=%s", name, xid, error)
             left.add(owner.attempt)
     facts = client.table_entries([participant_stream(name)])
     for participant, entry in unconfirmed(client.transaction_entries(), facts):

@@ -252,6 +252,8 @@ class Transaction:
         """
         if self.status is Status.ROLLED_BACK:
             return
+        if self.status is Status.UNKNOWN and self._participants.last is not None:
+            raise self._in_doubt(self._participants.last)
         self._decide_rollback(reason, counted)
         self._participants.rolled_back()
 
@@ -361,6 +363,11 @@ class Transaction:
     def slice(self) -> int:
         """The slice that its payload is staged into."""
         return self.client.slice_of(self._begun)
+
+    @property
+    def joinable(self) -> bool:
+        """Whether its commit can share an append with something else."""
+        return self._participants.last is None
 
     def begin(self) -> None:
         """Begin: learn a version of the journal, and look up an id that the client gave."""
@@ -538,11 +545,7 @@ class Transaction:
             committed = last.decide()
         except Exception as error:
             self.status = Status.UNKNOWN
-            raise TransactionUnknown(
-                f"{last.name!r} does not say whether {self.id!r} is committed: recover() with a "
-                "connection to it decides.",
-                transaction_id=self.id,
-            ) from error
+            raise self._in_doubt(last) from error
         if not committed:
             self.rollback(f"{last.name} rolled back")
             raise TransactionAborted(
@@ -550,6 +553,13 @@ class Transaction:
                 transaction_id=self.id,
             )
         return self.commit()
+
+    def _in_doubt(self, last: LastResource) -> TransactionUnknown:
+        return TransactionUnknown(
+            f"{last.name!r} does not say whether {self.id!r} is committed: recover() with a "
+            "connection to it decides.",
+            transaction_id=self.id,
+        )
 
     def _committed_nothing(self) -> Receipt:
         """Commit a transaction without work under an id that nobody knows: no entry at all."""
@@ -578,7 +588,12 @@ class Transaction:
 
     def _decide_prepared(self, *, commit: bool, reason: str | None = None) -> Receipt | None:
         receipt = decide_prepared(
-            self.client, self.id, commit=commit, reason=reason, attempt=self.attempt
+            self.client,
+            self.id,
+            commit=commit,
+            reason=reason,
+            attempt=self.attempt,
+            by_last_resource=self._participants.last is not None,
         )
         self.status = Status.COMMITTED if commit else Status.ROLLED_BACK
         if commit:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_SPANS_MAX = 5_000
+"""So many ranges are counted by one query."""
 _PLACES_MAX = 200
 """So many sends are named with their offsets to skip files; more only by their ids."""
 _TASK_BITS, _SPARK_BITS = OFFSETS_PER_TASK.bit_length() - 1, 33
@@ -171,10 +173,14 @@ class DeltaPayload:
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
         """Count the rows that there are at some places."""
+        spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
+        pieces = (spans[n : n + _SPANS_MAX] for n in range(0, len(spans), _SPANS_MAX))
+        return sum(self._count(payload_id, piece) for piece in pieces)
+
+    def _count(self, payload_id: str, spans: Sequence[tuple[int, str, int, int]]) -> int:
         values = ", ".join(
             f"({slice_}L, {literal(send_id)}, {first}L, {last}L)"
-            for slice_, send_id, part in places
-            for first, last in part
+            for slice_, send_id, first, last in spans
         )
         query = (
             f"SELECT count(*) FROM {self._statements.names.payload(payload_id)} p JOIN "

@@ -19,6 +19,8 @@ MERGE = "merge"
 UPDATE = "update"
 DELETE = "delete"
 LINEAGE_COLUMN = "_transaction_id"
+CHANGES_PER_TRANSACTION_MAX = 1 << 16
+"""So many numbers each commit has for its changes."""
 
 
 class TableConflict(Exception):
