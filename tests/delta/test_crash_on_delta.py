@@ -30,7 +30,7 @@ def sample() -> list[Case]:
         if LONG:
             chosen += found
             continue
-        appends = [c for c in found if c.call == "append" and c.recovery == "same"]
+        appends = [c for c in found if c.call == "append" and c.recovery == "other"]
         first = min(c.at for c in appends)
         wanted = LANDS if operation.name in ALIKE else (*LANDS, Fault.FAIL_BEFORE)
         chosen += [c for c in appends if c.at == first and c.fault in wanted]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from txnqueue import __version__
+from txnqueue import __version__, ranges
 from txnqueue.errors import SchemaMismatch
 from txnqueue.journal.delta import USER_METADATA
 from txnqueue.journal.statements import Statements
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_FEW_ROWS = 20_000
 _SPANS_MAX = 5_000
 """So many ranges are counted by one query."""
 _PLACES_MAX = 200
@@ -78,6 +79,10 @@ class DeltaPayload:
             raise _explained(error, send.schema) from error
         return self._runs(send)
 
+    def _session_for(self, rows: int) -> SparkSession:
+        """Choose who works on rows that fit into this process: few are faster uncompiled."""
+        return self._session if rows <= _FEW_ROWS else self._user
+
     def _aligned(self, schema: StructType, rows: object) -> DataFrame:
         """Bring rows of any form to the queue's columns, on the user's session."""
         from pyspark.sql import DataFrame
@@ -86,7 +91,8 @@ class DeltaPayload:
         if isinstance(rows, DataFrame):
             frame = rows
         else:
-            frame = self._user.createDataFrame(arrow_table(schema, rows))
+            table = arrow_table(schema, rows)
+            frame = self._session_for(table.num_rows).createDataFrame(table)
         have = {column.name for column in matched_columns(schema, frame.schema)}
         columns = [
             (frame[identifier(c.name)] if c.name in have else F.lit(None))
@@ -148,7 +154,9 @@ class DeltaPayload:
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
-        frame = self._joined(self._user, schema, parts).orderBy("_rank", "_offset")
+        count = sum(ranges.count(part.ranges) for part in parts)
+        session = self._session_for(count)
+        frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
         return frame.drop("_rank", "_offset").toArrow()
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
