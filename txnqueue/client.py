@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
+
+
+logger = logging.getLogger("txnqueue")
 
 
 class Client:
@@ -82,6 +86,14 @@ class Client:
                 f"The store at {self.store.root!r} has layout {newest.sequence}, this library "
                 f"writes {model.LAYOUT}: use a newer version.",
                 layout=newest.sequence,
+            )
+        made_as = newest.body.get("root")
+        if made_as != self.store.root:
+            logger.warning(
+                "store opened under another name root=%s made_as=%s: use one name everywhere, "
+                "because Delta and the locks know a table by its name",
+                self.store.root,
+                made_as,
             )
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
         self._store_id = str(newest.body["store_id"])

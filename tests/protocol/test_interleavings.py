@@ -74,7 +74,6 @@ IN_SHORT = (
     "two attempts of one key",
     "a roll back and another consumer",
     "a drain and another consumer",
-    "a drain that is interrupted",
 )
 """What the default run explores; the long one explores all, with more faults."""
 
