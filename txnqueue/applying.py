@@ -69,8 +69,8 @@ class Decided:
         """What names the change to people."""
         return f"{self.entry.append_id}:{self.entry.index}"
 
-    def stamp(self, store_id: str) -> Stamp:
-        """Write what the table remembers of it."""
+    def stamp(self, store_id: str, waived: str | None = None) -> Stamp:
+        """Write what the table remembers of it; ``waived`` says why it is given up."""
         key = self.entry.transaction_key or ""
         note = {
             "txnqueue": __version__,
@@ -79,6 +79,7 @@ class Decided:
             "transaction_id": key,
             "actor": self.entry.actor,
             "operation": self.change.operation,
+            **({} if waived is None else {"waived": waived}),
         }
         return Stamp(f"txnqueue/{store_id}", self.number, key, note)
 
@@ -144,11 +145,15 @@ def obstacle(
     return None
 
 
-def was_applied(one: Decided, commits: Iterable[TableCommit], store_id: str) -> bool:
-    """Say whether a table's history shows exactly this change (pure)."""
-    return any(
-        commit.note.get("store") == store_id and commit.note.get("number") == one.number
-        for commit in commits
+def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> TableCommit | None:
+    """Find what a table's history shows of exactly this change: applied, or waived (pure)."""
+    return next(
+        (
+            commit
+            for commit in commits
+            if commit.note.get("store") == store_id and commit.note.get("number") == one.number
+        ),
+        None,
     )
 
 
@@ -194,21 +199,23 @@ class Applier:
         """Give a change up, for ever and on record.
 
         The table takes the change's number first, so that nobody who is on the way applies it
-        afterwards.
+        afterwards, and whoever finds the number there knows that it was given up.
 
         Raises:
             InvalidInput: There is no such change that waits, or it was applied already.
         """
         one = self._oldest(change_id)
-        tables = self._client.store.tables
-        info = tables.describe(one.change.table)
-        if info is not None and info.table_id == one.change.table_id:
-            version = self._patiently(one, empty=True)
-            if version is None and self._shown(one):
-                self._confirm(one, None)
+        if self._client.store.tables.describe(one.change.table) is not None:
+            try:
+                self._patiently(one, waived=reason)
+            except Exception:
+                if self._mark(one) is None:
+                    raise
+            mark = self._mark(one)
+            if mark is not None and "waived" not in mark.note:
+                self._confirm(one, mark)
                 raise InvalidInput(f"Change {change_id!r} was applied already.", name=change_id)
-        fact = self._fact(one, model.CHANGE_WAIVED, None, reason)
-        self._client.confirm([fact])
+        self._client.confirm([self._fact(one, model.CHANGE_WAIVED, None, reason)])
 
     # -------------------------------------------------------------------------- helpers
 
@@ -236,40 +243,47 @@ class Applier:
         raise InvalidInput(f"No change {change_id!r} waits: recover() lists them.", name=change_id)
 
     def _attempt(self, one: Decided, *, anyhow: bool = False) -> str | None:
-        """Apply one change whose older ones are applied; None if it is applied now."""
+        """Apply one change whose older ones are applied; None if it has ended now."""
         tables = self._client.store.tables
         try:
             info = tables.describe(one.change.table)
-            same = info is not None and info.table_id == one.change.table_id
-            since = one.change.table_version if same else -1
-            commits = tables.history(one.change.table, since) if info is not None else []
-            if was_applied(one, commits, self._store_id):
-                self._confirm(one, None)
+            commits = self._commits(one, info)
+            mark = mark_of(one, commits, self._store_id)
+            if mark is not None:
+                self._confirm(one, mark)
                 return None
             reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
             if reason is not None:
                 return reason
+            if self._ended(one):  # somebody gave it up while we looked
+                return None
             version = self._patiently(one)
         except Exception as error:  # which is no outcome: the table's history tells
-            if not self._surely_shown(one):
+            mark = self._surely_marked(one)
+            if mark is None:
                 return f"{type(error).__name__}: {_first_line(error)}"
-            version = None
-        if version is None and not self._surely_shown(one):
+            self._confirm(one, mark)
+            return None
+        if version is not None:
+            self._confirm(one, TableCommit(version, "", None, {}))
+            return None
+        mark = self._surely_marked(one)
+        if mark is None:
             return (
                 "the table has taken a later change of this store: the store was restored to an "
                 "older state"
             )
-        self._confirm(one, version)
+        self._confirm(one, mark)
         return None
 
-    def _patiently(self, one: Decided, *, empty: bool = False) -> int | None:
-        """Apply a change, again after conflicts, bounded."""
+    def _patiently(self, one: Decided, *, waived: str | None = None) -> int | None:
+        """Apply a change, or take its number only; again after conflicts, bounded."""
         runtime = self._client.runtime
         policy, started, tries = runtime.retry, runtime.monotonic(), 0
+        stamp = one.stamp(self._store_id, waived)
         while True:
             try:
-                stamp = one.stamp(self._store_id)
-                return self._client.store.tables.apply(one.change, stamp, empty=empty)
+                return self._client.store.tables.apply(one.change, stamp, empty=waived is not None)
             except TableConflict:
                 tries += 1
                 late = runtime.monotonic() - started > policy.seconds_max
@@ -277,23 +291,36 @@ class Applier:
                     raise
             runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
 
-    def _shown(self, one: Decided) -> bool:
-        """Look whether the table's history shows a change whose number it has seen."""
-        since = -1 if one.change.table_version < 0 else one.change.table_version
-        commits = self._client.store.tables.history(one.change.table, since)
-        return was_applied(one, commits, self._store_id)
+    def _commits(self, one: Decided, info: TableInfo | None) -> list[TableCommit]:
+        """List the table's commits since the change was sealed; of another table, all."""
+        if info is None:
+            return []
+        same = info.table_id == one.change.table_id
+        since = one.change.table_version if same else -1
+        return self._client.store.tables.history(one.change.table, since)
 
-    def _surely_shown(self, one: Decided) -> bool:
+    def _mark(self, one: Decided) -> TableCommit | None:
+        """Look what the table's history shows of a change."""
+        info = self._client.store.tables.describe(one.change.table)
+        return mark_of(one, self._commits(one, info), self._store_id)
+
+    def _surely_marked(self, one: Decided) -> TableCommit | None:
         try:
-            return self._shown(one)
+            return self._mark(one)
         except Exception:  # then it waits, and whoever comes next looks again
-            return False
+            return None
 
-    def _confirm(self, one: Decided, version: int | None) -> None:
-        """Keep the confirmation for the next append, whichever that is."""
-        self._client.confirmations.append(
-            self._fact(one, model.CHANGE_APPLIED, version, one.entry.reason)
-        )
+    def _ended(self, one: Decided) -> bool:
+        """Say whether the journal shows by now that the change was applied or given up."""
+        stream = one.entry.stream
+        left = unapplied(self._client.table_entries([stream])).get(stream, ())
+        return all(other.entry.entry_id != one.entry.entry_id for other in left)
+
+    def _confirm(self, one: Decided, mark: TableCommit) -> None:
+        """Keep what the table shows for the next append, whichever that is."""
+        waived = mark.note.get("waived")
+        kind = model.CHANGE_APPLIED if waived is None else model.CHANGE_WAIVED
+        self._client.add_confirmations([self._fact(one, kind, mark.version, waived)])
 
     def _fact(self, one: Decided, kind: str, version: int | None, reason: str | None) -> Entry:
         entry = one.entry

@@ -132,7 +132,8 @@ class Client:
 
         What is to be confirmed of table changes rides along: facts that expect nothing.
         """
-        riding = tuple(self.confirmations)
+        with self.lock:
+            riding = tuple(self.confirmations)
 
         def joined(lost: int) -> Plan | None:
             planned = plan(lost)
@@ -147,7 +148,8 @@ class Client:
             queue=queue,
         )
         if landed is not None and riding:
-            self.confirmations = [fact for fact in self.confirmations if fact not in riding]
+            with self.lock:
+                self.confirmations = [fact for fact in self.confirmations if fact not in riding]
         return landed
 
     # ---------------------------------------------------------------------- table changes
@@ -176,9 +178,21 @@ class Client:
 
     def confirm(self, facts: Iterable[model.Entry] = ()) -> None:
         """Append what is to be confirmed now, and some more facts."""
-        self.confirmations.extend(facts)
-        if self.confirmations:
-            self.land(lambda lost: Plan((), (model.layout_unchanged(),)), "confirm changes")
+        with self.lock:
+            now = (*self.confirmations, *facts)
+            self.confirmations = []
+        if not now:
+            return
+        try:
+            self.land(lambda lost: Plan(now, (model.layout_unchanged(),)), "confirm changes")
+        except BaseException:
+            self.add_confirmations(now)  # said twice it says the same
+            raise
+
+    def add_confirmations(self, facts: Iterable[model.Entry]) -> None:
+        """Keep facts for the next append."""
+        with self.lock:
+            self.confirmations.extend(facts)
 
     # ------------------------------------------------------------------------- catalog
 

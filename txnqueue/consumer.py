@@ -11,9 +11,14 @@ from txnqueue import model
 from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.config import check_number, check_transaction_id
-from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted
+from txnqueue.errors import (
+    HandlerFailed,
+    InvalidInput,
+    TransactionAborted,
+    TransactionFinished,
+)
 from txnqueue.receiving import Receiver
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Status, Transaction
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -119,6 +124,7 @@ class Drain:
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
         self._applied = True
+        self._in_flight = 0
 
     def run(
         self,
@@ -143,8 +149,10 @@ class Drain:
             return bounds.room(self._batch_size, seconds, self._messages, batches)
 
         tx, batch = self._receive(room())
-        while len(batch):
-            if self._handle(batch, tx):
+        while len(batch) or (room() > 0 and self._more()):
+            if not len(batch):  # somebody gave messages back meanwhile
+                tx, batch = self._receive(room())
+            elif self._handle(batch, tx):
                 count, done = len(batch), tx
                 self._messages += count
                 try:
@@ -162,7 +170,7 @@ class Drain:
             else:
                 tx, batch = self._receive(room())
         # What others hold may come back: then the run is not at its end.
-        finished = room() > 0 and not self._queue.in_flight()
+        finished = room() > 0 and not self._in_flight
         if finished and self._given:
             self._end()
         result = replace(self._result(finished), stopped=bounds.stopped())
@@ -170,6 +178,11 @@ class Drain:
         return result
 
     # -------------------------------------------------------------------------- helpers
+
+    def _more(self) -> bool:
+        """Say whether there is something to receive; what is in flight is of the same reading."""
+        receivable, self._in_flight = self._queue.left(self._upto)
+        return receivable
 
     def _find_place(self) -> bool:
         """Find the number of the next batch of the run; false if the run has finished."""
@@ -229,6 +242,15 @@ class Drain:
             raise
         finally:
             self._client.blocks.remove(tx)
+        if tx.status is Status.ROLLED_BACK:
+            self._failed(TransactionAborted("The handler rolled the transaction back."))
+            return False
+        if tx.status is not Status.ACTIVE:
+            raise TransactionFinished(
+                f"The handler left transaction {tx.id!r} {tx.status.value}: the drain commits it, "
+                "not the handler. See manager.outcome() before you repeat the run.",
+                transaction_id=tx.id,
+            )
         return True
 
     def _failed(self, error: Exception) -> None:

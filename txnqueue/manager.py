@@ -267,8 +267,11 @@ class QueueManager:
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
             if isinstance(tx.failure, TransactionUnknown):
-                if self.outcome(key).status is Status.COMMITTED:
+                status = self.outcome(key).status
+                if status is Status.COMMITTED:
                     return
+                if status is Status.PREPARED:  # somebody has to decide it first
+                    raise tx.failure
             runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
 
     def run_transaction(

@@ -115,7 +115,22 @@ class LastResource:
     """A connection without two-phase commit, whose own commit is the decision."""
 
     def __init__(self, name: str, connection: Any, attempt: str) -> None:
-        """Take part with a connection; its work so far belongs to the transaction."""
+        """Take part with a connection.
+
+        Raises:
+            InvalidInput: It commits by itself, or has work of somebody else's open.
+        """
+        by_itself = getattr(connection, "autocommit", None) is True
+        if by_itself or getattr(connection, "isolation_level", "") is None:
+            raise InvalidInput(
+                f"The connection of {name!r} commits by itself: turn autocommit off.", name=name
+            )
+        if getattr(connection, "in_transaction", False) is True:
+            raise InvalidInput(
+                f"The connection of {name!r} has open work: commit it or roll it back before it "
+                "takes part.",
+                name=name,
+            )
         self.name = name
         self._connection = connection
         self._attempt = attempt
@@ -132,7 +147,9 @@ class LastResource:
             self._connection.commit()
         except Exception as error:  # which is no outcome: the row tells
             logger.warning("last resource name=%s error=%s", self.name, error)
+        except BaseException:
             _quietly(self._connection.rollback)
+            raise
         return resolve(self._connection, self._attempt)
 
     def prepare(self) -> None:
@@ -204,6 +221,18 @@ class Participants:
         self._branches: dict[str, TwoPhase] = {}
         self.auxiliaries: dict[str, Auxiliary] = {}
         self.last: LastResource | None = None
+        self._ignored: list[Any] = []
+
+    def ignore(self, connection: Any) -> None:
+        """Let what is done on a connection count for nothing: the work was committed before."""
+        self._ignored.append(connection)
+
+    def undo_ignored(self) -> None:
+        """Roll back what a repeated body did again."""
+        for connection in self._ignored:
+            _quietly(connection.rollback)
+        for auxiliary in self.auxiliaries.values():
+            _quietly(lambda one=auxiliary: one.end(commit=False))  # type: ignore[misc]
 
     def __bool__(self) -> bool:
         """Say whether a database waits for the decision."""
@@ -335,6 +364,7 @@ def resolve(connection: Any, attempt: str) -> bool:
     Returns:
         Whether it is committed.
     """
+    connection.rollback()  # a row that is not committed says nothing
     _execute(connection, _CREATE)
     for _ in range(2):
         cursor = _execute(

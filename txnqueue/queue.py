@@ -253,6 +253,23 @@ class Queue:
             transaction.add_batch(batch)
         return batch
 
+    def left(self, upto: int | None) -> tuple[bool, int]:
+        """Say, by one reading, whether there is something to receive, and how much is in flight.
+
+        Args:
+            upto: Leave out what was posted after this version of the journal.
+        """
+        with self._client.lock:
+            fold = self._client.fold(self._info)
+            now_ms = self._client.runtime.now_ms()
+            receivable = any(
+                segment.position.receivable(now_ms)
+                and (upto is None or segment.position.place[0] <= upto)
+                for lane in fold.lanes.values()
+                for segment in lane.available
+            )
+            return receivable, fold.in_flight()
+
     # -------------------------------------------------------------------------- helpers
 
     def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Transaction | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +54,11 @@ def recover(
     branch_seconds_min: float = BRANCH_SECONDS_MIN,
 ) -> Recovery:
     """Abort transactions whose leases are over, apply what was decided, list what waits."""
-    for name, connection in (connections or {}).items():
-        _decide_by_last_resource(client, name, connection)
-        _resolve_branches(client, name, connection, branch_seconds_min)
+    given = dict(connections or {})
+    for name, connection in given.items():  # what they decide, the branches follow
+        _unless_raising(_decide_by_last_resource, client, name, connection)
+    for name, connection in given.items():
+        _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     waiting = prepared(client)
     aborted, released = _abort_abandoned(client)
     held_up = Applier(client).apply()
@@ -105,6 +107,14 @@ def prepared(client: Client) -> tuple[str, ...]:
     return tuple(key for key in keys if KeyState.of(key, entries).in_doubt is not None)
 
 
+def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:
+    """Ask one database; if that fails, the others and the tables go on."""
+    try:
+        act(client, name, *rest)
+    except Exception as error:
+        logger.warning("database not recovered name=%s error=%s", name, error)
+
+
 def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None:
     """Decide the prepared transactions that wait for this database's own decision."""
     for entry in client.transaction_entries():
@@ -128,6 +138,9 @@ def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None
 def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: float) -> None:
     """Finish the prepared branches of a database as the journal decided, or decides now."""
     store = client.store_id[:STORE_LENGTH]
+    # Read before the database: a branch that is prepared later is not among them.
+    facts = client.table_entries([participant_stream(name)])
+    listed = unconfirmed(client.transaction_entries(), facts)
     found = connection.tpc_recover() if hasattr(connection, "tpc_recover") else ()
     branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store)) is not None]
     left = set()
@@ -143,11 +156,10 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         except Exception as error:  # the next recovery tries again; the others go on
             logger.warning("branch not ended name=%s xid=%s error=%s", name, xid, error)
             left.add(owner.attempt)
-    facts = client.table_entries([participant_stream(name)])
-    for participant, entry in unconfirmed(client.transaction_entries(), facts):
+    for participant, entry in listed:
         if participant == name and entry.attempt not in left:
             owner = Owner("", 0, entry.stream, entry.attempt, entry.begun)
-            client.confirmations.append(confirmation(name, owner, client.stamp()))
+            client.add_confirmations([confirmation(name, owner, client.stamp())])
 
 
 def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:

@@ -21,7 +21,7 @@ from txnqueue.batch import Batch
 from txnqueue.changes import TableChanges, sealed
 from txnqueue.client import Client
 from txnqueue.config import check_transaction_id
-from txnqueue.deciding import Receipt, StagedSend, decide_prepared
+from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
 from txnqueue.errors import (
     Busy,
     InvalidInput,
@@ -32,6 +32,7 @@ from txnqueue.errors import (
     TransactionUnknown,
 )
 from txnqueue.ledger import KeyState, Owner
+from txnqueue.model import Entry
 from txnqueue.participants import Auxiliary, LastResource, Participants
 from txnqueue.planning import Plan
 from txnqueue.tables import Change
@@ -97,6 +98,7 @@ class Transaction:
         self.metadata = dict(metadata or {})
         self._begun = -1
         self._work = Work()
+        self._decision: Entry | None = None
         self._participants = Participants(self)
         self._claiming = False
         self._deciding = False
@@ -154,7 +156,9 @@ class Transaction:
                 billing.cursor().execute("INSERT INTO ...")
         """
         self.check_active()
-        if not self.already_committed:
+        if self.already_committed:
+            self._participants.ignore(connection)
+        else:
             self._participants.enlist(name, connection, last)
         return connection
 
@@ -185,13 +189,17 @@ class Transaction:
         """
         self.begin()
         if self.status is Status.COMMITTED and self.receipt is not None:
+            if self.already_committed:
+                self._participants.undo_ignored()
             return self.receipt
+        if self.status is Status.UNKNOWN and self._participants.last is not None:
+            raise self._in_doubt(self._participants.last)
         if self.status is Status.PREPARED:
             receipt = self._decide_prepared(commit=True)
             assert receipt is not None
             return receipt
         self._check_open()
-        if not (self._work or self._participants or self._given):
+        if not (self._work or self._participants or self._given or self._claiming):
             return self._committed_nothing()
         if self._participants.last is not None:
             return self._commit_by_last_resource(self._participants.last)
@@ -206,6 +214,7 @@ class Transaction:
         Returns:
             What landed.
         """
+        self._check_open()
 
         def plan(lost: int) -> Plan:
             decided = self._plan_seal(model.COMMITTED, lost)
@@ -252,6 +261,8 @@ class Transaction:
         """
         if self.status is Status.ROLLED_BACK:
             return
+        if self.already_committed:
+            self._participants.undo_ignored()
         if self.status is Status.UNKNOWN and self._participants.last is not None:
             raise self._in_doubt(self._participants.last)
         self._decide_rollback(reason, counted)
@@ -278,8 +289,10 @@ class Transaction:
         except TransactionUnknown:
             self.status = Status.UNKNOWN
             raise
-        if self.receipt is not None:
+        if self._decision is not None:
+            self._work.committed(self.attempt)
             self._confirm_others()
+            self.receipt = Receipt.of(self._decision, follow(self.client, self._decision))
             raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
         self.status = Status.ROLLED_BACK
 
@@ -324,6 +337,8 @@ class Transaction:
     ) -> None:
         """Commit, or roll back on an exception, which goes on."""
         self.client.blocks.remove(self)
+        if self.already_committed:
+            self._participants.undo_ignored()
         if error is None:
             if self.status is Status.ACTIVE:
                 try:
@@ -451,7 +466,7 @@ class Transaction:
         decided = state.decisions.get(self.attempt)
         if decided is not None:
             if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
-                self.receipt, self.status = Receipt.of(decided), Status.COMMITTED
+                self._decision, self.status = decided, Status.COMMITTED
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt)
@@ -536,23 +551,33 @@ class Transaction:
 
     def _confirm_others(self) -> None:
         """Let databases carry out the commit; what they confirm rides on the next append."""
-        self.client.confirmations += self._participants.committed(self.client.stamp())
+        self.client.add_confirmations(self._participants.committed(self.client.stamp()))
 
     def _commit_by_last_resource(self, last: LastResource) -> Receipt:
         """Prepare here, commit there with a row that says so, decide here by that row."""
-        self._prepare()
+        try:
+            self._prepare()
+        except TransactionUnknown:
+            last.rollback()  # its row was not written: whatever is decided, it has not committed
+            raise
+        self.status = Status.UNKNOWN  # until the row is known, whatever interrupts us
         try:
             committed = last.decide()
         except Exception as error:
-            self.status = Status.UNKNOWN
             raise self._in_doubt(last) from error
         if not committed:
+            self.status = Status.PREPARED
             self.rollback(f"{last.name} rolled back")
             raise TransactionAborted(
                 f"{last.name!r} could not commit, and transaction {self.id!r} was rolled back.",
                 transaction_id=self.id,
             )
-        return self.commit()
+        try:
+            receipt = self._decide_prepared(commit=True)
+        except Exception as error:
+            raise self._in_doubt(last) from error
+        assert receipt is not None
+        return receipt
 
     def _in_doubt(self, last: LastResource) -> TransactionUnknown:
         return TransactionUnknown(
@@ -576,6 +601,8 @@ class Transaction:
         Raises:
             TransactionUnknown: Not even that is certain.
         """
+        if self.status is Status.PREPARED:
+            return
         try:
             self.rollback(reason=type(error).__name__)
         except Exception as failed:
@@ -600,4 +627,7 @@ class Transaction:
             self.receipt = receipt
             self._work.committed(self.attempt)
             self._confirm_others()
+            entry = self.client.key_states([self.id])[self.id].committed
+            if self._participants and entry is not None:
+                self.receipt = receipt = receipt_of(self.client, entry)
         return receipt

@@ -128,7 +128,7 @@ def test_a_busy_store_is_verified(alone):
     assert found.ok, found
     by_claim = {claim.claim: claim.found for claim in found.claims}
     assert by_claim["messages posted = waiting + in flight + gone"] == 15  # 10, 1 dead, 4 out
-    assert by_claim["messages whose payload is there, once"] == 14
+    assert by_claim["messages and waiting changes whose payload is there, once"] == 14
     assert out.depth() == 4 and "✓" in repr(found)
 
 

@@ -32,6 +32,7 @@ from txnqueue.journal.memory import MemoryJournal
 from txnqueue.ledger import Claim, QueueFold
 from txnqueue.model import Condition, Unit
 from txnqueue.planning import Plan
+from txnqueue.tables import TableCommit
 from txnqueue.tables.memory import MemoryTables
 from txnqueue.testing import Clock, runtime
 
@@ -266,6 +267,10 @@ def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("txnqueue.client.land", impatient)
 
 
+def _pretended(self: Any, one: Any) -> TableCommit:
+    return TableCommit(0, "", None, {})
+
+
 def applies_only_its_own(patch: pytest.MonkeyPatch) -> None:
     """Apply the newest change of a table, and not the older ones before it."""
     real = applying.unapplied
@@ -279,7 +284,7 @@ def applies_only_its_own(patch: pytest.MonkeyPatch) -> None:
 def believes_a_skip(patch: pytest.MonkeyPatch) -> None:
     """Take a change for applied because the table has seen a higher number."""
     applies_only_its_own(patch)
-    patch.setattr(applying.Applier, "_surely_shown", lambda self, one: True)
+    patch.setattr(applying.Applier, "_surely_marked", _pretended)
 
 
 def applies_without_a_number(patch: pytest.MonkeyPatch) -> None:
@@ -291,8 +296,8 @@ def applies_without_a_number(patch: pytest.MonkeyPatch) -> None:
         return real(self, change, stamp, empty=empty)
 
     patch.setattr(MemoryTables, "apply", careless)
-    patch.setattr(applying, "was_applied", lambda *_: False)
-    patch.setattr(applying.Applier, "_surely_shown", lambda self, one: True)
+    patch.setattr(applying, "mark_of", lambda *_: None)
+    patch.setattr(applying.Applier, "_surely_marked", _pretended)
 
 
 def landing_late() -> None:
