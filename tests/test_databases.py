@@ -232,6 +232,91 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
     assert other.outcome(key).status is Status.ROLLED_BACK
 
 
+def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: str) -> None:
+    class Interrupted(sqlite3.Connection):
+        armed = True
+
+        def commit(self) -> None:
+            if self.armed:
+                self.armed = False
+                raise KeyboardInterrupt
+            super().commit()
+
+    connection, key = sqlite3.connect(file, factory=Interrupted), next(_KEYS)
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    with pytest.raises(KeyboardInterrupt), manager.transaction(key) as tx:
+        tx.queue("in").receive(1)
+        insert(tx.enlist("ledger", connection, last=True), 1)
+    manager.recover({"ledger": connection})
+    assert values(connection) == [] and manager.queue("in").depth() == 1
+    assert manager.outcome(key).status is Status.ROLLED_BACK
+
+
+def test_what_a_repeated_body_does_again_is_undone(world: World, file: str) -> None:
+    connection, log = sqlite3.connect(file), sqlite3.connect(":memory:")
+    log.execute("CREATE TABLE ledger (n integer)")
+    manager = world.manager("A")
+    for key in ("first", "first", "second"):
+        with manager.transaction(key) as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+            insert(tx.auxiliary("log", log), 1)
+    assert values(connection) == [1, 1] == values(log)
+
+
+def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> None:
+    connection, key = sqlite3.connect(file), next(_KEYS)
+    manager = world.manager("A")
+    journal, runs = manager._client.store.journal, []
+
+    def handler(tx: Any) -> None:
+        runs.append(tx.id)
+        insert(tx.enlist("ledger", connection, last=True), 1)
+        decide = tx._participants.last.decide
+
+        def decides() -> bool:
+            decided = decide()
+            journal.append = unreachable  # type: ignore[method-assign]
+            return decided
+
+        tx._participants.last.decide = decides
+
+    def unreachable(*_: Any) -> None:
+        raise ConnectionError("the journal is away")
+
+    append = journal.append
+    with pytest.raises(TransactionUnknown):
+        manager.run_transaction(handler, transaction_id=key)
+    journal.append = append  # type: ignore[method-assign]
+    assert runs == [key] and values(connection) == [1]
+    assert world.manager("B").recover({"ledger": sqlite3.connect(file)}).prepared == ()
+    assert world.manager("C").outcome(key).status is Status.COMMITTED
+
+
+def test_one_bad_connection_holds_up_nobody(world: World, file: str) -> None:
+    class Broken:
+        def tpc_recover(self) -> None:
+            raise OSError("no such host")
+
+    connection, key = sqlite3.connect(file), next(_KEYS)
+    tx = world.manager("A").transaction(key)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    tx._prepare()
+    connection.rollback()
+    found = world.manager("B").recover({"broken": Broken(), "ledger": sqlite3.connect(file)})
+    assert found.prepared == ()
+
+
+def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str) -> None:
+    tx = world.manager("A").transaction()
+    with pytest.raises(InvalidInput, match="autocommit"):
+        tx.enlist("ledger", sqlite3.connect(file, isolation_level=None), last=True)
+    busy = sqlite3.connect(file)
+    insert(busy, 1)
+    with pytest.raises(InvalidInput, match="open work"):
+        tx.enlist("ledger", busy, last=True)
+
+
 def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:
     tx = world.manager("A").transaction()
     with pytest.raises(InvalidInput, match="last=True"):
@@ -433,6 +518,35 @@ def test_others_branches_are_left_alone(world: World, database: str) -> None:
         world.manager("B").recover({"ledger": again}, branch_seconds_min=0)
         assert [x.gtrid for x in again.tpc_recover()] == ["somebody"]
         again.tpc_rollback(again.tpc_recover()[0])
+
+
+def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, database: str) -> None:
+    key = next(_KEYS)
+    with connect(database) as connection, connect(database) as recovering:
+        tx = world.manager("A").transaction(key)
+        insert(tx.enlist("ledger", connection), 1)
+        branch = tx._participants._branches["ledger"]
+        branch.commit = dying(lambda: None, "before the commit")  # type: ignore[method-assign]
+        listed = recovering.tpc_recover
+
+        class Meanwhile:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(recovering, name)
+
+            def tpc_recover(self) -> Any:
+                found = listed()
+                recovering.rollback()
+                with pytest.raises(Crash):
+                    tx.commit()
+                return found
+
+        found = world.manager("B").recover({"ledger": Meanwhile()}, branch_seconds_min=0)
+        assert found.databases == ("ledger",)
+        connection.close()
+        recovering.rollback()
+        assert world.manager("B").recover({"ledger": recovering}).databases == ()
+        recovering.rollback()
+        assert values(recovering) == [1]
 
 
 def test_an_id_too_long_for_a_branch_is_refused(world: World, database: str) -> None:

@@ -93,8 +93,9 @@ class MemoryPayload:
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
         """Count the rows that there are at some places."""
         return sum(
-            self._sends[payload_id, send_id].slice(first, last - first + 1).num_rows
+            rows.slice(first, last - first + 1).num_rows
             for _, send_id, part in places
+            if (rows := self._sends.get((payload_id, send_id))) is not None
             for first, last in part
         )
 
