@@ -1,6 +1,7 @@
 """Forced conflicts of two sessions on real Delta, both ways round.
 
 The first append takes its snapshot and waits inside its MERGE until the second has landed.
+In the long run the same on a real HDFS, where a commit is Delta's own and needs no lock.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
+from tests.delta.hdfs import MiniHdfs
 from tests.delta.units import APART, BARRED, RIVALS
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import DeltaJournal
@@ -69,12 +72,17 @@ class Unlocked(Statements):
         return NoLock()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["local", "hdfs"] if LONG else ["local"])
 def journals(
-    spark: Any, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[DeltaJournal, DeltaJournal, Waiting]]:
     root = tmp_path_factory.mktemp("conflicts")
-    names = TableNames.of(str(root))
+    if request.param == "hdfs":
+        hdfs = MiniHdfs(root)
+        request.addfinalizer(hdfs.stop)
+        names = TableNames.of(f"{hdfs.url}/store")
+    else:
+        names = TableNames.of(str(root))
     slow_statements, fast_statements = Unlocked(spark, names), Unlocked(spark, names)
     slow, fast = DeltaJournal(slow_statements), DeltaJournal(fast_statements)
     slow.create()
