@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
+
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 1_200
 """Far more than it takes: three JVMs start, and others may be using the machine."""
@@ -57,6 +59,7 @@ def test_the_flights_are_each_in_one_place_though_the_consumer_was_killed():
     assert re.search(r"accepted departures consume/\d+ committed consumer-2", path)
 
 
+@pytest.mark.skipif(not LONG, reason="minutes: in the long run, tests/run.sh --long")
 def test_a_file_of_ones_own_goes_through_twice_and_is_consumed_once(tmp_path):
     pytest.importorskip("rich")
     rows = "".join(f"{n},{n * 1.5},{'' if n % 7 else 'x'}\n" for n in range(60))
