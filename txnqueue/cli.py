@@ -352,7 +352,7 @@ def history(
         session.printer.messages(messages, f"{queue} held no messages then.")
     elif as_of is not None:
         session.printer.rows(log.as_of(as_of).queue_rows(), QUEUE_COLUMNS, "There were no queues.")
-    elif as_of is None and verify:
+    elif verify:
         _proof(session, log.verify())
     else:
         snapshot = log.as_of()

@@ -12,7 +12,6 @@ from txnqueue import catalog, model
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidInput
-from txnqueue.model import Entry
 from txnqueue.snapshot import Snapshot, author_of, frame_of
 from txnqueue.tracing import steps_of
 from txnqueue.verifying import Verification, verify
@@ -161,7 +160,7 @@ class History:
                 "attempt": entry.attempt,
                 **author_of(entry),
             }
-            for entry in sorted(entries, key=_place)
+            for entry in sorted(entries, key=lambda e: e.place)
             if after < entry.commit_seq and (upto is None or entry.commit_seq <= upto)
         ]
 
@@ -185,7 +184,3 @@ class History:
     def _find(self, info: QueueInfo, where: str) -> list[tuple[str, int]]:
         schema = Snapshot.schema_of(info)
         return self._client.store.payload.find(schema, info.payload_id, where, TRACED_MAX)
-
-
-def _place(entry: Entry) -> tuple[int, int, int]:
-    return entry.place

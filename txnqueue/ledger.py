@@ -268,13 +268,14 @@ class QueueFold:
         else:
             raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
 
-    def available(self, now_ms: int) -> int:
-        """Count what can be received at an instant."""
+    def available(self, now_ms: int, upto: int | None = None) -> int:
+        """Count what can be received at an instant; ``upto``: posted up to this version."""
         return sum(
             segment.size
             for lane in self.lanes.values()
             for segment in lane.available
             if segment.position.receivable(now_ms)
+            and (upto is None or segment.position.place[0] <= upto)
         )
 
     def in_flight(self) -> int:

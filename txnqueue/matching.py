@@ -14,11 +14,10 @@ Reasons = dict[str | None, dict[str, list[int]]]
 
 def offsets_of(matching: object, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
-    columns = ["id"]
     if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
         from pyspark.sql import functions as F
 
-        chosen = [F.col(f"{MESSAGE_COLUMN}.{name}").alias(name) for name in columns]
+        chosen = [F.col(f"{MESSAGE_COLUMN}.id").alias("id")]
         if reason_column:
             chosen.append(F.col(reason_column).cast("string").alias("reason"))
         rows = matching.select(*chosen).toArrow().to_pylist()

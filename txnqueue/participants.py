@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from txnqueue import model
 from txnqueue.errors import InvalidInput, LimitExceeded, TransactionFinished
@@ -36,24 +36,6 @@ DECISIONS = "txnqueue_decisions"
 """The table by which a last resource decides: one row per attempt."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 _BRANCH = re.compile(r"([0-9a-f]+)\.([0-9a-f]{32})\.([0-9]+)\.([0-9]+)")
-
-
-class Participant(Protocol):
-    """A database in a transaction."""
-
-    name: str
-
-    def prepare(self) -> None:
-        """Promise that either decision can be carried out."""
-        ...
-
-    def commit(self) -> None:
-        """Carry out a commit; the decision stands whatever happens here."""
-        ...
-
-    def rollback(self) -> None:
-        """Carry out a roll back."""
-        ...
 
 
 class TwoPhase:
@@ -152,12 +134,6 @@ class LastResource:
             raise
         return resolve(self._connection, self._attempt)
 
-    def prepare(self) -> None:
-        """Prepare nothing: it decides."""
-
-    def commit(self) -> None:
-        """Do nothing more: it has decided."""
-
     def rollback(self) -> None:
         """Roll back what it did."""
         self._connection.rollback()
@@ -231,8 +207,7 @@ class Participants:
         """Roll back what a repeated body did again."""
         for connection in self._ignored:
             _quietly(connection.rollback)
-        for auxiliary in self.auxiliaries.values():
-            _quietly(lambda one=auxiliary: one.end(commit=False))  # type: ignore[misc]
+        self._end(commit=False)
 
     def __bool__(self) -> bool:
         """Say whether a database waits for the decision."""

@@ -261,14 +261,8 @@ class Queue:
         """
         with self._client.lock:
             fold = self._client.fold(self._info)
-            now_ms = self._client.runtime.now_ms()
-            receivable = any(
-                segment.position.receivable(now_ms)
-                and (upto is None or segment.position.place[0] <= upto)
-                for lane in fold.lanes.values()
-                for segment in lane.available
-            )
-            return receivable, fold.in_flight()
+            available = fold.available(self._client.runtime.now_ms(), upto)
+            return available > 0, fold.in_flight()
 
     # -------------------------------------------------------------------------- helpers
 

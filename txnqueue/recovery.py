@@ -120,7 +120,7 @@ def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None
     for entry in client.transaction_entries():
         if entry.kind != model.PREPARED or entry.body.get("last_resource") != name:
             continue
-        state = KeyState.of(entry.stream, client.transaction_entries())
+        state = client.key_states([entry.stream])[entry.stream]
         if state.in_doubt is None or state.in_doubt.attempt != entry.attempt:
             continue
         committed = resolve(connection, entry.attempt or "")

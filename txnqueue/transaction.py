@@ -290,9 +290,7 @@ class Transaction:
             self.status = Status.UNKNOWN
             raise
         if self._decision is not None:
-            self._work.committed(self.attempt)
-            self._confirm_others()
-            self.receipt = Receipt.of(self._decision, follow(self.client, self._decision))
+            self._happened(self._decision)
             raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
         self.status = Status.ROLLED_BACK
 
@@ -427,14 +425,7 @@ class Transaction:
     def committed_by(self, landed: Landed) -> Receipt:
         """Take note that the commit has landed."""
         mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == self.id)
-        follows = bool(self.changes or self._participants)
-        self.receipt = Receipt.of(mine, applied=not follows)
-        self.status = Status.COMMITTED
-        self._work.committed(self.attempt)
-        self._confirm_others()
-        if follows:
-            self.receipt = Receipt.of(mine, follow(self.client, mine))
-        return self.receipt
+        return self._happened(mine)
 
     # ------------------------------------------------------------------------ planning
 
@@ -548,6 +539,17 @@ class Transaction:
                 f"{error}",
                 transaction_id=self.id,
             ) from error
+
+    def _happened(self, decision: Entry) -> Receipt:
+        """Take note of a commit, and carry out what follows from it."""
+        follows = bool(self.changes or self._participants)
+        self.receipt = Receipt.of(decision, applied=not follows)
+        self.status = Status.COMMITTED
+        self._work.committed(self.attempt)
+        self._confirm_others()
+        if follows:
+            self.receipt = Receipt.of(decision, follow(self.client, decision))
+        return self.receipt
 
     def _confirm_others(self) -> None:
         """Let databases carry out the commit; what they confirm rides on the next append."""

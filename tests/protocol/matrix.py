@@ -134,10 +134,7 @@ def recover(world: World, recovery: str) -> None:
     else:
         world.lease_over()
         names = ["B"] if recovery == "other" else ["B", "C"]
-    clients = [
-        world.helper(name) if world.warm else world.manager(name, actor=f"{name} again")
-        for name in names
-    ]
+    clients = [world.manager(name, actor=f"{name} again") for name in names]
     for client in clients:
         client.recover()
     waiting = {key for client in clients for key in client.recover().prepared}

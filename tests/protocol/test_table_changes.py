@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from tests.protocol.faults import Crash, Injector
 from tests.protocol.world import World
 from txnqueue import model
 from txnqueue.errors import TransactionFinished
+from txnqueue.manager import QueueManager
 from txnqueue.testing import plain_schema
 
 
@@ -34,6 +37,21 @@ def left_behind(world: World) -> str:
     return f"{entry.append_id}:{entry.index}"
 
 
+@contextmanager
+def unheard(manager: QueueManager) -> Iterator[None]:
+    """Let what a manager does to tables land without a reply."""
+    tables = manager._client.store.tables
+    apply = tables.apply
+
+    def lands(*args: Any, **kwargs: Any) -> None:
+        apply(*args, **kwargs)
+        raise ConnectionError("no reply")
+
+    tables.apply = lands  # type: ignore[method-assign]
+    yield
+    tables.apply = apply  # type: ignore[method-assign]
+
+
 def endings(world: World) -> list[str]:
     """How changes ended."""
     kinds = (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
@@ -55,16 +73,8 @@ def test_a_waiver_that_dies_half_way_stays_a_waiver(world: World) -> None:
 def test_a_waiver_whose_reply_is_lost_is_a_waiver(world: World) -> None:
     change_id = left_behind(world)
     manager = world.manager("W")
-    tables = manager._client.store.tables
-    apply = tables.apply
-
-    def unheard(*args: Any, **kwargs: Any) -> None:
-        apply(*args, **kwargs)
-        raise ConnectionError("no reply")
-
-    tables.apply = unheard
-    manager.waive_change(change_id, "not wanted")
-    tables.apply = apply
+    with unheard(manager):
+        manager.waive_change(change_id, "not wanted")
     assert world.manager("B").recover().waiting == ()
     assert endings(world) == [model.CHANGE_WAIVED] and world.table_numbers() == []
 
@@ -80,16 +90,8 @@ def test_applied_to_another_table_with_the_reply_lost_it_is_applied_once(world: 
     manager = world.manager("C")
     (waiting,) = manager.recover().waiting
     assert waiting.change_id == change_id and "another table" in waiting.reason
-    tables = manager._client.store.tables
-    apply = tables.apply
-
-    def unheard(*args: Any, **kwargs: Any) -> None:
-        apply(*args, **kwargs)
-        raise ConnectionError("no reply")
-
-    tables.apply = unheard
-    manager.apply_change(change_id)
-    tables.apply = apply
+    with unheard(manager):
+        manager.apply_change(change_id)
     assert world.table_numbers() == [1] and world.manager("B").recover().waiting == ()
 
 

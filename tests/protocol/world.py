@@ -38,7 +38,6 @@ class World:
     scenario: int = 0
     sent: int = 0
     messages: int = 6
-    warm: bool = False
     table: str = "lake/gold"
     known: list[Entry] = field(default_factory=list)
     carried: dict[Message, int] = field(default_factory=dict)

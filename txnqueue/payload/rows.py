@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from txnqueue.config import RESERVED_COLUMNS
 from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.journal.tables import identifier
 
 MESSAGE_COLUMN = "_message"
 MESSAGE_TYPE = StructType(
@@ -249,7 +250,7 @@ def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
         if schema is None:
             return frame, frame.schema
         columns = matched_columns(schema, frame.schema)
-        cast = (frame[f"`{c.name.replace('`', '``')}`"].cast(c.dataType) for c in columns)
+        cast = (frame[identifier(c.name)].cast(c.dataType) for c in columns)
         named = [column.alias(c.name) for column, c in zip(cast, columns, strict=True)]
         return frame.select(*named), StructType(columns)
     if schema is not None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txnqueue.journal.tables import identifier
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -178,4 +180,4 @@ class Tables(Protocol):
 
 def assignments(names: Sequence[str], side: str = "source") -> dict[str, str]:
     """Write ``*``: each column from the column of the same name."""
-    return {name: f"{side}.`{name.replace('`', '``')}`" for name in names}
+    return {name: f"{side}.{identifier(name)}" for name in names}
