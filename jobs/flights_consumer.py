@@ -5,8 +5,8 @@ flights to ``rebooking`` and totals per carrier to ``totals``, and merges these 
 Delta table. It tells its parent what it does by JSON lines on stdout.
 
 With ``--pause-at N`` it stops in its Nth batch, after all work and before the commit, and
-waits there to be killed; with ``--pause-before-apply``, between the first commit and the
-change of the table that was decided by it.
+waits there to be killed. With ``--pause-before-apply`` it takes one batch only, and stops
+between its commit and the change of the table that was decided by it.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ def make_handler(given: argparse.Namespace):
                 kept = rows.where(f"({given.reject_where}) IS NOT TRUE")
             if given.routed:
                 tx.queue("rebooking").send(kept.where(DELAYED))
-                totals = kept.groupBy("carrier").agg(
+                counted = kept.groupBy("carrier").agg(
                     F.count("*").alias("flights"), F.sum("dep_delay").alias("delay_minutes")
                 )
+                totals = counted.toArrow()
                 tx.queue("totals").send(totals)
                 if given.table:
                     tx.table(given.table).merge(totals, on="carrier", update=ADDED, insert="*")
@@ -123,6 +124,7 @@ def main() -> int:
         batch_size=given.batch_size,
         run_id=given.run_id,
         errors_max=3,
+        max_batches=1 if given.pause_before_apply else None,
         on_batch=lambda messages: tell("committed", messages=messages),
     )
     tell(

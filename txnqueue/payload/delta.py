@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from txnqueue import __version__, ranges
 from txnqueue.errors import SchemaMismatch
@@ -14,6 +16,7 @@ from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
 from txnqueue.model import Range
 from txnqueue.payload import OFFSETS_PER_TASK, Part, Run, Send, places_where
+from txnqueue.payload.arranging import Arranged, arrange
 from txnqueue.payload.rows import (
     MESSAGE_COLUMN,
     MESSAGE_TYPE,
@@ -22,9 +25,8 @@ from txnqueue.payload.rows import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
 
 _FEW_ROWS = 20_000
 _SPANS_MAX = 5_000
@@ -59,8 +61,16 @@ class DeltaPayload:
         self._statements.committing(f"payload-{payload_id}", statement)
 
     def stage(self, send: Send, rows: object) -> list[Run]:
-        """Write the rows of one send by one blind append, then read back what it wrote."""
-        frame = self._arranged(send, self._aligned(send.schema, rows))
+        """Write the rows of one send by one blind append.
+
+        Few rows are arranged here, so what was written is known; else it is read back.
+        """
+        from pyspark.sql import DataFrame
+
+        given = rows if isinstance(rows, DataFrame) else arrow_table(send.schema, rows)
+        few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
+        arranged = arrange(send, given) if few else None
+        frame = self._stored(send, self._numbered(send, given, arranged))
         about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
         metadata = {**about, **send.note}
 
@@ -77,32 +87,38 @@ class DeltaPayload:
             self._statements.committing(f"payload-{send.payload_id}", statement)
         except Exception as error:
             raise _explained(error, send.schema) from error
-        return self._runs(send)
+        return arranged.runs if arranged else self._runs(send)
 
     def _session_for(self, rows: int) -> SparkSession:
         """Choose who works on rows that fit into this process: few are faster uncompiled."""
         return self._session if rows <= _FEW_ROWS else self._user
 
-    def _aligned(self, schema: StructType, rows: object) -> DataFrame:
-        """Bring rows of any form to the queue's columns, on the user's session."""
-        from pyspark.sql import DataFrame
+    def _numbered(self, send: Send, rows: Any, arranged: Arranged | None) -> DataFrame:
+        """Bring rows to the queue's columns, with the lane and the offset of each."""
+        if arranged is None:
+            return self._numbered_by_spark(send, self._aligned(send.schema, rows))
+        lanes = pa.array(arranged.lanes, pa.int32())
+        offsets = pa.array(range(len(arranged.lanes)), pa.int64())
+        table = arranged.rows.append_column("_lane", lanes).append_column("_offset", offsets)
+        frame = self._session.createDataFrame(table).coalesce(1)
+        columns = [_cast(frame[identifier(c.name)], c) for c in send.schema.fields]
+        return frame.select("_lane", "_offset", *columns)
+
+    def _aligned(self, schema: StructType, rows: Any) -> DataFrame:
+        """Bring a DataFrame or a large table to the queue's columns, on the user's session."""
         from pyspark.sql import functions as F
 
-        if isinstance(rows, DataFrame):
-            frame = rows
-        else:
-            table = arrow_table(schema, rows)
-            frame = self._session_for(table.num_rows).createDataFrame(table)
+        frame = self._user.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
         have = {column.name for column in matched_columns(schema, frame.schema)}
         columns = [
-            (frame[identifier(c.name)] if c.name in have else F.lit(None))
-            .cast(c.dataType)
-            .alias(c.name)
+            _cast(frame[identifier(c.name)] if c.name in have else F.lit(None), c)
             for c in schema.fields
         ]
-        return frame.select(*columns)
+        aligned: DataFrame = frame.select(*columns)
+        return aligned
 
-    def _arranged(self, send: Send, frame: DataFrame) -> DataFrame:
+    @staticmethod
+    def _numbered_by_spark(send: Send, frame: DataFrame) -> DataFrame:
         """Sort within tasks by lane, keeping the order of rows, and number them."""
         from pyspark.sql import functions as F
 
@@ -121,10 +137,17 @@ class DeltaPayload:
         offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), _TASK_BITS).bitwiseOR(
             number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
         )
+        return arranged.withColumn("_offset", offset)
+
+    @staticmethod
+    def _stored(send: Send, numbered: DataFrame) -> DataFrame:
+        """Give numbered rows the columns of the payload table."""
+        from pyspark.sql import functions as F
+
         null_long = F.lit(None).cast("bigint")
-        return arranged.select(
+        return numbered.select(
             F.lit(send.send_id).alias("send_id"),
-            offset.alias("send_offset"),
+            F.col("_offset").alias("send_offset"),
             F.lit(send.slice).cast("bigint").alias("slice"),
             *[F.col(identifier(column.name)) for column in send.schema.fields],
             F.lit(None).cast("map<string,string>").alias("headers"),
@@ -298,6 +321,10 @@ def _literal_places(parts: Sequence[Part]) -> str:
         )
         terms.append(f"({' OR '.join(places)})")
     return " AND ".join(terms)
+
+
+def _cast(value: Column, column: StructField) -> Column:
+    return value.cast(column.dataType).alias(column.name)
 
 
 def _explained(error: Exception, schema: StructType) -> Exception:

@@ -13,7 +13,8 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import Part, Run, Send, places_where
-from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table, lane_of
+from txnqueue.payload.arranging import arrange
+from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,29 +45,10 @@ class MemoryPayload:
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send, arranged by lane."""
         given = rows.toArrow() if hasattr(rows, "toArrow") else rows
-        table = arrow_table(send.schema, given)
-        if send.order_by:
-            table = table.sort_by([(name, "ascending") for name in send.order_by])
-        lanes = self._lanes(send, table)
-        order = sorted(range(table.num_rows), key=lanes.__getitem__)
-        table = table.take(pa.array(order, pa.int64()))
+        arranged = arrange(send, arrow_table(send.schema, given))
         self.step("stage")
-        self._sends[send.payload_id, send.send_id] = table
-        runs: list[Run] = []
-        for offset, row in enumerate(order):
-            if runs and runs[-1].lane == lanes[row]:
-                runs[-1] = Run(lanes[row], runs[-1].first, runs[-1].count + 1)
-            else:
-                runs.append(Run(lanes[row], offset, 1))
-        return runs
-
-    @staticmethod
-    def _lanes(send: Send, table: pa.Table) -> list[int]:
-        if send.group_by is not None:
-            keys = table.column(send.group_by).to_pylist()
-            return [lane_of(key, send.lanes) for key in keys]
-        start = lane_of(send.send_id, send.lanes)
-        return [(start + row) % send.lanes for row in range(table.num_rows)]
+        self._sends[send.payload_id, send.send_id] = arranged.rows
+        return arranged.runs
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
