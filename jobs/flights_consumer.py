@@ -7,6 +7,9 @@ Delta table. It tells its parent what it does by JSON lines on stdout.
 With ``--pause-at N`` it stops in its Nth batch, after all work and before the commit, and
 waits there to be killed. With ``--pause-before-apply`` it takes one batch only, and stops
 between its commit and the change of the table that was decided by it.
+
+With ``--standby`` it starts Spark and waits for a line on stdin, as a spare does that is to
+take over at once.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--table", help="the Delta table that totals are merged into")
     parser.add_argument("--pause-at", type=int, help="stop before committing this batch")
     parser.add_argument("--pause-before-apply", action="store_true")
+    parser.add_argument("--standby", action="store_true", help="begin when a line comes on stdin")
     return parser.parse_args()
 
 
@@ -106,6 +110,8 @@ def main() -> int:
     from txnqueue.store import DeltaStore
 
     spark = local_spark(given.actor, settings={"spark.ui.showConsoleProgress": "false"})
+    if given.standby and not sys.stdin.readline():
+        return 0  # nobody needs this spare any more
     store = DeltaStore(spark, given.root)
     if given.pause_before_apply:
         store.tables = PausingTables(store.tables)

@@ -6,7 +6,7 @@
     python jobs/flights_demo.py --file my.csv --reject-where 'amount < 0'
 
 This process sends the flights week by week, each week in one transaction, to the queue
-``departures``. Another process consumes them: cancelled flights become dead letters,
+``departures``. Other processes consume them: cancelled flights become dead letters,
 delayed ones go to ``rebooking``, totals per carrier to ``totals`` and into a Delta table,
 each batch in one transaction. It is killed (SIGKILL) while it holds a batch that it has not
 committed. The next one is killed between a commit and the change of the table that the commit
@@ -23,6 +23,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from flights_data import Work, digest, flights, own_file
@@ -84,33 +85,39 @@ def produce(manager, work: Work, report: Report) -> int:
     return commit_seq
 
 
-def consume(
-    manager, root: str, work: Work, given: argparse.Namespace, report: Report
-) -> int | None:
-    """Let consumers work: two are killed, each at the worst moment, and the third one finishes.
-
-    Returns:
-        The commit_seq at the moment of the first kill; None if nobody had to be killed.
-    """
+def spares(root: str, work: Work, given: argparse.Namespace) -> list[Worker]:
+    """Start the consumers, which wait: two will be killed, each at the worst moment."""
     size = given.batch_size or max(1, -(-work.table.num_rows // BATCHES))
     victims: list[dict] = []
     if not given.no_kill:
         victims.append({"pause_at": 1 if work.table.num_rows > size else 0})
         victims += [{"pause_before_apply": True}] if work.routed else []
+    return [
+        Worker(root, work, size, f"consumer-{number}", **pause)
+        for number, pause in enumerate([*victims, {}], 1)
+    ]
+
+
+def consume(manager, work: Work, workers: list[Worker], report: Report) -> int | None:
+    """Let one consumer after the other work, until one finishes.
+
+    Returns:
+        The commit_seq at the moment of the first kill; None if nobody had to be killed.
+    """
     killed_at = []
     with report.progress("consuming", manager.queue(work.queue).depth()) as advance:
-        for number, pause in enumerate([*victims, {}], 1):
-            with Worker(root, work, size, f"consumer-{number}", **pause) as worker:
-                for event in worker.events(advance):
-                    if event["event"] in ("holding", "decided"):
-                        killed_at.append(manager.history.as_of().commit_seq)
-                        worker.kill(signal.SIGKILL)
-                        report.killed(worker, event)
-                    report.finished(event)
+        for worker in workers:
+            worker.begin()
+            for event in worker.events(advance):
+                if event["event"] in ("holding", "decided"):
+                    killed_at.append(manager.history.as_of().commit_seq)
+                    worker.kill(signal.SIGKILL)
+                    report.killed(worker, event)
+                report.finished(event)
             if worker.process.returncode != -signal.SIGKILL:
                 break
-        if worker.process.returncode != 0:
-            raise SystemExit("The consumer failed: its own message is above.")
+    if worker.process.returncode != 0:
+        raise SystemExit("The consumer failed: its own message is above.")
     return killed_at[0] if killed_at else None
 
 
@@ -166,10 +173,12 @@ def run(given: argparse.Namespace, root: str) -> int:
         manager = QueueManager(spark, root, actor="producer", run_id="demo")
         create_queues(spark, manager, work)
     watch.lap("start")
-    sent_at = produce(manager, work, report)
-    watch.lap("send")
-    killed_at = consume(manager, root, work, given, report)
-    watch.lap("consume")
+    with ExitStack() as running:
+        workers = [running.enter_context(worker) for worker in spares(root, work, given)]
+        sent_at = produce(manager, work, report)
+        watch.lap("send")
+        killed_at = consume(manager, work, workers, report)
+        watch.lap("consume")
     marks = {"When everything was sent": sent_at, "When a consumer was killed": killed_at}
     holds = audit(spark, manager, work, marks, report)
     watch.lap("audit")

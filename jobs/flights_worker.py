@@ -1,4 +1,7 @@
-"""A consumer as its parent sees it: a process that tells what it does, line by line."""
+"""A consumer as its parent sees it: a spare process, until it is told to begin.
+
+What it does then it tells line by line.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Worker:
         pause_before_apply: bool = False,
     ) -> None:
         command = [sys.executable, str(PROGRAM), f"--root={root}", f"--queue={work.queue}"]
-        command += [f"--actor={actor}", f"--batch-size={batch_size}"]
+        command += [f"--actor={actor}", f"--batch-size={batch_size}", "--standby"]
         if work.reject_where:
             command += [f"--reject-where={work.reject_where}", f"--reason={work.reason}"]
         if work.routed:
@@ -43,8 +46,18 @@ class Worker:
         paths = [library, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=environment,
         )
+
+    def begin(self) -> None:
+        """Let the spare go to work."""
+        assert self.process.stdin is not None
+        print("begin", file=self.process.stdin, flush=True)
 
     def events(self, committed: Callable[[int], None]) -> Iterator[dict]:
         """Yield what the process tells until it ends; commits go to ``committed``."""
@@ -79,5 +92,6 @@ class Worker:
                 self.process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()

@@ -19,7 +19,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         "txnqueue tests",
         settings={
             "spark.sql.warehouse.dir": str(warehouse),
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # many small jobs, two cores
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "2",
         },

@@ -296,6 +296,8 @@ class Applier:
         if info is None:
             return []
         same = info.table_id == one.change.table_id
+        if same and info.version == one.change.table_version:
+            return []
         since = one.change.table_version if same else -1
         return self._client.store.tables.history(one.change.table, since)
 

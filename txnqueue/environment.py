@@ -276,6 +276,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _settings(cores: int, memory: str, given: Mapping[str, str], coordinate: str) -> dict[str, str]:
     options = ["-Duser.timezone=UTC"]
+    if "GC" not in given.get("spark.driver.extraJavaOptions", ""):
+        options.append("-XX:+UseParallelGC")  # for many small jobs on few cores
     quiet = Path(__file__).parent / "resources" / "log4j2.properties"
     if quiet.is_file():
         options.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
