@@ -23,7 +23,7 @@ from txnqueue.tables import (
 from txnqueue.tables.statements import is_merge, merge, nothing, table_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _NUMBER = "spark.databricks.delta.write.txnVersion"
@@ -48,6 +48,14 @@ SETTINGS = {
     "spark.sql.variable.substitute": "false",
 }
 """A change means the same whoever applies it, so its session has settings of its own."""
+_UNCOMPILED = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+_FEW_ROWS = 20_000
+_SMALL_BYTES = 16 << 20
+"""So little is looked at, or changed, faster by code that nobody compiled first."""
 
 
 class DeltaTables:
@@ -57,7 +65,9 @@ class DeltaTables:
         """Use the tables that a user's session sees."""
         self._statements = statements
         self._payload = payload
-        self._session = new_session(statements.user, SETTINGS)
+        self._compiling = new_session(statements.user, SETTINGS)
+        self._quick = new_session(statements.user, {**SETTINGS, **_UNCOMPILED})
+        self._bytes: dict[str, int] = {}  # of tables, as they were described last
 
     def describe(self, name: str) -> TableInfo | None:
         """Look at a table; None if there is none of that name.
@@ -71,9 +81,10 @@ class DeltaTables:
         table = table_name(found)
 
         def statement() -> tuple[Row, Any, int]:
-            detail = self._session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
-            newest = self._session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
-            return detail, self._session.table(table).schema, int(newest["version"])
+            session = self._quick
+            detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
+            newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
+            return detail, session.table(table).schema, int(newest["version"])
 
         try:
             detail, schema, version = self._statements.run(statement)
@@ -83,6 +94,7 @@ class DeltaTables:
             if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
                 raise InvalidInput(f"{name!r} is no Delta table.", name=name) from error
             raise
+        self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
         constraints = {
             key.removeprefix(_CONSTRAINT): text
             for key, text in (detail["properties"] or {}).items()
@@ -102,7 +114,7 @@ class DeltaTables:
         """Apply a change by one commit of the table, or take its number only."""
 
         def statement() -> int | None:
-            session = self._session
+            session = self._session_for(change)
             session.conf.set(_APPLICATION, stamp.application_id)
             session.conf.set(_NUMBER, str(stamp.number))
             session.conf.set(USER_METADATA, json.dumps(dict(stamp.note)))
@@ -111,9 +123,9 @@ class DeltaTables:
                 if empty:
                     session.sql(nothing(change)).collect()
                 elif is_merge(change):
-                    session.sql(self._merge(change, stamp.transaction_id)).collect()
+                    session.sql(self._merge(session, change, stamp.transaction_id)).collect()
                 else:
-                    self._append(change, stamp.transaction_id)
+                    self._append(session, change, stamp.transaction_id)
                 version = session.conf.get(LAST_COMMIT, None)
             finally:
                 for key in (_APPLICATION, _NUMBER, USER_METADATA):
@@ -133,32 +145,37 @@ class DeltaTables:
         limit = _HISTORY_ROWS
         while True:
             query = f"DESCRIBE HISTORY {table_name(name)} LIMIT {limit}"
-            rows = self._statements.run(lambda q=query: self._session.sql(q).collect())  # type: ignore[misc]
+            rows = self._statements.run(lambda q=query: self._quick.sql(q).collect())  # type: ignore[misc]
             if len(rows) < limit or rows[-1]["version"] <= after:
                 return [_commit(row) for row in rows if row["version"] > after]
             limit *= 4
 
     # -------------------------------------------------------------------------- helpers
 
-    def _source(self, source: Source) -> DataFrame:
+    def _session_for(self, change: Change) -> SparkSession:
+        """Choose the session that works on a change."""
+        few = change.source is None or change.source.count <= _FEW_ROWS
+        size = self._bytes.get(change.table_id)
+        small = change.operation == APPEND or (size is not None and size <= _SMALL_BYTES)
+        return self._quick if few and small else self._compiling
+
+    def _source(self, session: SparkSession, source: Source) -> DataFrame:
         """Show staged rows under their own names."""
-        staged = self._payload.staged(
-            self._session, source.payload_id, source.slice, source.send_id
-        )
+        staged = self._payload.staged(session, source.payload_id, source.slice, source.send_id)
         names = (f"c{number} AS {identifier(name)}" for number, name in enumerate(source.names))
         return staged.selectExpr(*names)
 
-    def _merge(self, change: Change, transaction_id: str) -> str:
+    def _merge(self, session: SparkSession, change: Change, transaction_id: str) -> str:
         view = "txnqueue_source"
         if change.source is not None:
-            self._source(change.source).createOrReplaceTempView(view)
+            self._source(session, change.source).createOrReplaceTempView(view)
         return merge(change, view, transaction_id)
 
-    def _append(self, change: Change, transaction_id: str) -> None:
+    def _append(self, session: SparkSession, change: Change, transaction_id: str) -> None:
         from pyspark.sql import functions as F
 
         assert change.source is not None
-        frame = self._source(change.source)
+        frame = self._source(session, change.source)
         if change.lineage:
             frame = frame.withColumn(LINEAGE_COLUMN, F.lit(transaction_id))
         writer = frame.write.format("delta").mode("append")
@@ -168,8 +185,9 @@ class DeltaTables:
             writer.saveAsTable(table_name(change.table))
 
     def _check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
+        session = self._session_for(change)
         if is_merge(change):
-            reason = self._refusal(self._merge(change, transaction_id))
+            reason = self._refusal(session, self._merge(session, change, transaction_id))
             if reason:
                 raise InvalidInput(
                     f"The {change.operation} on {info.name!r} cannot be done: {_first(reason)}",
@@ -177,7 +195,7 @@ class DeltaTables:
                 )
         if change.source is None:
             return
-        frame = self._source(change.source)
+        frame = self._source(session, change.source)
         self._check_keys(frame, change)
         rules = _rules(info, change)
         if not rules:
@@ -195,12 +213,13 @@ class DeltaTables:
                     constraint=name,
                 )
 
-    def _refusal(self, statement: str) -> str:
+    @staticmethod
+    def _refusal(session: SparkSession, statement: str) -> str:
         """Let Spark plan a statement, and say why it cannot; nothing, if it can."""
         from pyspark.errors import AnalysisException
 
         try:
-            plan = str(self._session.sql(f"EXPLAIN {statement}").collect()[0][0])
+            plan = str(session.sql(f"EXPLAIN {statement}").collect()[0][0])
         except AnalysisException as error:  # no SQL at all
             return str(error)
         return plan.partition("Error occurred during query planning:")[2]
