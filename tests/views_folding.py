@@ -41,8 +41,9 @@ def replay(info, entries, at_ms):
         now = _standing_and_held(fold)
         for key in before.keys() - now.keys():
             state, count, claim = before[key]
-            lost = entry.kind == model.DEAD_LETTERED and state == "in_flight"
-            claim = None if entry.kind == model.DEAD_LETTERED else claim
+            removed = entry.kind in model.REMOVALS
+            lost = removed and state == "in_flight"
+            claim = None if removed else claim
             gone[key] = (entry.kind, count + lost, claim, entry)
     rows = []
     for key, (state, count, claim) in now.items():

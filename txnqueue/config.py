@@ -13,7 +13,9 @@ NAME_LENGTH_MAX = 100
 LANES_MAX = 256
 LEASE_SECONDS_MAX = 7 * 24 * 3600
 DELIVERIES_MAX_MAX = 1_000
+DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600
 MESSAGES_PER_RECEIVE_MAX = 100_000_000
+POSITIONS_PER_SEND_MAX = 10_000
 TRANSACTION_ID_LENGTH_MAX = 200
 SLICE_WIDTH = 1_000
 """How many versions of the journal share a slice of the payload; fixed per store."""
@@ -76,6 +78,8 @@ class QueueSettings:
         lease_seconds: How long received messages are held before others may have them.
         deliveries_max: So many failed deliveries of a message alone make it dead.
         dead_letter: Whether dead messages go to the queue ``<name>.dead``.
+        dead_letter_expired: Whether messages whose time to live is over go there too.
+        delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
     """
 
     lanes: int = 1
@@ -83,6 +87,8 @@ class QueueSettings:
     lease_seconds: float = 300.0
     deliveries_max: int = 10
     dead_letter: bool = True
+    dead_letter_expired: bool = False
+    delay_step_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -92,6 +98,9 @@ class QueueSettings:
         check_number("lanes", self.lanes, 1, LANES_MAX)
         check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
         check_number("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
+        check_number("delay_step_seconds", self.delay_step_seconds, 0.001, LEASE_SECONDS_MAX)
+        if self.dead_letter_expired and not self.dead_letter:
+            raise InvalidInput("dead_letter_expired=True needs dead_letter=True.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txnqueue import model, planning, sealing
 from txnqueue.applying import follow, is_applied
@@ -12,7 +12,8 @@ from txnqueue.config import QueueInfo
 from txnqueue.errors import TransactionFinished, TransactionMismatch
 from txnqueue.ledger import Owner
 from txnqueue.model import Entry
-from txnqueue.payload import Run
+from txnqueue.payload import Placing, Run
+from txnqueue.payload.arranging import Place, sort_key
 from txnqueue.planning import Plan
 
 
@@ -45,18 +46,28 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class StagedSend:
-    """Rows that were staged: one position per lane, once a decision names them."""
+    """Rows that were staged: positions, once a decision names them.
+
+    Rows share a position if they share the lane, the priority and both instants.
+    """
 
     info: QueueInfo
     slice: int
     send_id: str
     runs: tuple[Run, ...]
+    placing: Placing = field(default_factory=Placing)
+
+    @property
+    def places(self) -> dict[Place, list[Run]]:
+        """The runs of each position, in the order in which the positions stand."""
+        found: dict[Place, list[Run]] = {}
+        for run in self.runs:
+            place = (run.lane, run.priority, run.available_step, run.expires_step)
+            found.setdefault(place, []).append(run)
+        return dict(sorted(found.items(), key=lambda item: sort_key(item[0])))
 
     def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
         """Write the positions that the commit posts."""
-        by_lane: dict[int, list[Run]] = {}
-        for run in self.runs:
-            by_lane.setdefault(run.lane, []).append(run)
         return [
             Entry(
                 model.backlog_shard(self.info.queue_id),
@@ -74,13 +85,27 @@ class StagedSend:
                     "payload": self.info.payload_id,
                     "slice": self.slice,
                     "send": self.send_id,
-                    "priority": 4,
+                    "priority": priority,
                     "schema": self.info.schema_version,
+                    **self._instants(available_step, expires_step),
                 },
                 **stamp.columns(),
             )
-            for lane, runs in sorted(by_lane.items())
+            for (lane, priority, available_step, expires_step), runs in self.places.items()
         ]
+
+    def _instants(self, available_step: int | None, expires_step: int | None) -> dict[str, int]:
+        """Say when messages may be delivered, as far as it is not at once and for ever."""
+        placing, found = self.placing, {}
+        steps = {"available_at": available_step, "expires_at": expires_step}
+        fixed = {"available_at": placing.available_at, "expires_at": placing.expires_at}
+        for name, step in steps.items():
+            value = fixed[name]
+            if step is not None:
+                found[name] = step * placing.step_ms
+            elif isinstance(value, int):
+                found[name] = value
+        return found
 
 
 def decide_prepared(

@@ -62,11 +62,13 @@ class Position:
             posted_at_ms=entry.recorded_at_ms,
         )
 
+    def expired(self, now_ms: int) -> bool:
+        """Say whether the position's time to live is over at an instant."""
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
     def receivable(self, now_ms: int) -> bool:
         """Say whether the position may be delivered at an instant."""
-        return (self.available_at_ms or 0) <= now_ms and (
-            self.expires_at_ms is None or now_ms < self.expires_at_ms
-        )
+        return (self.available_at_ms or 0) <= now_ms and not self.expired(now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ class QueueFold:
             self._bound(lane, entry)
         elif entry.kind == model.LEASE_EXTENDED:
             self._lease_extended(lane, entry)
-        elif entry.kind == model.DEAD_LETTERED:
+        elif entry.kind in model.REMOVALS:
             self._removed(lane, entry)
         elif entry.kind in model.SETTLEMENTS:
             self._settled(lane, entry)

@@ -141,6 +141,8 @@ class QueueManager:
         lease_seconds: float = 300.0,
         deliveries_max: int = 10,
         dead_letter: bool = True,
+        dead_letter_expired: bool = False,
+        delay_step_seconds: float = 1.0,
     ) -> Queue:
         """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
 
@@ -154,6 +156,9 @@ class QueueManager:
             lease_seconds: How long received messages are held.
             deliveries_max: So many failed deliveries of a message alone make it dead.
             dead_letter: Whether there is a dead-letter queue.
+            dead_letter_expired: Whether messages whose time to live is over go there too.
+            delay_step_seconds: Delays and times to live that differ by row are rounded up to
+                it; the coarser, the fewer positions one send makes.
 
         Returns:
             The queue.
@@ -166,7 +171,15 @@ class QueueManager:
         from txnqueue.payload.rows import check_schema
 
         check_name(name)
-        settings = QueueSettings(lanes, group_by, lease_seconds, deliveries_max, dead_letter)
+        settings = QueueSettings(
+            lanes,
+            group_by,
+            lease_seconds,
+            deliveries_max,
+            dead_letter,
+            dead_letter_expired,
+            delay_step_seconds,
+        )
         columns = check_schema(self._schema(schema, like), group_by)
         creation.create_store(self._client)
         existing = self._client.queues().get(name)

@@ -33,6 +33,9 @@ CLAIMED = "claimed"
 BOUND = "bound"
 LEASE_EXTENDED = "lease_extended"
 DEAD_LETTERED = "dead_lettered"
+EXPIRED = "expired"
+PURGED = "purged"
+MOVED = "moved"
 ACCEPTED = "accepted"
 RELEASED = "released"
 REJECTED = "rejected"
@@ -42,6 +45,8 @@ CHANGE_WAIVED = "change_waived"
 BRANCH_CONFIRMED = "branch_confirmed"
 
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
+REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED})
+"""Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
 
 Range = tuple[int, int]

@@ -7,16 +7,16 @@ lands is what its conditions say.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnqueue import model
+from txnqueue import model, ranges
 from txnqueue.ledger import Claim, LaneFold, Owner, Position, Segment
 from txnqueue.model import Condition, Entry, Item, Range
 
 NARROWING = 10
-DEAD_LETTERS_MAX = 1_000
+REMOVALS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,23 @@ class Stamp:
 
 @dataclass(slots=True)
 class Selection:
-    """The messages that one claim takes from one lane, and the dead ones found on the way."""
+    """The messages that one claim takes from one lane, and what it finds dead or expired."""
 
     lane: int
     sequence: int
     segments: list[Segment] = field(default_factory=list)
     dead: list[Segment] = field(default_factory=list)
+    expired: list[Segment] = field(default_factory=list)
     supersedes: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         """How many messages the claim takes."""
         return sum(segment.size for segment in self.segments)
+
+    def __bool__(self) -> bool:
+        """Say whether there is anything to write about."""
+        return bool(self.segments or self.dead or self.expired)
 
     @property
     def redelivered(self) -> bool:
@@ -82,7 +87,7 @@ def select(
     A claim takes messages of one history only: fresh ones, or ones that came back from
     claims of the same size as often. Redelivered ones narrow: at most a tenth of the
     claim that they came back from. A message that came back from a claim of its own as
-    often as is allowed is dead.
+    often as is allowed is dead; one whose time to live is over has expired.
 
     Args:
         lane: The lane as folded.
@@ -98,10 +103,16 @@ def select(
     history: tuple[int, int] | None = None
     for segment in candidates:
         position = segment.position
-        if not position.receivable(now_ms) or (upto is not None and position.place[0] > upto):
+        if upto is not None and position.place[0] > upto:
+            continue
+        if position.expired(now_ms):
+            if len(chosen.expired) < REMOVALS_MAX:
+                chosen.expired.append(segment)
+            continue
+        if not position.receivable(now_ms):
             continue
         if _dead(segment, deliveries_max):
-            if len(chosen.dead) == DEAD_LETTERS_MAX:
+            if len(chosen.dead) == REMOVALS_MAX:
                 break
             chosen.dead.append(segment)
             continue
@@ -192,61 +203,94 @@ def claim(
     return Plan((entry,), conditions)
 
 
-def dead_letters(
-    queue_id: str, queue_name: str, chosen: Selection, target_id: str, stamp: Stamp
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Why available messages leave a lane for good, and where they stand then.
+
+    Attributes:
+        kind: ``dead_lettered``, ``expired``, ``purged`` or ``moved``.
+        segments: The messages.
+        reason: What the history says of it.
+        target: The queue and the lane of each position's messages; None: nowhere.
+    """
+
+    kind: str
+    segments: tuple[Segment, ...]
+    reason: str | None
+    target: Target | None = None
+
+
+def remove(
+    queue_id: str, queue_name: str, chosen: Selection, removal: Removal, stamp: Stamp
 ) -> tuple[Plan, Selection]:
-    """Move the dead messages of a selection, in the append that found them.
+    """Take messages out of a lane, in the append that found them.
 
     They leave the lane by an entry of its log with their ranges written out, and stand in
-    the target by new positions on the same payload. The claim behind them, if any, takes
-    the next sequence number.
+    the target, if there is one, by new positions on the same payload. The claim behind
+    them, if any, takes the next sequence number.
 
     Returns:
         The plan, and the selection with the sequence number that its claim gets.
     """
     shard, stream = model.lane_shard(queue_id, chosen.lane), model.lane_stream(chosen.lane)
-    groups = grouped(chosen.dead)
+    groups = grouped(removal.segments)
     items, parts, count = model.pack_items((p.position_id, part) for p, part in groups)
+    target = removal.target
     gone = Entry(
         shard,
         stream,
-        model.DEAD_LETTERED,
+        removal.kind,
         sequence=chosen.sequence,
         queue_id=queue_id,
         lane=chosen.lane,
         ranges=parts,
         count=count,
-        reason="deliveries_max",
+        reason=removal.reason,
         body={
             "v": 1,
             "items": items,
-            "target": target_id,
+            "target": target.queue_id if target else None,
             "supersedes": list(chosen.supersedes),
         },
         **stamp.columns(),
     )
-    counts = {s.position.position_id: s.delivery_count for s in chosen.dead}
-    posted = [
-        move(
-            position,
-            part,
-            target_id,
-            stamp,
-            origin_of(queue_name, position, "deliveries_max", counts[position.position_id]),
-        )
-        for position, part in groups
+    conditions = [
+        model.next_sequence(shard, stream, chosen.sequence),
+        model.queue_open(queue_id),
+        model.layout_unchanged(),
     ]
-    plan = Plan(
-        (gone, *posted),
-        (
-            model.next_sequence(shard, stream, chosen.sequence),
-            model.queue_open(queue_id),
-            model.queue_open(target_id),
-            model.layout_unchanged(),
-        ),
-    )
+    posted = []
+    if target is not None:
+        conditions.append(model.queue_open(target.queue_id))
+        counts = {s.position.position_id: s.delivery_count for s in removal.segments}
+        for position, part in groups:
+            delivered = counts[position.position_id]
+            origin = origin_of(queue_name, position, removal.reason, delivered)
+            for lane, piece in target.placed(position, part):
+                posted.append(move(position, piece, target.queue_id, stamp, origin, lane=lane))
     following = Selection(chosen.lane, chosen.sequence + 1, chosen.segments)
-    return plan, following
+    return Plan((gone, *posted), tuple(conditions)), following
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where moved messages go: a queue, and the lane that each message gets there.
+
+    ``lanes`` gives the ranges of each lane by position; what it does not name goes to lane 0.
+    """
+
+    queue_id: str
+    lanes: Mapping[model.PositionId, Mapping[int, tuple[Range, ...]]] = field(default_factory=dict)
+
+    def placed(
+        self, position: Position, part: tuple[Range, ...]
+    ) -> list[tuple[int, tuple[Range, ...]]]:
+        """Split some messages of a position by the lanes that they go to."""
+        known = self.lanes.get(position.position_id)
+        if known is None:
+            return [(0, part)]
+        found = ((lane, ranges.intersection(part, there)) for lane, there in known.items())
+        return [(lane, piece) for lane, piece in found if piece]
 
 
 def origin_of(
@@ -271,17 +315,18 @@ def move(
     origin: dict[str, Any],
     *,
     owner: Owner | None = None,
+    lane: int = 0,
 ) -> Entry:
     """Post a new position on the payload of another one; nothing is copied."""
     return Entry(
         model.backlog_shard(target_id),
-        model.lane_stream(0),
+        model.lane_stream(lane),
         model.POSTED,
         transaction_key=owner.key if owner else None,
         attempt=owner.attempt if owner else None,
         begun=owner.begun if owner else None,
         queue_id=target_id,
-        lane=0,
+        lane=lane,
         ranges=tuple(part),
         count=sum(last - first + 1 for first, last in part),
         reason=origin["reason"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,15 @@ from txnqueue.client import Client
 from txnqueue.config import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
+    POSITIONS_PER_SEND_MAX,
     QueueInfo,
     check_number,
 )
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.deciding import Receipt, StagedSend
-from txnqueue.errors import InvalidInput
-from txnqueue.payload import Part, Send
+from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.payload import Part, Placing, Send
+from txnqueue.placing import placing_of
 from txnqueue.receiving import Receiver, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.transaction import Transaction
@@ -82,14 +85,27 @@ class Queue:
         rows: object,
         *,
         order_by: str | list[str] | None = None,
+        priority: int | str | None = None,
+        available_at: datetime.datetime | str | None = None,
+        delay_seconds: float | str | None = None,
+        ttl_seconds: float | str | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> Sent:
         """Send messages: one per row.
+
+        Where a value can be a string it names a column of the rows, which need not be one of
+        the queue's; a null there means what leaving it out means. Instants that differ by row
+        are rounded up to the queue's ``delay_step_seconds``.
 
         Args:
             rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the queue's
                 columns. A ``_message`` column is left out; missing nullable columns are null.
             order_by: Columns that order the messages; the rows' own order when left out.
+            priority: 0 to 9; the highest is received first, 4 when left out.
+            available_at: The messages cannot be received before this instant.
+            delay_seconds: The same, from now on.
+            ttl_seconds: The messages expire so many seconds from now: they are delivered no
+                more, and go to the dead-letter queue with ``dead_letter_expired``.
             transaction: The transaction that sends them; None commits at once.
 
         Returns:
@@ -98,6 +114,7 @@ class Queue:
         Raises:
             SchemaMismatch: A column is unknown, missing, of another type or null though it
                 may not be; nothing was staged.
+            LimitExceeded: So many different delays and priorities are too many for one send.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
         inside = self._resolve(transaction, f"{self.name}.send")
@@ -105,7 +122,11 @@ class Queue:
         tx.check_active()
         if tx.already_committed:
             return Sent(0, "", tx.id, tx.receipt)
-        send = self._stage(tx, rows, order_by)
+        now_ms = self._client.runtime.now_ms()
+        placing = placing_of(
+            self._info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
+        )
+        send = self._stage(tx, rows, order_by, placing)
         count = sum(run.count for run in send.runs)
         if inside is None and count:
             tx.commit()
@@ -273,7 +294,13 @@ class Queue:
             return self._bound
         return resolve(self._client, transaction, what)
 
-    def _stage(self, tx: Transaction, rows: object, order_by: str | list[str] | None) -> StagedSend:
+    def _stage(
+        self,
+        tx: Transaction,
+        rows: object,
+        order_by: str | list[str] | None,
+        placing: Placing,
+    ) -> StagedSend:
         info = self._info
         ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         unknown = [name for name in ordering if name not in self.schema.names]
@@ -287,10 +314,17 @@ class Queue:
             lanes=info.settings.lanes,
             group_by=info.settings.group_by,
             order_by=ordering,
+            placing=placing,
             note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
         runs = self._client.store.payload.stage(send, rows)
-        staged = StagedSend(info, send.slice, send.send_id, tuple(runs))
+        staged = StagedSend(info, send.slice, send.send_id, tuple(runs), placing)
+        if len(staged.places) > POSITIONS_PER_SEND_MAX:
+            raise LimitExceeded(
+                f"{len(staged.places)} different lanes, priorities, delays and times to live in "
+                f"one send; {POSITIONS_PER_SEND_MAX} are the most. Create the queue with a coarser "
+                "delay_step_seconds, or send in parts."
+            )
         if runs:
             tx.add_send(staged)
         return staged

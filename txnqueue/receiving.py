@@ -18,7 +18,7 @@ from txnqueue.errors import LeaseLost
 from txnqueue.ledger import Claim, KeyState, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry, Item, PositionId, Range
 from txnqueue.payload import Part
-from txnqueue.planning import Plan, Selection, Stamp
+from txnqueue.planning import Plan, Removal, Selection, Stamp, Target
 
 if TYPE_CHECKING:
     from txnqueue.transaction import Transaction
@@ -111,11 +111,11 @@ class Receiver:
         plan = _tombstones(info, take_over, chosen, stamp)
         deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
         for selection in chosen:
-            if selection.dead and info.dead_letter_id:
-                dead, selection = planning.dead_letters(
-                    info.queue_id, info.name, selection, info.dead_letter_id, stamp
+            for removal in self._removals(selection):
+                gone, selection = planning.remove(
+                    info.queue_id, info.name, selection, removal, stamp
                 )
-                plan += dead
+                plan += gone
             plan += planning.claim(info.queue_id, selection, owner, deadline_ms, stamp)
         return plan
 
@@ -205,7 +205,7 @@ class Receiver:
             if left <= 0:
                 break
             selection = self._select(fold, take_over, lane, left, now_ms)
-            if not selection.segments and not selection.dead:
+            if not selection:
                 continue
             # What came back from a failure is tried alone: it takes nobody else with it.
             if selection.redelivered and any(other.segments for other in chosen):
@@ -213,6 +213,17 @@ class Receiver:
             chosen.append(selection)
             left = 0 if selection.redelivered else left - selection.count
         return chosen
+
+    def _removals(self, selection: Selection) -> list[Removal]:
+        """Say what the claim takes out of the lane for good: what it found dead or expired."""
+        info = self.info
+        dead_letters = Target(info.dead_letter_id) if info.dead_letter_id else None
+        kept = dead_letters if info.settings.dead_letter_expired else None
+        found = [
+            Removal(model.DEAD_LETTERED, tuple(selection.dead), "deliveries_max", dead_letters),
+            Removal(model.EXPIRED, tuple(selection.expired), "expired", kept),
+        ]
+        return [removal for removal in found if removal.segments]
 
     def _select(
         self, fold: QueueFold, take_over: _TakeOver, lane: int, limit: int, now_ms: int

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_QUEUES = "queue lanes posted available delayed in_flight accepted rejected dead_lettered"
+_QUEUES = (
+    "queue lanes posted available delayed in_flight accepted rejected dead_lettered expired "
+    "purged moved"
+)
 _AUTHOR = "reason actor run_id recorded_at commit_seq"
 _TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
 _DISPATCHES = f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
@@ -49,7 +52,8 @@ class Snapshot:
         """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
 
         Columns: queue string, lanes int, posted, available, delayed, in_flight, accepted,
-        rejected, dead_lettered long.
+        rejected, dead_lettered, expired, purged, moved long. Expired are also those that are
+        still to be taken out.
         """
         return self._frame(self.queue_rows(), _QUEUES)
 
@@ -164,7 +168,17 @@ class Snapshot:
         standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
         available = fold.available(self.at_ms)
         posted = sum(entry.count or 0 for entry in mine if entry.kind == model.POSTED)
-        dead = sum(entry.count or 0 for entry in mine if entry.kind == model.DEAD_LETTERED)
+        removed = {
+            kind: sum(entry.count or 0 for entry in mine if entry.kind == kind)
+            for kind in sorted(model.REMOVALS)
+        }
+        over = sum(
+            s.size
+            for lane in fold.lanes.values()
+            for s in lane.available
+            if s.position.expired(self.at_ms)
+        )
+        gone = sum(removed.values())
         rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
         in_flight = fold.in_flight()
         return {
@@ -172,11 +186,12 @@ class Snapshot:
             "lanes": info.settings.lanes,
             "posted": posted,
             "available": available,
-            "delayed": standing - available,
+            "delayed": standing - available - over,
             "in_flight": in_flight,
-            "accepted": posted - standing - in_flight - dead - rejected,
+            "accepted": posted - standing - in_flight - gone - rejected,
             "rejected": rejected,
-            "dead_lettered": dead,
+            **removed,
+            "expired": removed[model.EXPIRED] + over,
         }
 
     def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:

@@ -83,7 +83,7 @@ def _step(
             positions[entry.entry_id] = Position.of(entry)
         moved = entry.body.get("origin") is not None
         return ("moved" if moved else "sent") if here else None
-    if entry.kind in (model.CLAIMED, model.DEAD_LETTERED):
+    if entry.kind == model.CLAIMED or entry.kind in model.REMOVALS:
         if not _names(entry, positions, offset):
             return None
         if entry.kind == model.CLAIMED:

@@ -182,7 +182,7 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
             claimed[entry.queue_id, entry.lane, entry.sequence] = (entry, items)
         elif entry.kind == model.BOUND:
             bound[name] = entry.attempt
-        elif entry.kind == model.DEAD_LETTERED:
+        elif entry.kind in model.REMOVALS:
             retire(model.unpack_items(entry), entry)
         elif entry.kind in model.SETTLEMENTS and name in claimed:
             claim, items = claimed[name]
@@ -194,7 +194,7 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
                 items[position_id] = ranges.difference(items.get(position_id, ()), part)
                 if mine and entry.kind != model.RELEASED:
                     retire([(position_id, mine)], entry)
-        if entry.kind in (model.CLAIMED, model.DEAD_LETTERED):
+        if entry.kind == model.CLAIMED or entry.kind in model.REMOVALS:
             for sequence in entry.body.get("supersedes", ()):
                 claimed.pop((entry.queue_id, entry.lane, sequence), None)
     return gone, twice

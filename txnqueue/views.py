@@ -25,9 +25,9 @@ from txnqueue.journal.tables import TABLE_PREFIX, TableNames, identifier, litera
 STORE_VIEWS = ("queues", "transactions", "dispatches")
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
 _SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
-_CLAIMED, _DEAD_LETTERED = literal(model.CLAIMED), literal(model.DEAD_LETTERED)
+_CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
 _RETIRING = literals((model.ACCEPTED, model.REJECTED))
-_TAKING = literals((model.CLAIMED, model.DEAD_LETTERED))
+_TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean"
@@ -293,7 +293,7 @@ _COLUMNS = {
     "message_id": "concat(p.send_id, ':', p.send_offset)",
     "lane": "p.lane",
     "state": (
-        f"CASE WHEN t.last.kind = {_DEAD_LETTERED} THEN t.last.kind\n"
+        f"CASE WHEN t.last.kind IN ({_REMOVALS}) THEN t.last.kind\n"
         "    WHEN t.last.ending.kind IN "
         f"({_RETIRING}) THEN t.last.ending.kind\n"
         "    WHEN t.last IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
@@ -387,7 +387,7 @@ taken AS (
   SELECT {_MESSAGE}, last, delivery_count,
     if(last.kind = {_CLAIMED} AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING})),
       last, NULL) AS claim,
-    CASE WHEN last.kind = {_DEAD_LETTERED}
+    CASE WHEN last.kind IN ({_REMOVALS})
         THEN struct(last.actor, last.transaction_key, last.recorded_at, last.reason)
       WHEN last.ending.kind IN ({_RETIRING})
         THEN struct(last.ending.actor, last.ending.transaction_key, last.ending.recorded_at,

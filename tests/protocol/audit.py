@@ -90,11 +90,11 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
     elif kind == model.BOUND:
         name = (entry.queue_id or "", entry.claim_lane or 0, entry.claim_sequence or 0)
         ledger.bound[name] = entry.attempt
-    elif kind == model.DEAD_LETTERED:
+    elif kind in model.REMOVALS:
         _supersede(ledger, entry)
         for standing in _standings(entry):
             if standing in ledger.held:
-                say(f"P2 {standing} was dead-lettered while it was in flight")
+                say(f"P2 {standing} was {kind} while it was in flight")
             _retire(ledger, standing, entry)
     elif kind in model.SETTLEMENTS:
         _settled(ledger, entry, decisions)

@@ -271,7 +271,8 @@ def test_a_dead_message_leaves_its_lane():
     for _ in range(2):
         log.settle(log.claim(), model.RELEASED, counted=True)
     chosen = log.select(deliveries_max=2)
-    log.append(planning.dead_letters("q", "orders", chosen, "dead", STAMP)[0].entries[0])
+    removal = planning.Removal(model.DEAD_LETTERED, tuple(chosen.dead), "deliveries_max")
+    log.append(planning.remove("q", "orders", chosen, removal, STAMP)[0].entries[0])
     assert (log.available(), log.fold.in_flight(), log.fold.positions) == ([], 0, {})
 
 

@@ -146,9 +146,9 @@ def test_a_claim_takes_the_lanes_next_sequence_number():
 
 
 def test_a_flood_of_dead_messages_is_moved_in_portions():
-    many = [Segment(position(1), 2 * n, 2 * n, 9, 1) for n in range(planning.DEAD_LETTERS_MAX + 5)]
+    many = [Segment(position(1), 2 * n, 2 * n, 9, 1) for n in range(planning.REMOVALS_MAX + 5)]
     chosen = select(many, deliveries_max=3)
-    assert len(chosen.dead) == planning.DEAD_LETTERS_MAX
+    assert len(chosen.dead) == planning.REMOVALS_MAX
     assert chosen.count == 0  # the others are dead too, and come next
 
 
@@ -190,7 +190,13 @@ def test_no_messages_are_no_entry_but_the_lane_is_still_expected():
 
 def dead():
     segments = [Segment(position(1), 0, 0, 3, 1), Segment(position(1), 1, 5)]
-    return planning.dead_letters("q", "orders", select(segments, deliveries_max=3), "q.dead", STAMP)
+    return dead_letters(select(segments, deliveries_max=3), "q.dead")
+
+
+def dead_letters(chosen, target_id):
+    target = planning.Target(target_id)
+    removal = planning.Removal(model.DEAD_LETTERED, tuple(chosen.dead), "deliveries_max", target)
+    return planning.remove("q", "orders", chosen, removal, STAMP)
 
 
 def test_dead_letters_leave_the_lane_and_stand_in_the_target_by_one_append():
@@ -392,7 +398,7 @@ class FailingConsumer:
         plan = Plan()
         if chosen.dead:
             self.dead += sum(segment.size for segment in chosen.dead)
-            plan, chosen = planning.dead_letters("q", "orders", chosen, "d", STAMP)
+            plan, chosen = dead_letters(chosen, "d")
         plan += planning.claim("q", chosen, TX, 2_000, STAMP)
         self.land(*plan.entries)
         self.land(*planning.release_claims("q", self.fold.claims(), STAMP, "failed"))

@@ -17,8 +17,47 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+PRIORITY_DEFAULT = 4
+PRIORITY_MAX = 9
 OFFSETS_PER_TASK = 1 << 40
 """A send offset is the task's index times this, plus the row's place in the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Which messages go first, and when each may be delivered: a value for all, or a column.
+
+    A string names a column of the rows, which need not be one of the queue's; a null there
+    is the default.
+
+    Attributes:
+        priority: 0 to 9, 9 first.
+        available_at: Milliseconds since 1970, or a column of timestamps.
+        delay_seconds: A column of seconds, instead.
+        expires_at: Milliseconds since 1970.
+        ttl_seconds: A column of seconds, instead.
+        step_ms: What columns say of instants is rounded up to steps of this width.
+        now_ms: The instant from which delays and times to live count.
+    """
+
+    priority: int | str = PRIORITY_DEFAULT
+    available_at: int | str | None = None
+    delay_seconds: str | None = None
+    expires_at: int | None = None
+    ttl_seconds: str | None = None
+    step_ms: int = 1_000
+    now_ms: int = 0
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the rows that it speaks of, with what each is for."""
+        named = {
+            "priority": self.priority,
+            "available_at": self.available_at,
+            "delay_seconds": self.delay_seconds,
+            "ttl_seconds": self.ttl_seconds,
+        }
+        return {use: name for use, name in named.items() if isinstance(name, str)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +72,7 @@ class Send:
         lanes: How many lanes the queue has.
         group_by: The column whose equal values share a lane; None spreads rows evenly.
         order_by: Columns that order the rows; empty keeps the order in which they come.
+        placing: Which go first, and when.
         note: What the table's own history says of it besides.
     """
 
@@ -43,16 +83,23 @@ class Send:
     lanes: int
     group_by: str | None
     order_by: tuple[str, ...] = ()
+    placing: Placing = field(default_factory=Placing)
     note: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of staged rows of one lane: contiguous offsets of one task."""
+    """A run of staged rows that stand in one place: contiguous offsets of one task.
+
+    Steps count from 1970, each as wide as the send's placing says; None: at once, for ever.
+    """
 
     lane: int
     first: int
     count: int
+    priority: int = PRIORITY_DEFAULT
+    available_step: int | None = None
+    expires_step: int | None = None
 
     @property
     def range(self) -> Range:

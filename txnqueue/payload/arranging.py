@@ -1,58 +1,196 @@
-"""Arrange the rows of a send that are in this process: which lane each goes to, and where.
+"""Arrange the rows of a send that are in this process: where each stands in the queue.
 
 ``payload.delta`` lets Spark do the same for DataFrames and for large tables.
 """
 
 from __future__ import annotations
 
+import datetime
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    IntegerType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from txnqueue.payload import Run, Send
+from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.payload.rows import lane_of
+
+Place = tuple[int, int, int | None, int | None]
+"""Lane, priority, available step, expires step: what the rows of one position share."""
+_TYPES: dict[str, DataType] = {
+    "priority": IntegerType(),
+    "available_at": TimestampType(),
+    "delay_seconds": DoubleType(),
+    "ttl_seconds": DoubleType(),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Rows in the order of their offsets, with the lane of each."""
+    """Rows in the order of their offsets, with the place of each."""
 
     rows: pa.Table
-    lanes: list[int]
+    places: list[Place]
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of contiguous offsets of one lane, as one task writes them."""
+        """The runs of contiguous offsets of one place, as one task writes them."""
         runs: list[Run] = []
         first = 0
-        for lane, found in groupby(self.lanes):
+        for (lane, priority, available, expires), found in groupby(self.places):
             count = sum(1 for _ in found)
-            runs.append(Run(lane, first, count))
+            runs.append(Run(lane, first, count, priority, available, expires))
             first += count
         return runs
 
 
-def arrange(send: Send, table: pa.Table) -> Arranged:
-    """Sort rows by lane, and within a lane keep their order.
+def widened(send: Send, rows: Any) -> StructType:
+    """Add to the queue's columns those that say where rows stand, and are no payload.
 
     Args:
-        send: Says how the queue groups and orders.
-        table: The rows, with the columns of the queue's schema.
+        send: Names them.
+        rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
+
+    Raises:
+        SchemaMismatch: The rows have no such column, or its type cannot say it.
+    """
+    fields = list(send.schema.fields)
+    named = send.placing.columns
+    given = _names(rows) if named else set()
+    for use, name in named.items():
+        if given and name not in given:
+            raise SchemaMismatch(f"{use}={name!r} is no column of the rows.", column=name)
+        known = next((column for column in fields if column.name == name), None)
+        if known is None:
+            fields.append(StructField(name, _TYPES[use], True))
+        elif not _can_say(known.dataType, _TYPES[use]):
+            raise SchemaMismatch(
+                f"{use}={name!r}: the column takes {known.dataType.simpleString()}, and "
+                f"{_TYPES[use].simpleString()} is needed.",
+                column=name,
+            )
+    return StructType(fields)
+
+
+def arrange(send: Send, table: pa.Table) -> Arranged:
+    """Sort rows by their places, and within a place keep their order.
+
+    Args:
+        send: Says how the queue groups and orders, and how its rows are placed.
+        table: The rows, with the columns of ``widened``.
 
     Returns:
-        The rows as they are to be stored, from offset 0 on.
+        The rows as they are to be stored, from offset 0 on, with the queue's columns.
+
+    Raises:
+        InvalidInput: A priority is none.
     """
     if send.order_by:
-        keys = [(name, "ascending") for name in send.order_by]
-        # Spark, too, has nulls first.
-        table = table.take(pc.sort_indices(table, sort_keys=keys, null_placement="at_start"))
+        table = table.take(_ordering(send.order_by, table))
+    places = list(
+        zip(
+            _lanes(send, table),
+            _priorities(send.placing, table),
+            _available_steps(send.placing, table),
+            _expires_steps(send.placing, table),
+            strict=True,
+        )
+    )
+    order = sorted(range(table.num_rows), key=lambda row: sort_key(places[row]))
+    rows = table.select(send.schema.names).take(pa.array(order, pa.int64()))
+    return Arranged(rows, [places[row] for row in order])
+
+
+def sort_key(place: Place) -> tuple[int, int, int, int]:
+    """Order places: by lane, highest priority first, what can be delivered sooner first."""
+    lane, priority, available, expires = place
+    return (lane, -priority, -1 if available is None else available, expires or 0)
+
+
+def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
+    """Sort rows as Spark does: nulls first."""
+    keys: dict[str, pa.ChunkedArray] = {}
+    for number, name in enumerate(names):
+        keys[f"{number} is there"] = pc.is_valid(table.column(name))
+        keys[f"{number}"] = table.column(name)
+    return pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys])
+
+
+def _names(rows: Any) -> set[str]:
+    if hasattr(rows, "column_names"):
+        return set(rows.column_names)
+    if hasattr(rows, "columns"):
+        return set(rows.columns)
+    return {name for row in rows for name in row} if isinstance(rows, Sequence) else set()
+
+
+def _lanes(send: Send, table: pa.Table) -> list[int]:
     if send.group_by is not None:
-        lanes = [lane_of(key, send.lanes) for key in table.column(send.group_by).to_pylist()]
-    else:
-        start = lane_of(send.send_id, send.lanes)
-        lanes = [(start + row) % send.lanes for row in range(table.num_rows)]
-    order = sorted(range(table.num_rows), key=lanes.__getitem__)
-    rows = table.take(pa.array(order, pa.int64()))
-    return Arranged(rows, [lanes[row] for row in order])
+        keys = table.column(send.group_by).to_pylist()
+        return [lane_of(key, send.lanes) for key in keys]
+    start = lane_of(send.send_id, send.lanes)
+    return [(start + row) % send.lanes for row in range(table.num_rows)]
+
+
+def _priorities(placing: Placing, table: pa.Table) -> list[int]:
+    if not isinstance(placing.priority, str):
+        return [placing.priority] * table.num_rows
+    found = table.column(placing.priority).to_pylist()
+    wrong = next((n for n in found if n is not None and not 0 <= n <= PRIORITY_MAX), None)
+    if wrong is not None:
+        raise wrong_priority(placing.priority, wrong)
+    return [PRIORITY_DEFAULT if number is None else number for number in found]
+
+
+def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
+    """Say that a column holds what is no priority."""
+    return InvalidInput(
+        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.", column=column
+    )
+
+
+def _available_steps(placing: Placing, table: pa.Table) -> list[int | None]:
+    if isinstance(placing.available_at, str):
+        return _steps(placing, table, placing.available_at, _milliseconds)
+    if placing.delay_seconds is not None:
+        return _steps(placing, table, placing.delay_seconds, lambda s: placing.now_ms + s * 1000)
+    return [None] * table.num_rows
+
+
+def _expires_steps(placing: Placing, table: pa.Table) -> list[int | None]:
+    if placing.ttl_seconds is not None:
+        return _steps(placing, table, placing.ttl_seconds, lambda s: placing.now_ms + s * 1000)
+    return [None] * table.num_rows
+
+
+def _steps(
+    placing: Placing, table: pa.Table, column: str, instant: Callable[[Any], float]
+) -> list[int | None]:
+    """Round the instants that a column says up to steps."""
+    values = table.column(column).to_pylist()
+    return [None if v is None else math.ceil(instant(v) / placing.step_ms) for v in values]
+
+
+def _milliseconds(instant: datetime.datetime) -> float:
+    return instant.timestamp() * 1000
+
+
+def _can_say(have: DataType, need: DataType) -> bool:
+    words = {
+        "int": ("tinyint", "smallint", "int", "bigint"),
+        "double": ("tinyint", "smallint", "int", "bigint", "float", "double"),
+        "timestamp": ("timestamp",),
+    }
+    return have.simpleString() in words[need.simpleString()]

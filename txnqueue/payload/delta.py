@@ -15,8 +15,17 @@ from txnqueue.journal.delta import USER_METADATA
 from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
 from txnqueue.model import Range
-from txnqueue.payload import OFFSETS_PER_TASK, Part, Run, Send, places_where
-from txnqueue.payload.arranging import Arranged, arrange
+from txnqueue.payload import (
+    OFFSETS_PER_TASK,
+    PRIORITY_DEFAULT,
+    PRIORITY_MAX,
+    Part,
+    Placing,
+    Run,
+    Send,
+    places_where,
+)
+from txnqueue.payload.arranging import Arranged, arrange, widened, wrong_priority
 from txnqueue.payload.rows import (
     MESSAGE_COLUMN,
     MESSAGE_TYPE,
@@ -33,6 +42,13 @@ _SPANS_MAX = 5_000
 """So many ranges are counted by one query."""
 _PLACES_MAX = 200
 """So many sends are named with their offsets to skip files; more only by their ids."""
+_PLACE = {
+    "_lane": pa.int32(),
+    "_priority": pa.int32(),
+    "_available": pa.int64(),
+    "_expires": pa.int64(),
+}
+_NO_PRIORITY = "txnqueue: this is no priority"
 _TASK_BITS, _SPARK_BITS = OFFSETS_PER_TASK.bit_length() - 1, 33
 
 
@@ -67,7 +83,7 @@ class DeltaPayload:
         """
         from pyspark.sql import DataFrame
 
-        given = rows if isinstance(rows, DataFrame) else arrow_table(send.schema, rows)
+        given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
         few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
         arranged = arrange(send, given) if few else None
         frame = self._stored(send, self._numbered(send, given, arranged))
@@ -86,7 +102,7 @@ class DeltaPayload:
         try:
             self._statements.committing(f"payload-{send.payload_id}", statement)
         except Exception as error:
-            raise _explained(error, send.schema) from error
+            raise _explained(error, send) from error
         return arranged.runs if arranged else self._runs(send)
 
     def _session_for(self, rows: int) -> SparkSession:
@@ -96,13 +112,15 @@ class DeltaPayload:
     def _numbered(self, send: Send, rows: Any, arranged: Arranged | None) -> DataFrame:
         """Bring rows to the queue's columns, with the lane and the offset of each."""
         if arranged is None:
-            return self._numbered_by_spark(send, self._aligned(send.schema, rows))
-        lanes = pa.array(arranged.lanes, pa.int32())
-        offsets = pa.array(range(len(arranged.lanes)), pa.int64())
-        table = arranged.rows.append_column("_lane", lanes).append_column("_offset", offsets)
-        frame = self._session.createDataFrame(table).coalesce(1)
+            return self._numbered_by_spark(send, self._aligned(widened(send, rows), rows))
+        table = arranged.rows
+        for number, (name, kind) in enumerate(_PLACE.items()):
+            values = [place[number] for place in arranged.places]
+            table = table.append_column(name, pa.array(values, kind))
+        offsets = pa.array(range(table.num_rows), pa.int64())
+        frame = self._session.createDataFrame(table.append_column("_offset", offsets)).coalesce(1)
         columns = [_cast(frame[identifier(c.name)], c) for c in send.schema.fields]
-        return frame.select("_lane", "_offset", *columns)
+        return frame.select("_offset", *_PLACE, *columns)
 
     def _aligned(self, schema: StructType, rows: Any) -> DataFrame:
         """Bring a DataFrame or a large table to the queue's columns, on the user's session."""
@@ -119,7 +137,7 @@ class DeltaPayload:
 
     @staticmethod
     def _numbered_by_spark(send: Send, frame: DataFrame) -> DataFrame:
-        """Sort within tasks by lane, keeping the order of rows, and number them."""
+        """Sort within tasks by place, keeping the order of rows, and number them."""
         from pyspark.sql import functions as F
 
         if send.order_by:
@@ -131,8 +149,17 @@ class DeltaPayload:
         else:
             start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
             lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
-        arranged = placed.withColumn("_lane", lane.cast("int"))
-        arranged = arranged.sortWithinPartitions("_lane", "_place")
+        placing = send.placing
+        arranged = placed.select(
+            "*",
+            lane.cast("int").alias("_lane"),
+            _priority(placing).alias("_priority"),
+            _available_step(placing).alias("_available"),
+            _expires_step(placing).alias("_expires"),
+        )
+        arranged = arranged.sortWithinPartitions(
+            "_lane", F.desc("_priority"), "_available", "_expires", "_place"
+        )
         number = F.monotonically_increasing_id()
         offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), _TASK_BITS).bitwiseOR(
             number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
@@ -144,7 +171,6 @@ class DeltaPayload:
         """Give numbered rows the columns of the payload table."""
         from pyspark.sql import functions as F
 
-        null_long = F.lit(None).cast("bigint")
         return numbered.select(
             F.lit(send.send_id).alias("send_id"),
             F.col("_offset").alias("send_offset"),
@@ -153,23 +179,23 @@ class DeltaPayload:
             F.lit(None).cast("map<string,string>").alias("headers"),
             F.struct(
                 F.col("_lane").alias("lane"),
-                F.lit(4).alias("priority"),
-                null_long.alias("available_step"),
-                null_long.alias("expires_step"),
+                F.col("_priority").alias("priority"),
+                F.col("_available").alias("available_step"),
+                F.col("_expires").alias("expires_step"),
             ).alias("arrangement"),
         )
 
     def _runs(self, send: Send) -> list[Run]:
-        """Read back what a send wrote: the first offset and count of each lane and task."""
+        """Read back what a send wrote: the first offset and count of each place and task."""
         query = (
-            "SELECT arrangement.lane AS lane, min(send_offset) AS first, count(*) AS count "
+            "SELECT arrangement.*, min(send_offset) AS first, count(*) AS count "
             f"FROM {self._statements.names.payload(send.payload_id)} "
             f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)} "
-            f"GROUP BY arrangement.lane, shiftright(send_offset, {_TASK_BITS})"
+            f"GROUP BY arrangement, shiftright(send_offset, {_TASK_BITS})"
         )
         rows = self._statements.run(lambda: self._session.sql(query).toArrow().to_pylist())
         return sorted(
-            (Run(row["lane"], row["first"], row["count"]) for row in rows),
+            (Run(**row) for row in rows),
             key=lambda run: (run.lane, run.first),
         )
 
@@ -327,9 +353,48 @@ def _cast(value: Column, column: StructField) -> Column:
     return value.cast(column.dataType).alias(column.name)
 
 
-def _explained(error: Exception, schema: StructType) -> Exception:
-    """Turn Delta's refusal of a null into the library's own error."""
-    text = str(error)
+def _priority(placing: Placing) -> Column:
+    from pyspark.sql import functions as F
+
+    if not isinstance(placing.priority, str):
+        return F.lit(placing.priority)
+    given = F.coalesce(F.col(identifier(placing.priority)).cast("int"), F.lit(PRIORITY_DEFAULT))
+    return F.when(given.between(0, PRIORITY_MAX), given).otherwise(F.raise_error(_NO_PRIORITY))
+
+
+def _available_step(placing: Placing) -> Column:
+    if isinstance(placing.available_at, str):
+        from pyspark.sql import functions as F
+
+        return _step(placing, F.unix_micros(F.col(identifier(placing.available_at))) / 1000)
+    return _later(placing, placing.delay_seconds)
+
+
+def _expires_step(placing: Placing) -> Column:
+    return _later(placing, placing.ttl_seconds)
+
+
+def _later(placing: Placing, column: str | None) -> Column:
+    """The step of an instant that a column of seconds says, from now on."""
+    from pyspark.sql import functions as F
+
+    if column is None:
+        return F.lit(None).cast("bigint")
+    seconds = F.col(identifier(column)).cast("double")
+    return _step(placing, F.lit(placing.now_ms) + seconds * 1000)
+
+
+def _step(placing: Placing, milliseconds: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.ceil(milliseconds / F.lit(placing.step_ms)).cast("bigint")
+
+
+def _explained(error: Exception, send: Send) -> Exception:
+    """Turn a refusal of Spark's or Delta's into the library's own error."""
+    text, schema = str(error), send.schema
+    if _NO_PRIORITY in text:
+        return wrong_priority(str(send.placing.priority))
     if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
         return error
     name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")

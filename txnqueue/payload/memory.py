@@ -13,7 +13,7 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import Part, Run, Send, places_where
-from txnqueue.payload.arranging import arrange
+from txnqueue.payload.arranging import arrange, widened
 from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MemoryPayload:
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send, arranged by lane."""
         given = rows.toArrow() if hasattr(rows, "toArrow") else rows
-        arranged = arrange(send, arrow_table(send.schema, given))
+        arranged = arrange(send, arrow_table(widened(send, given), given))
         self.step("stage")
         self._sends[send.payload_id, send.send_id] = arranged.rows
         return arranged.runs
