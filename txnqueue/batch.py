@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import model, planning, ranges
 from txnqueue.client import Client
+from txnqueue.config import LEASE_SECONDS_MAX, check_number
 from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, TransactionMismatch
+from txnqueue.heartbeat import Heartbeat
 from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.matching import Reasons, offsets_of
 from txnqueue.model import Item, PositionId, Range
@@ -181,6 +184,56 @@ class Batch:
         named = self._named(where, matching, reason_column)
         return self._settle(model.REJECTED, named, reason, transaction)
 
+    def modify(
+        self,
+        where: str | None = None,
+        *,
+        matching: object = None,
+        delivery_failed: bool = True,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Give messages back to their original places, and say whether the delivery counts.
+
+        Args:
+            where: As in ``accept``.
+            matching: As in ``accept``.
+            delivery_failed: The delivery counts, so that a message that fails again and again
+                ends as a dead letter; false does what ``release`` does.
+            transaction: As in ``accept``.
+
+        Returns:
+            How many messages were named.
+
+        Raises:
+            AlreadySettled: As in ``accept``.
+            LeaseLost: As in ``accept``.
+        """
+        named = self._named(where, matching, None)
+        return self._settle(model.RELEASED, named, None, transaction, counted=delivery_failed)
+
+    def heartbeat(
+        self, lease_seconds: float = 300.0, every_seconds: float | None = None
+    ) -> Heartbeat:
+        """Keep the messages while a block runs: one append per beat, from another thread.
+
+        Args:
+            lease_seconds: Each beat holds them for so many seconds more.
+            every_seconds: The time between beats; a third of the lease when left out.
+
+        Returns:
+            What is to be entered with ``with``.
+
+        Example::
+
+            with batch.heartbeat(lease_seconds=120):
+                train_a_model(batch.df)
+            batch.accept()
+        """
+        every = lease_seconds / 3 if every_seconds is None else every_seconds
+        check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
+        check_number("every_seconds", every, 0.001, lease_seconds)
+        return Heartbeat(self, lease_seconds, every)
+
     def extend_lease(self, seconds: float) -> None:
         """Hold the messages longer: for so many seconds from now, by one append.
 
@@ -190,8 +243,6 @@ class Batch:
         Raises:
             LeaseLost: Others may have them now.
         """
-        from txnqueue.config import LEASE_SECONDS_MAX, check_number
-
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         if not any(self._rest.values()):
             return
@@ -269,10 +320,15 @@ class Batch:
         named: Reasons | None,
         reason: str | None,
         transaction: Transaction | NotGiven | None,
+        *,
+        counted: bool = False,
     ) -> int:
         target = self._target(transaction)
         attempt = target.attempt if target else None
-        chosen = self._chosen(kind, named, reason, attempt)
+        chosen = {
+            name: [replace(disposition, counted=counted) for disposition in found]
+            for name, found in self._chosen(kind, named, reason, attempt).items()
+        }
         messages = sum(
             ranges.count(part)
             for found in chosen.values()

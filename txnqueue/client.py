@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class Client:
         self._shards = ShardReader(store.journal)
         self._staging: set[str] = set()
         self.confirmations: list[model.Entry] = []
+        self.conflicts: Counter[str] = Counter()
         self._epochs: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._slice_width: int | None = None
@@ -136,6 +138,8 @@ class Client:
             riding = tuple(self.confirmations)
 
         def joined(lost: int) -> Plan | None:
+            if lost and queue is not None:
+                self.conflicts[queue] += 1
             planned = plan(lost)
             return planned if planned is None else planned + Plan(riding)
 

@@ -25,6 +25,7 @@ from txnqueue.errors import (
     TransactionUnknown,
 )
 from txnqueue.history import History
+from txnqueue.metrics import Metrics
 from txnqueue.queue import Queue
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.runtime import Runtime
@@ -122,6 +123,14 @@ class QueueManager:
     def history(self) -> History:
         """Ask what was: as-of, trace."""
         return History(self._client)
+
+    def metrics(self) -> Metrics:
+        """Measure every queue: what waits, since when, what is in flight, dead or delayed.
+
+        Returns:
+            The numbers as rows, as a DataFrame, as JSON and as Prometheus' text.
+        """
+        return Metrics(self._client)
 
     def __repr__(self) -> str:
         """Show where the store is."""

@@ -7,7 +7,7 @@ lands is what its conditions say.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,7 @@ def select(
     deliveries_max: int | None,
     supersedes: Sequence[int] = (),
     upto: int | None = None,
+    wanted: Callable[[Sequence[Segment]], Iterable[Segment]] | None = None,
 ) -> Selection:
     """Pick the first available messages of a lane, at most ``limit``.
 
@@ -97,9 +98,15 @@ def select(
         deliveries_max: So many ended deliveries make a message dead; None: never.
         supersedes: The sequences of the claims that end.
         upto: Leave out positions that were posted after this version of the journal.
+        wanted: Cuts what a selector wants out of segments that can be received.
     """
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
+    candidates: Iterable[Segment]
     candidates = heapq.merge(lane.available, sorted(returning, key=_order), key=_order)
+    if wanted is not None:
+        found = list(candidates)
+        chosen.expired += [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
+        candidates = wanted([s for s in found if s.position.receivable(now_ms)])
     history: tuple[int, int] | None = None
     for segment in candidates:
         position = segment.position

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import ranges
+from txnqueue import model, ranges, removing
 from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.config import (
@@ -15,16 +15,20 @@ from txnqueue.config import (
     MESSAGES_PER_RECEIVE_MAX,
     POSITIONS_PER_SEND_MAX,
     QueueInfo,
+    check_name,
     check_number,
 )
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.ledger import Segment
 from txnqueue.payload import Part, Placing, Send
 from txnqueue.placing import placing_of
-from txnqueue.receiving import Receiver, part_of
+from txnqueue.receiving import Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
+from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
+from txnqueue.waiting import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -137,6 +141,10 @@ class Queue:
         limit: int = 1_000,
         *,
         lease_seconds: float | None = None,
+        where: str | None = None,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+        wait_seconds: float = 0.0,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> Batch:
         """Receive the first available messages: at most ``limit``, maybe none.
@@ -147,6 +155,12 @@ class Queue:
         Args:
             limit: At most so many messages.
             lease_seconds: For how long they are held; the queue's setting when left out.
+            where: Only messages that fulfil this SQL predicate over the columns of
+                ``Batch.df``, ``_message`` included. It is evaluated over all that waits.
+            matching: Instead, only messages that have a match in this DataFrame.
+            on: The columns that match.
+            wait_seconds: Wait so long for a message if there is none. Only the journal's
+                version is asked meanwhile, ever more seldom.
             transaction: The transaction that acquires them; None holds them under a lease.
 
         Returns:
@@ -161,17 +175,24 @@ class Queue:
             raise InvalidInput(f"limit={limit!r}: give a whole number.")
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         tx = self._resolve(transaction, f"{self.name}.receive")
-        receiver = self.receiver(limit, tx, lease_seconds)
-        if tx is not None:
-            if tx.already_committed:
-                return Batch(self._client, self.schema, [], tx)
-        landed = self._client.land(
-            receiver.plan,
-            "claim",
-            transaction_id=tx.id if tx else None,
-            queue=self.name,
-        )
-        return self.batch(receiver, landed.entries if landed else (), tx)
+        check_number("wait_seconds", wait_seconds, 0, LEASE_SECONDS_MAX)
+        wanted = self._selector(where, matching, on)
+        if tx is not None and tx.already_committed:
+            return Batch(self._client, self.schema, [], tx)
+        patience = Patience(self._client, self._info, wait_seconds)
+        while True:
+            receiver = self.receiver(
+                limit, tx, lease_seconds, wanted=wanted.of_lane if wanted else None
+            )
+            landed = self._client.land(
+                receiver.plan,
+                "claim",
+                transaction_id=tx.id if tx else None,
+                queue=self.name,
+            )
+            batch = self.batch(receiver, landed.entries if landed else (), tx)
+            if len(batch) or not patience.until_something_changes():
+                return batch
 
     def peek(self, limit: int = 20) -> DataFrame:
         """Look at the first available messages without claiming them.
@@ -201,6 +222,62 @@ class Queue:
         """Count what is received and not settled."""
         with self._client.lock:
             return self._client.fold(self._info).in_flight()
+
+    def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
+        """Throw waiting messages away, for good and on record; what is in flight stays.
+
+        Args:
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+            reason: Why; it stands in the history.
+
+        Returns:
+            How many are gone.
+        """
+        self._client.open()
+        return self._remove(model.PURGED, where, removing.purging(reason))
+
+    def move(self, to: str | Queue, where: str | None = None) -> int:
+        """Move waiting messages to another queue of the same columns; nothing is copied.
+
+        They get new places there by that queue's rules; what is in flight stays. Inside a
+        transaction, receive them and send them on instead.
+
+        Args:
+            to: The other queue, or its name.
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+
+        Returns:
+            How many were moved.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            SchemaMismatch: It has other columns.
+        """
+        self._client.open()
+        target = to.info if isinstance(to, Queue) else self._client.queue(check_name(to))
+        if target.queue_id == self._info.queue_id:
+            raise InvalidInput(f"Messages of {self.name!r} cannot be moved to where they are.")
+        sort = removing.moving(self._client, self._info, target, self.schema)
+        return self._remove(model.MOVED, where, sort)
+
+    def redrive(self, where: str | None = None) -> int:
+        """Send dead letters back to the queues and lanes that they came from.
+
+        Their deliveries are counted from 0 again. Messages that were sent here stay.
+
+        Args:
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``,
+                such as ``"_message.origin.reason = 'deliveries_max'"``.
+
+        Returns:
+            How many went back.
+
+        Raises:
+            QueueNotFound: A queue that they came from is gone.
+        """
+        self._client.open()
+        sort = removing.redriving(self._client)
+        return self._remove(model.MOVED, where, sort, removing.came_from_elsewhere)
 
     def drain(
         self,
@@ -257,6 +334,7 @@ class Queue:
         lease_seconds: float | None = None,
         upto: int | None = None,
         joined_with: str | None = None,
+        wanted: Wanting | None = None,
     ) -> Receiver:
         """Make the planner of a receive."""
         seconds = lease_seconds
@@ -265,7 +343,9 @@ class Queue:
         if seconds is None:
             seconds = self._info.settings.lease_seconds
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        return Receiver(self._client, self._info, limit, seconds, transaction, upto, joined_with)
+        return Receiver(
+            self._client, self._info, limit, seconds, transaction, upto, joined_with, wanted
+        )
 
     def batch(self, receiver: Receiver, landed: Any, transaction: Transaction | None) -> Batch:
         """Make the batch of what a receive's append brought."""
@@ -293,6 +373,27 @@ class Queue:
             self._bound.check_active()
             return self._bound
         return resolve(self._client, transaction, what)
+
+    def _selector(
+        self,
+        where: str | None,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+    ) -> Selector | None:
+        if where is None and matching is None and on is None:
+            return None
+        return Selector(self._client, self.name, self.schema, where, matching, on)
+
+    def _remove(
+        self,
+        kind: str,
+        where: str | None,
+        sort: removing.Sort,
+        among: Callable[[Segment], bool] = lambda segment: True,
+    ) -> int:
+        resolve(self._client, NOT_GIVEN, f"{self.name}: {kind}")
+        selector = self._selector(where)
+        return removing.remove(self._client, self._info, kind, selector, sort, among)
 
     def _stage(
         self,

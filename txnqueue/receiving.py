@@ -7,21 +7,25 @@ has just read. What it got is read from the entries that landed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnqueue import model, planning, sealing
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import LeaseLost
-from txnqueue.ledger import Claim, KeyState, Owner, Position, QueueFold, Segment
+from txnqueue.ledger import Claim, KeyState, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry, Item, PositionId, Range
 from txnqueue.payload import Part
 from txnqueue.planning import Plan, Removal, Selection, Stamp, Target
 
 if TYPE_CHECKING:
     from txnqueue.transaction import Transaction
+
+
+Wanting = Callable[[LaneFold, Sequence[Segment]], Iterable[Segment]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Receiver:
         transaction: Transaction | None,
         upto: int | None = None,
         joined_with: str | None = None,
+        wanted: Wanting | None = None,
     ) -> None:
         """Describe the receive.
 
@@ -76,6 +81,7 @@ class Receiver:
             upto: Leave out positions that were posted after this version.
             joined_with: The attempt that the same append commits. Its claims end by that,
                 and are not to be taken over, however late it is.
+            wanted: Cuts what a selector wants out of segments of a lane.
         """
         self.client = client
         self.info = info
@@ -84,6 +90,7 @@ class Receiver:
         self.transaction = transaction
         self.upto = upto
         self.joined_with = joined_with
+        self.wanted = wanted
         self._tried_lanes: list[int] = []
         self._positions: dict[PositionId, Position] = {}
 
@@ -237,6 +244,7 @@ class Receiver:
             settings.deliveries_max if self.info.dead_letter_id else None,
             [claim.sequence for claim in take_over.superseded.get(lane, ())],
             self.upto,
+            None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
         )
 
 

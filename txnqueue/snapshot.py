@@ -32,6 +32,8 @@ _TYPES = {
     **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
     **dict.fromkeys(("sequence", "claim_sequence", "count", "rows", "commit_seq"), pa.int64()),
     **dict.fromkeys(("lane", "lanes"), pa.int32()),
+    **dict.fromkeys(("length", "visible", "redelivered", "dead", "conflicts"), pa.int64()),
+    **dict.fromkeys(("oldest_age_seconds", "newest_age_seconds"), pa.float64()),
     "recorded_at": pa.timestamp("us", "UTC"),
 }
 

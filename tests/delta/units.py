@@ -249,7 +249,9 @@ def a_dead_letter_and_its_targets_closing(tag: str) -> Pair:
 def _dead_letter(s: Scene) -> Plan:
     chosen = planning.select(s.fold().lanes[0], (), 1, 0, None)
     chosen.dead, chosen.segments = chosen.segments, []
-    return planning.dead_letters(s.queue, "q", chosen, f"{s.queue}.dead", STAMP)[0]
+    target = planning.Target(f"{s.queue}.dead")
+    removal = planning.Removal(model.DEAD_LETTERED, tuple(chosen.dead), "deliveries_max", target)
+    return planning.remove(s.queue, "q", chosen, removal, STAMP)[0]
 
 
 def a_commit_and_closing_a_queue_it_posts_to(tag: str) -> Pair:

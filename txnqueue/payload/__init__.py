@@ -190,14 +190,14 @@ class PayloadStore(Protocol):
 
 
 def places_where(
-    frame: DataFrame, where: str, limit: int, order: Sequence[str]
+    frame: DataFrame, where: str, limit: int | None, order: Sequence[str]
 ) -> list[tuple[str, int]]:
     """Evaluate a user's predicate on payload with its places.
 
     Args:
         frame: The payload's columns and ``_send_id``, ``_send_offset``.
         where: A SQL predicate.
-        limit: At most so many.
+        limit: At most so many; None for all, in any order.
         order: The columns that order the places.
 
     Returns:
@@ -211,7 +211,9 @@ def places_where(
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
     try:
-        found = frame.where(where).orderBy(*order).limit(limit)
+        found = frame.where(where)
+        if limit is not None:
+            found = found.orderBy(*order).limit(limit)
         rows = found.select("_send_id", "_send_offset").collect()
     except (
         errors.AnalysisException,  # unknown columns, other types, no SQL at all

@@ -1,0 +1,145 @@
+"""Purge, move and redrive what waits, wait for what comes, and select: on both stores."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, rows
+from txnqueue.errors import (
+    InvalidInput,
+    PlatformMissing,
+    QueueNotFound,
+    SchemaMismatch,
+    TransactionNotGiven,
+)
+from txnqueue.queue import Queue
+
+
+def state_of(world: World, queue: Queue) -> dict[str, Any]:
+    """Read what the history says of a queue now."""
+    found = world.manager().history.as_of().queue_rows()
+    return next(row for row in found if row["queue"] == queue.name)
+
+
+def killed(queue: Queue, *reasons: str) -> None:
+    """Reject one message for each reason."""
+    for reason in reasons:
+        queue.receive(1).reject(reason=reason)
+
+
+def test_a_purge_takes_what_waits_and_leaves_what_is_in_flight(world: World) -> None:
+    queue = world.queue(lanes=2)
+    queue.send(rows(*range(10)))
+    queue.send(rows(99), delay_seconds=60)
+    held = queue.receive(3)
+    assert queue.purge(reason="wrong import") == 8
+    assert (queue.depth(), queue.in_flight()) == (0, 3)
+    held.release()
+    assert queue.depth() == 3
+    row = state_of(world, queue)
+    assert (row["purged"], row["posted"], row["available"]) == (8, 11, 3)
+    assert world.manager().history.verify().ok
+    assert queue.purge() == 3
+    assert queue.purge() == 0
+
+
+def test_dead_letters_go_back_to_where_they_came_from(world: World) -> None:
+    queue = world.queue(dead_letter=True, lanes=3, group_by="key")
+    queue.send([{"n": n, "key": f"k{n}"} for n in range(6)])
+    lanes = {row["n"]: row["_message"]["lane"] for row in queue.peek_messages()}
+    killed(queue, "a", "b", "c")
+    dead = world.manager().queue(f"{queue.name}.dead")
+    dead.send(rows(50))
+    assert (queue.depth(), dead.depth()) == (3, 4)
+    assert dead.redrive() == 3
+    assert (queue.depth(), dead.depth()) == (6, 1)
+    back = queue.peek_messages()
+    assert {row["n"]: row["_message"]["lane"] for row in back} == lanes
+    assert {row["_message"]["delivery_count"] for row in back} == {0}
+    assert world.manager().history.verify().ok
+
+
+def test_a_move_places_messages_by_the_other_queues_rules(world: World) -> None:
+    queue = world.queue(lanes=2)
+    other = world.queue("other", lanes=4, group_by="key")
+    queue.send([{"n": n, "key": f"k{n % 5}"} for n in range(20)], priority=7)
+    other.send([{"n": 100 + n, "key": f"k{n}"} for n in range(5)])
+    assert queue.move(other) == 20
+    assert (queue.depth(), other.depth()) == (0, 25)
+    found = other.peek_messages(100)
+    lanes: dict[str, set[int]] = {}
+    for row in found:
+        lanes.setdefault(row["key"], set()).add(row["_message"]["lane"])
+    assert all(len(of_key) == 1 for of_key in lanes.values())
+    assert sorted(numbers(found)) == [*range(20), *range(100, 105)]
+    assert sorted(numbers(other.receive(100))) == sorted(numbers(found))
+    assert state_of(world, queue)["moved"] == 20
+
+
+def test_a_trace_follows_a_message_through_a_move(world: World) -> None:
+    queue, other = world.queue(), world.queue("other")
+    sent = queue.send(rows(1))
+    queue.move(other.name)
+    other.receive().accept()
+    steps = world.manager().history.trace(f"{sent.send_id}:0")
+    assert [step["step"] for step in steps] == ["sent", "moved", "moved", "claimed", "accepted"]
+
+
+def test_a_receive_waits_for_what_comes(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1), delay_seconds=30)
+    batch = queue.receive(wait_seconds=60)
+    assert numbers(batch) == [1]
+    assert numbers(queue.receive(wait_seconds=1)) == []
+    world.open(queue, "b").receive(1, wait_seconds=400)  # the lease of the first one ends
+    assert queue.in_flight() == 1
+
+
+@in_memory
+def test_a_receive_that_waits_hears_of_another_clients_send(world: World) -> None:
+    queue = world.queue()
+    entered = threading.Event()
+    queue._client.runtime.sleep = lambda seconds: (
+        entered.set(),
+        world.open(queue, "b").send(rows(7)),
+    )
+    assert numbers(queue.receive(wait_seconds=60)) == [7]
+    assert entered.is_set()
+
+
+def test_a_selector_receives_only_what_it_wants(world: World) -> None:
+    queue = world.queue(lanes=2)
+    queue.send([{"n": n, "key": "even" if n % 2 == 0 else "odd"} for n in range(10)])
+    if not world.has_frames:
+        with pytest.raises(PlatformMissing):
+            queue.receive(where="n > 3")
+        return
+    batch = queue.receive(3, where="key = 'even' AND n > 3")
+    assert sorted(numbers(batch)) == [4, 6, 8]
+    assert len(queue.receive(where="key = 'even' AND n > 3")) == 0
+    batch.release()
+    wanted = world.spark.createDataFrame([(1,), (4,), (77,)], "n long")
+    assert sorted(numbers(queue.receive(matching=wanted, on="n"))) == [1, 4]
+    assert queue.purge("_message.lane = 0 OR n < 3") + queue.purge() == 8
+    with pytest.raises(InvalidInput, match="nobody"):
+        queue.send(rows(1))
+        queue.receive(where="nobody = 1")
+
+
+def test_what_cannot_be_moved_is_refused(world: World) -> None:
+    queue = world.queue()
+    other = world.manager().create_queue(world.name("wide"), "x string", dead_letter=False)
+    queue.send(rows(1))
+    with pytest.raises(SchemaMismatch, match="different columns"):
+        queue.move(other)
+    with pytest.raises(InvalidInput):
+        queue.move(queue)
+    with pytest.raises(QueueNotFound):
+        queue.move("nobody")
+    manager = world.manager("b")
+    with manager.transaction(), pytest.raises(TransactionNotGiven):
+        manager.queue(queue.name).purge()
+    assert queue.depth() == 1

@@ -1,0 +1,116 @@
+"""What a store's queues look like now, in numbers: for dashboards and alarms.
+
+The numbers come from the folds that receiving works with, so that asking often is cheap:
+what was appended since is read, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.ledger import QueueFold, Segment
+from txnqueue.snapshot import frame_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GAUGES = {
+    "length": "Messages that wait or are in flight.",
+    "visible": "Messages that can be received now.",
+    "in_flight": "Messages that are received and not settled.",
+    "delayed": "Messages whose time has not come.",
+    "expired": "Messages whose time to live is over and that are still to be taken out.",
+    "redelivered": "Waiting messages that were delivered before.",
+    "dead": "Messages that wait in the dead-letter queue.",
+    "oldest_age_seconds": "The age of the oldest visible message.",
+    "newest_age_seconds": "The age of the newest visible message.",
+    "conflicts": "Appends of this client on the queue that lost a race.",
+}
+"""What is measured of each queue; all are whole numbers but the ages, which may be null."""
+
+
+class Metrics:
+    """The numbers of all queues at one moment."""
+
+    def __init__(self, client: Client) -> None:
+        """Measure; users get this from ``manager.metrics``."""
+        self._client = client
+        client.open()
+        with client.lock:
+            infos = client.queues()
+            now_ms = client.runtime.now_ms()
+            waiting = {info.queue_id: client.fold(info) for info in infos.values()}
+            self._rows = [_measured(client, info, waiting, now_ms) for info in infos.values()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
+        return [dict(row) for row in self._rows]
+
+    def df(self) -> DataFrame:
+        """Show one row per queue: queue string, and what ``GAUGES`` names, as longs.
+
+        The ages are doubles, and null where nothing is visible.
+        """
+        return frame_of(self._client, self.rows(), " ".join(["queue", *GAUGES]))
+
+    def json(self) -> str:
+        """Write the rows as JSON."""
+        return json.dumps(self._rows)
+
+    def prometheus(self) -> str:
+        """Write the rows in Prometheus' text format, one gauge per number.
+
+        Example::
+
+            # HELP txnqueue_visible Messages that can be received now.
+            # TYPE txnqueue_visible gauge
+            txnqueue_visible{queue="orders"} 42
+        """
+        return "".join(_gauge(name, about, self._rows) for name, about in GAUGES.items())
+
+    def __repr__(self) -> str:
+        """Show the rows."""
+        return f"<Metrics of {len(self._rows)} queues>"
+
+
+def _measured(
+    client: Client, info: QueueInfo, folds: Mapping[str, QueueFold], now_ms: int
+) -> dict[str, Any]:
+    fold = folds[info.queue_id]
+    standing = [segment for lane in fold.lanes.values() for segment in lane.available]
+    visible = [segment for segment in standing if segment.position.receivable(now_ms)]
+    expired = [segment for segment in standing if segment.position.expired(now_ms)]
+    dead = folds.get(info.dead_letter_id or "")
+    ages = [(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible]
+    return {
+        "queue": info.name,
+        "length": _count(standing) + fold.in_flight(),
+        "visible": _count(visible),
+        "in_flight": fold.in_flight(),
+        "delayed": _count(standing) - _count(visible) - _count(expired),
+        "expired": _count(expired),
+        "redelivered": _count(s for s in standing if s.delivery_count),
+        "dead": dead.available(now_ms) if dead else 0,
+        "oldest_age_seconds": max(ages, default=None),
+        "newest_age_seconds": min(ages, default=None),
+        "conflicts": client.conflicts.get(info.name, 0),
+    }
+
+
+def _count(segments: Iterable[Segment]) -> int:
+    return sum(segment.size for segment in segments)
+
+
+def _gauge(name: str, about: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = [f"# HELP txnqueue_{name} {about}", f"# TYPE txnqueue_{name} gauge"]
+    # A queue's name has no character that would need escaping.
+    lines += [
+        f'txnqueue_{name}{{queue="{row["queue"]}"}} {row[name]:g}'
+        for row in rows
+        if row[name] is not None
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,111 @@
+"""Find which waiting messages a selector means: a SQL predicate, or rows to match."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import ranges
+from txnqueue.client import Client
+from txnqueue.errors import InvalidInput
+from txnqueue.ledger import LaneFold, Segment
+from txnqueue.model import PositionId, Range
+from txnqueue.payload import Part, places_where
+from txnqueue.payload.rows import MESSAGE_COLUMN
+from txnqueue.receiving import part_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Wanted = dict[PositionId, tuple[Range, ...]]
+"""The offsets that are meant, by position."""
+
+
+class Selector:
+    """What a caller wants of a queue; each message is looked at once in a call."""
+
+    def __init__(
+        self,
+        client: Client,
+        queue: str,
+        schema: StructType,
+        where: str | None = None,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+    ) -> None:
+        """Describe what is wanted.
+
+        Args:
+            client: Reads the payload.
+            queue: The queue's name.
+            schema: The payload's columns.
+            where: A SQL predicate over the columns of ``Batch.df``, ``_message`` included.
+            matching: Instead: a DataFrame; wanted is what has a match in it.
+            on: The columns that match.
+
+        Raises:
+            InvalidInput: It is neither the one nor the other, or ``on`` names no column.
+        """
+        if (where is None) == (matching is None):
+            raise InvalidInput("Give where= or matching=: one of them.")
+        if (matching is None) != (on is None):
+            raise InvalidInput("matching= and on= go together: say which columns match.")
+        self._client = client
+        self._queue = queue
+        self._schema = schema
+        self._where = where
+        self._matching = matching
+        self._on = [on] if isinstance(on, str) else list(on or ())
+        for name in self._on:
+            if name not in schema.names or name not in getattr(matching, "columns", ()):
+                raise InvalidInput(f"on={name!r} is no column of both sides.", name=name)
+        self._seen: Wanted = {}
+        self._wanted: Wanted = {}
+
+    def of_lane(self, lane: LaneFold, segments: Sequence[Segment]) -> list[Segment]:
+        """Cut the wanted messages out of some segments of a lane, in the same order."""
+        self._look(segments, lane.lane)
+        return [
+            Segment(s.position, first, last, s.delivery_count, s.former)
+            for s in segments
+            for first, last in ranges.intersection(
+                self._wanted.get(s.position.position_id, ()), ((s.first, s.last),)
+            )
+        ]
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _look(self, segments: Sequence[Segment], lane: int) -> None:
+        """Evaluate what was not evaluated yet, in one query."""
+        parts: list[Part] = []
+        asked: dict[str, list[PositionId]] = defaultdict(list)
+        for segment in segments:
+            position_id = segment.position.position_id
+            seen = self._seen.get(position_id, ())
+            new = ranges.difference(((segment.first, segment.last),), seen)
+            if new:
+                self._seen[position_id] = ranges.normalised((*seen, *new))
+                count = segment.delivery_count
+                parts.append(part_of(segment.position, new, self._queue, lane, count))
+                asked[segment.position.send_id].append(position_id)
+        if not parts:
+            return
+        offsets: dict[str, list[int]] = defaultdict(list)
+        for send_id, offset in self._places(parts):
+            offsets[send_id].append(offset)
+        for send_id, found in offsets.items():
+            there = ranges.of_offsets(found)
+            for position_id in asked[send_id]:
+                mine = ranges.intersection(there, self._seen[position_id])
+                known = self._wanted.get(position_id, ())
+                self._wanted[position_id] = ranges.normalised((*known, *mine))
+
+    def _places(self, parts: Sequence[Part]) -> list[tuple[str, int]]:
+        frame: Any = self._client.store.payload.frame(self._schema, parts)
+        if self._matching is not None:
+            frame = frame.join(self._matching.select(*self._on), self._on, "left_semi")
+        frame = frame.withColumn("_send_id", frame[f"{MESSAGE_COLUMN}.send_id"])
+        frame = frame.withColumn("_send_offset", frame[f"{MESSAGE_COLUMN}.send_offset"])
+        return places_where(frame, self._where or "true", None, [])
