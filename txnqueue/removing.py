@@ -1,7 +1,7 @@
 """Take waiting messages out of a queue for good: purge them, or move them to another one.
 
-What is in flight is not touched. Each step is one append, whose entry in the lane's log
-names what it takes.
+What is in flight is not touched. It is one append, or several when very many pieces leave
+a lane; each names what it takes in the lane's log, and repeating what failed is harmless.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ def remove(
         How many left.
     """
     upto = client.store.journal.version()
-    removed = 0
+    removed, more = 0, True
 
     def plan(lost: int) -> Plan | None:
+        nonlocal more
+        more = False
         with client.lock:
             fold, stamp = client.fold(info), client.stamp()
             found = Plan()
@@ -63,13 +65,15 @@ def remove(
                 if selector is not None:
                     waiting = selector.of_lane(lane, waiting)
                 chosen = Selection(lane.lane, lane.next_sequence)
+                more = more or len(waiting) > REMOVALS_MAX
                 for removal in sort(waiting[:REMOVALS_MAX]):
                     gone, chosen = planning.remove(info.queue_id, info.name, chosen, removal, stamp)
                     found += gone
         return found if found.entries else None
 
-    while (landed := client.land(plan, kind, queue=info.name)) is not None:
-        removed += sum(e.count or 0 for e in landed.entries if e.kind == kind)
+    while more:
+        landed = client.land(plan, kind, queue=info.name)
+        removed += sum(e.count or 0 for e in (landed.entries if landed else ()) if e.kind == kind)
     return removed
 
 

@@ -62,7 +62,7 @@ class Driver:
         assert self.process.wait(READY_SECONDS) == 0
 
 
-@pytest.mark.timeout(3600 if LONG else 600)
+@pytest.mark.timeout(7200 if LONG else 1500)
 def test_killed_drivers_lose_nothing_and_do_nothing_twice(spark: Any, tmp_path: Path) -> None:
     seed = time.time_ns()
     print(f"seed {seed}")

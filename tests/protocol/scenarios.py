@@ -142,6 +142,16 @@ def _worn_out(world: World, client: QueueManager) -> None:
         world.lease_over()
 
 
+def _dead(world: World, client: QueueManager) -> None:
+    """Leave two dead letters, and no others."""
+    other = world.manager("X")
+    other.queue("in.dead").purge()
+    batch = other.queue("in").receive(2)
+    for _ in range(2 - len(batch)):
+        other.queue("in").receive(1).reject()
+    batch.reject()
+
+
 def _run(manager: QueueManager, world: World) -> None:
     def handler(tx: Any) -> None:
         consume_and_produce(tx.queue("in").receive(3), tx)
@@ -176,6 +186,11 @@ OPERATIONS = [
         _leased,
         lambda m, batch: batch.reject(matching=batch.messages()[:1], reason="bad"),
         _wrote(model.REJECTED),
+    ),
+    Operation("modify", _leased, lambda m, batch: batch.modify(), _wrote(model.RELEASED)),
+    Operation("purge", _nothing, lambda m, w: m.queue("in").purge(), _wrote(model.PURGED)),
+    Operation(
+        "redrive", _dead, lambda m, w: m.queue("in.dead").redrive(), _wrote(model.MOVED), sends=2
     ),
     Operation(
         "extend lease",

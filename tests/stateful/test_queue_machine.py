@@ -48,15 +48,6 @@ LEASE_SECONDS = 30.0
 QUEUES = ("in", "out")
 KINDS = {"accept": model.ACCEPTED, "release": model.RELEASED, "reject": model.REJECTED}
 
-UNMASTERED = frozenset({"late parts", "late claims", "one run twice"})
-"""What the library does not master yet, and the simulator therefore spares it.
-
-Each has a failing test of its own in ``tests/conformance``; take it out of here with that.
-late parts: a part of a lease that was settled late is settled again, and moved again.
-late claims: a batch shows what an earlier try claimed late and lost since.
-one run twice: of two drivers that end the same run at the same moment one fails.
-"""
-
 # ------------------------------------------------------------------------------- the model
 
 
@@ -124,6 +115,7 @@ class Reference:
         self.place: dict[int, tuple[Any, ...]] = {}
         self.order: dict[int, tuple[int, ...]] = {}
         self.history: dict[int, tuple[int, int]] = {}
+        self.window: dict[int, tuple[int, int | None]] = {}
         self.standing: dict[tuple[Any, int], int] = {}
         self.claims: dict[tuple[str, int, int], Taken] = {}
         self.dead_of: dict[str, str | None] = {}
@@ -146,14 +138,22 @@ class Reference:
 
     # ------------------------------------------------------------- what others ask of it
 
-    def ready(self, queue_id: str, lane: int | None = None) -> list[int]:
-        """List what can be received, in delivery order of each lane."""
+    def ready(self, queue_id: str, at_ms: int, lane: int | None = None) -> list[int]:
+        """List what can be received at an instant, in delivery order of each lane."""
         found = [
             m
             for m, place in self.place.items()
-            if place[:2] == ("ready", queue_id) and lane in (None, place[2])
+            if place[:2] == ("ready", queue_id)
+            and lane in (None, place[2])
+            and self.window[m][0] <= at_ms
+            and not self.expired(m, at_ms)
         ]
         return sorted(found, key=self.order.__getitem__)
+
+    def expired(self, message: int, at_ms: int) -> bool:
+        """Whether a message's time to live is over."""
+        expires = self.window[message][1]
+        return expires is not None and expires <= at_ms
 
     def ids(self, batch: Any) -> dict[int, str]:
         """Find the messages of a batch, in delivery order, with their ids."""
@@ -259,7 +259,9 @@ class Reference:
                     moving = ("moving", entry.queue_id)
                     assert self.place[message] == moving, f"P2 {message}: {self.place[message]}"
                 self.place[message] = ("ready", entry.queue_id, entry.lane)
-                self.order[message] = (*entry.place, offset)
+                self.order[message] = (-entry.body["priority"], *entry.place, offset)
+                times = (entry.body.get("available_at", 0), entry.body.get("expires_at"))
+                self.window[message] = times
                 self.history[message] = (0, 0)
                 self.standing[entry.entry_id, offset] = message
 
@@ -267,7 +269,7 @@ class Reference:
         self._end_superseded(entry)
         name = (entry.queue_id, entry.lane, entry.sequence)
         if not self.disturbed.get(self.call, True):
-            first = self.ready(entry.queue_id, entry.lane)[: entry.count]
+            first = self.ready(entry.queue_id, entry.recorded_at_ms, entry.lane)[: entry.count]
             assert self._messages(entry) == first, f"{name} takes others than the first ones"
         body = entry.body
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
@@ -275,6 +277,8 @@ class Reference:
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)
             assert self.place[message] == ready, f"P2 {message} is claimed: {self.place[message]}"
+            assert self.window[message][0] <= entry.recorded_at_ms, f"{message} is delayed"
+            assert not self.expired(message, entry.recorded_at_ms), f"{message} has expired"
             history = self.history[message]
             assert history == (body["delivery_count"], body["former"]), f"{message}: {history}"
             assert history[1] == 0 or size <= max(1, history[1] // 10), "it does not narrow"
@@ -293,6 +297,23 @@ class Reference:
             assert count >= self.deliveries_max and former == 1, f"{message} died too early"
             self.place[message] = ("moving", self.dead_of[entry.queue_id])
             self.counts["dead letters"] += 1
+
+    def _expired(self, entry: Any) -> None:
+        self._end_superseded(entry)
+        for message in self._taken_out(entry):
+            assert self.expired(message, entry.recorded_at_ms), f"{message} expired too early"
+            self.place[message] = ("gone", "expired")
+            self.counts["expired"] += 1
+
+    def _purged(self, entry: Any) -> None:
+        for message in self._taken_out(entry):
+            self.place[message] = ("gone", "purged")
+            self.counts["purged"] += 1
+
+    def _moved(self, entry: Any) -> None:
+        for message in self._taken_out(entry):
+            self.place[message] = ("moving", entry.body["target"])
+            self.counts["moved"] += 1
 
     def _bound(self, entry: Any) -> None:
         assert self.deciding.get(entry.attempt) != model.ROLLED_BACK, "a bind is no rollback's"
@@ -330,6 +351,12 @@ class Reference:
             for first, last in part
             for offset in range(first, last + 1)
         ]
+
+    def _taken_out(self, entry: Any) -> list[int]:
+        for message in (found := self._messages(entry)):
+            ready = ("ready", entry.queue_id, entry.lane)
+            assert self.place[message] == ready, f"P2 {message}: {self.place[message]}"
+        return found
 
     def _settled(self, entry: Any) -> list[int]:
         name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
@@ -408,8 +435,6 @@ class Luck:
             if name == "append"
             else ("fails", "crash")
         )
-        if fault == "late" and client.call.endswith("settle") and "late parts" in UNMASTERED:
-            fault = "lost"
         client.doubtful = True
         counts[f"{name} {fault}"] += 1
         if fault == "late":
@@ -526,11 +551,36 @@ class Client:
             intent.sends[message] = queue.info.queue_id
         return [{"n": message} for message in fresh]
 
+    def placing(self) -> dict[str, Any]:
+        """Draw what a send says of priority, delay and time to live: mostly nothing."""
+        draw = self.simulation.random
+        said: dict[str, Any] = {}
+        if draw.random() < 0.15:
+            said["priority"] = draw.choice((0, 5, 9))
+        if draw.random() < 0.1:
+            said["delay_seconds"] = draw.choice((1, 15, 60))
+        if draw.random() < 0.1:
+            said["ttl_seconds"] = draw.choice((5, 40, 600))
+        return said
+
+    def do_purge(self) -> None:
+        queue = self.queue()
+        self.ask(queue.purge)
+
+    def do_redrive(self) -> None:
+        dead = self.manager.queue("in.dead")
+        self.ask(dead.redrive)
+
+    def do_move(self) -> None:
+        source, target = self.simulation.random.sample(QUEUES, 2)
+        self.ask(lambda: self.manager.queue(source).move(target))
+
     def do_send(self) -> None:
         queue, intent = self.queue(), Intent(self.name)
         self.reference.calls[self.call] = intent
         rows = self._rows(queue, intent)
-        sent, error = self.ask(lambda: queue.send(rows), TransactionAborted)
+        said = self.placing()
+        sent, error = self.ask(lambda: queue.send(rows, **said), TransactionAborted)
         if sent:
             assert sent.count == len(rows)
             self._check_receipt(sent.receipt)
@@ -544,7 +594,8 @@ class Client:
         queue = self.queue()
         aside = Intent(self.name)
         rows = self._rows(queue, aside)
-        sent, _ = self.ask(lambda: queue.send(rows, transaction=tx))
+        said = self.placing()
+        sent, _ = self.ask(lambda: queue.send(rows, transaction=tx, **said))
         if sent:
             intent.sends.update(aside.sends)
 
@@ -552,8 +603,6 @@ class Client:
 
     def _holding(self, batch: Any, inside: bool) -> Holding:
         found = list(self.reference.ids(batch))
-        if self.doubtful and len(batch) > len(found) and "late claims" in UNMASTERED:
-            return Holding(batch, set(), inside, set())
         assert len(batch) == len(found), "P2 a batch names a message twice"
         taken = self.reference.claimed_by[self.call]
         assert set(found) == taken or (self.doubtful and taken.issuperset(found)), "not as claimed"
@@ -564,14 +613,15 @@ class Client:
     def do_receive(self) -> None:
         queue = self.queue()
         limit = self.simulation.random.choice((1, 2, 5, 20))
+        began_ms = self.runtime.now_ms()
         batch, _ = self.ask(lambda: queue.receive(limit), LeaseLost)
         if batch is None:
             return
         holding = self._holding(batch, inside=False)
         if holding.messages:
             self.leased.append(holding)
-        elif self.quiet and not self.doubtful:
-            left = self.reference.ready(queue.info.queue_id)
+        elif self.quiet and not self.doubtful and began_ms == self.runtime.now_ms():
+            left = self.reference.ready(queue.info.queue_id, began_ms)
             assert not left, f"P2 nothing was received, and {left} are available"
 
     def do_receive_inside(self) -> None:
@@ -782,10 +832,12 @@ class Client:
     def do_look(self) -> None:
         """P3: what can be seen is what was committed."""
         queue = self.queue()
+        began_ms = self.runtime.now_ms()
         looked, _ = self.ask(lambda: (queue.depth(), queue.in_flight()))
-        if looked and self.quiet:
+        if looked and self.quiet and began_ms == self.runtime.now_ms():
             queue_id = queue.info.queue_id
-            expected = (len(self.reference.ready(queue_id)), self.reference.held(queue_id))
+            ready = self.reference.ready(queue_id, began_ms)
+            expected = (len(ready), self.reference.held(queue_id))
             assert looked == expected, f"P3 it looks like {looked}, and is {expected}"
 
     def do_outcome(self) -> None:
@@ -797,8 +849,6 @@ class Client:
     def do_drain(self) -> None:
         source, target = self.manager.queue("in"), self.manager.queue("out")
         run_id = self.simulation.random.choice((None, "nightly"))
-        if "one run twice" in UNMASTERED:
-            run_id = None
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3
@@ -848,6 +898,9 @@ ACTIONS = {
     "look": 4,
     "outcome": 2,
     "drain": 3,
+    "purge": 0.3,
+    "redrive": 1,
+    "move": 0.5,
 }
 _NAMES, _WEIGHTS = list(ACTIONS), list(ACTIONS.values())
 
@@ -963,9 +1016,14 @@ class Simulation:
         last.runtime.run_id = "recover at last"
         last.manager.recover()
         self.reference.follow()
-        left = {m for m, place in self.reference.place.items() if place[0] in ("ready", "held")}
+        left = {
+            m
+            for m, place in self.reference.place.items()
+            if place[0] in ("ready", "held") and not self.reference.expired(m, self.clock.now_ms)
+        }
         self.reference.disturbed.clear()
         received = [m for name in (*QUEUES, "in.dead") for m in self._empty(last, name)]
+        self.reference.follow()  # a receive that finds only expired messages takes them out
         assert sorted(received) == sorted(left), "P2 everything comes once"
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
         prepared, preparing = self.reference.prepared, self.reference.preparing
@@ -1011,7 +1069,7 @@ SEEN = (
     *("conflicts", "append lost", "append late", "landed late", "append conflict"),
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
-    *("HandlerFailed", "already committed"),
+    *("HandlerFailed", "already committed", "expired", "purged", "moved"),
 )
 
 
