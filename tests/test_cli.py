@@ -418,3 +418,24 @@ def test_files_are_read_by_the_queues_schema_with_spark(spark, tmp_path, three):
     assert run("depth", "orders")[0][0]["available"] == 0
     traced = run("history", "--queue", "orders", "--where", "id = 4")[0]
     assert [row["step"] for row in traced] == ["sent", "claimed", "accepted"]
+
+
+def test_what_waits_is_purged_moved_and_sent_back(shell, three):
+    shell("create", "others", "--schema", SCHEMA)
+    shell("send", "orders", three, "--priority", 9)
+    assert shell.json("move", "orders", "others") == [
+        {"queue": "orders", "to": "others", "moved": 3}
+    ]
+    manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
+    manager.queue("others").receive().reject(reason="bad")
+    assert shell.json("redrive", "others.dead")[0]["redriven"] == 3
+    assert shell("purge", "others", code=2).stdout == ""
+    assert shell.json("purge", "others", "--yes")[0]["purged"] == 3
+    shell("send", "orders", three, "--delay-seconds", 60)
+    row = next(r for r in shell.json("metrics") if r["queue"] == "orders")
+    assert (row["delayed"], row["visible"]) == (3, 0)
+    assert 'txnqueue_delayed{queue="orders"} 3' in shell("metrics", "--prometheus").stdout
+    shell.clock.advance(61)
+    shell("send", "orders", three, "--ttl-seconds", 5)
+    shell.clock.advance(5)
+    assert shell.json("depth", "orders")[0]["available"] == 3

@@ -28,7 +28,7 @@ from txnqueue import __version__
 try:
     import typer
 
-    from txnqueue import consuming  # noqa: F401 (its command)
+    from txnqueue import consuming, tending  # noqa: F401 (their commands)
     from txnqueue.console import IN_DOUBT, NOT_APPLIED, PLATFORM, Session, app, command
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):
@@ -51,7 +51,7 @@ __all__ = ["app", "main"]
 
 QUEUE_COLUMNS = (
     "queue", "lanes", "posted", "available", "delayed", "in_flight", "accepted", "rejected",
-    "dead_lettered",
+    "dead_lettered", "expired", "purged", "moved",
 )  # fmt: skip
 EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
@@ -112,6 +112,9 @@ def create(
             "--dead-letter/--no-dead-letter", help="Whether '<name>.dead' takes the dead."
         ),
     ] = True,
+    dead_letter_expired: Annotated[
+        bool, typer.Option("--dead-letter-expired", help="Whether it takes expired ones too.")
+    ] = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
     ] = False,
@@ -127,6 +130,7 @@ def create(
         lease_seconds=lease_seconds,
         deliveries_max=deliveries_max,
         dead_letter=dead_letter,
+        dead_letter_expired=dead_letter_expired,
     )
     columns = made.schema.simpleString()
     session.printer.fact(
@@ -181,6 +185,15 @@ def send(
         list[str] | None,
         typer.Option(help="A column that orders the messages; may be repeated."),
     ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="0 to 9; the highest is received first.")
+    ] = None,
+    delay_seconds: Annotated[
+        float | None, typer.Option(help="They cannot be received before so many seconds.")
+    ] = None,
+    ttl_seconds: Annotated[
+        float | None, typer.Option(help="They are delivered no more after so many seconds.")
+    ] = None,
 ) -> None:
     """Send a file's rows, one message per row, all in one transaction."""
     check_file(file)
@@ -191,7 +204,14 @@ def send(
         into = tx.queue(queue)
         rows = read_file(session.spark, into.schema, file)
         with spelled_out(file):
-            done[:] = [into.send(rows, order_by=order_by)]
+            sent = into.send(
+                rows,
+                order_by=order_by,
+                priority=priority,
+                delay_seconds=delay_seconds,
+                ttl_seconds=ttl_seconds,
+            )
+            done[:] = [sent]
 
     receipt = manager.run_transaction(work, transaction_id=transaction_id)
     count = done[0].count if done else 0

@@ -1,0 +1,67 @@
+"""Commands of the command line for what waits: purge, move, redrive, metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnqueue.console import Session, command
+from txnqueue.metrics import GAUGES
+
+_Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+_Where = Annotated[
+    str | None,
+    typer.Option(help="Only messages that fulfil this SQL predicate over payload and _message."),
+]
+
+
+@command("purge")
+def purge(
+    session: Session,
+    queue: _Queue,
+    where: _Where = None,
+    reason: Annotated[str | None, typer.Option(help="Why; it stands in the history.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
+) -> None:
+    """Throw waiting messages away for good; what is in flight stays."""
+    if not yes:
+        raise typer.BadParameter(f"the waiting messages of {queue} would be gone: say --yes.")
+    count = session.manager.queue(queue).purge(where, reason=reason)
+    session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are gone.")
+
+
+@command("move")
+def move(
+    session: Session,
+    queue: _Queue,
+    to: Annotated[str, typer.Argument(help="The other queue.", show_default=False)],
+    where: _Where = None,
+) -> None:
+    """Move waiting messages to another queue of the same columns."""
+    count = session.manager.queue(queue).move(to, where)
+    values = {"queue": queue, "to": to, "moved": count}
+    session.printer.fact(values, f"{count} messages moved to {to}.")
+
+
+@command("redrive")
+def redrive(session: Session, queue: _Queue, where: _Where = None) -> None:
+    """Send dead letters back to the queues that they came from: give the dead-letter queue."""
+    count = session.manager.queue(queue).redrive(where)
+    values = {"queue": queue, "redriven": count}
+    session.printer.fact(values, f"{count} messages went back to where they came from.")
+
+
+@command("metrics")
+def metrics(
+    session: Session,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print Prometheus' text format.")
+    ] = False,
+) -> None:
+    """Measure every queue: what waits and since when, what is in flight, delayed or dead."""
+    found = session.manager.metrics()
+    if prometheus:
+        typer.echo(found.prometheus(), nl=False)
+    else:
+        session.printer.rows(found.rows(), ("queue", *GAUGES), "There are no queues yet.")
