@@ -115,6 +115,9 @@ def create(
     dead_letter_expired: Annotated[
         bool, typer.Option("--dead-letter-expired", help="Whether it takes expired ones too.")
     ] = False,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="One consumer at a time works on a lane.")
+    ] = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
     ] = False,
@@ -131,6 +134,7 @@ def create(
         deliveries_max=deliveries_max,
         dead_letter=dead_letter,
         dead_letter_expired=dead_letter_expired,
+        ordered=ordered,
     )
     columns = made.schema.simpleString()
     session.printer.fact(

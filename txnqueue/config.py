@@ -80,6 +80,7 @@ class QueueSettings:
         dead_letter: Whether dead messages go to the queue ``<name>.dead``.
         dead_letter_expired: Whether messages whose time to live is over go there too.
         delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
+        ordered: Whether one consumer at a time has messages of a lane in flight.
     """
 
     lanes: int = 1
@@ -89,6 +90,7 @@ class QueueSettings:
     dead_letter: bool = True
     dead_letter_expired: bool = False
     delay_step_seconds: float = 1.0
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         """Check every value."""

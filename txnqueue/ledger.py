@@ -7,7 +7,7 @@ order. A fold is kept between calls and fed with what was appended since.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -270,11 +270,18 @@ class QueueFold:
         else:
             raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
 
-    def available(self, now_ms: int, upto: int | None = None) -> int:
-        """Count what can be received at an instant; ``upto``: posted up to this version."""
+    def available(self, now_ms: int, upto: int | None = None, without: Collection[int] = ()) -> int:
+        """Count what can be received at an instant.
+
+        Args:
+            now_ms: The instant.
+            upto: Leave out what was posted after this version.
+            without: Leave out these lanes.
+        """
         return sum(
             segment.size
             for lane in self.lanes.values()
+            if lane.lane not in without
             for segment in lane.available
             if segment.position.receivable(now_ms)
             and (upto is None or segment.position.place[0] <= upto)
@@ -287,6 +294,10 @@ class QueueFold:
     def claims(self) -> list[Claim]:
         """List what is in flight, in the order of lanes and sequences."""
         return [claim for lane in self.lanes.values() for claim in lane.claims.values()]
+
+    def lanes_of_others(self, consumer: str) -> set[int]:
+        """Find the lanes in which other consumers have messages in flight."""
+        return {claim.lane for claim in self.claims() if claim.owner.consumer != consumer}
 
     def claim(self, lane: int, sequence: int) -> Claim | None:
         """Find a claim that has not ended."""

@@ -152,6 +152,7 @@ class QueueManager:
         dead_letter: bool = True,
         dead_letter_expired: bool = False,
         delay_step_seconds: float = 1.0,
+        ordered: bool = False,
     ) -> Queue:
         """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
 
@@ -168,6 +169,9 @@ class QueueManager:
             dead_letter_expired: Whether messages whose time to live is over go there too.
             delay_step_seconds: Delays and times to live that differ by row are rounded up to
                 it; the coarser, the fewer positions one send makes.
+            ordered: While a consumer has messages of a lane in flight, no other one gets
+                messages of that lane, so that they are worked on in order; the other lanes
+                are free.
 
         Returns:
             The queue.
@@ -188,6 +192,7 @@ class QueueManager:
             dead_letter,
             dead_letter_expired,
             delay_step_seconds,
+            ordered,
         )
         columns = check_schema(self._schema(schema, like), group_by)
         creation.create_store(self._client)

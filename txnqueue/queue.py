@@ -362,7 +362,9 @@ class Queue:
         """
         with self._client.lock:
             fold = self._client.fold(self._info)
-            available = fold.available(self._client.runtime.now_ms(), upto)
+            ordered = self._info.settings.ordered
+            taken = fold.lanes_of_others(self._client.consumer) if ordered else ()
+            available = fold.available(self._client.runtime.now_ms(), upto, taken)
             return available > 0, fold.in_flight()
 
     # -------------------------------------------------------------------------- helpers

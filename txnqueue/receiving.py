@@ -49,6 +49,12 @@ class _TakeOver:
     superseded: dict[int, list[Claim]]
     tombstones: dict[str, tuple[Owner, list[Claim]]]
 
+    def ends(self, claim: Claim) -> bool:
+        """Say whether a claim may be ended."""
+        return claim in self.superseded.get(claim.lane, ()) or any(
+            claim in claims for _, claims in self.tombstones.values()
+        )
+
     def returning(self, fold: QueueFold, lane: int) -> list[Segment]:
         """The messages that would come back in a lane."""
         claims = list(self.superseded.get(lane, ()))
@@ -208,9 +214,12 @@ class Receiver:
             order.sort(key=lambda lane: lane in self._tried_lanes)
         chosen: list[Selection] = []
         left = self.limit
+        taken = self._taken_lanes(fold, take_over)
         for lane in order:
             if left <= 0:
                 break
+            if lane in taken:
+                continue
             selection = self._select(fold, take_over, lane, left, now_ms)
             if not selection:
                 continue
@@ -220,6 +229,14 @@ class Receiver:
             chosen.append(selection)
             left = 0 if selection.redelivered else left - selection.count
         return chosen
+
+    def _taken_lanes(self, fold: QueueFold, take_over: _TakeOver) -> set[int]:
+        """Find the lanes of an ordered queue that another consumer is working on."""
+        if not self.info.settings.ordered:
+            return set()
+        me = self.client.consumer
+        others = (claim for claim in fold.claims() if claim.owner.consumer != me)
+        return {claim.lane for claim in others if not take_over.ends(claim)}
 
     def _removals(self, selection: Selection) -> list[Removal]:
         """Say what the claim takes out of the lane for good: what it found dead or expired."""

@@ -1,0 +1,59 @@
+"""Ordered queues: one consumer at a time works on a lane, on both stores."""
+
+from __future__ import annotations
+
+from tests.conformance.conftest import World, numbers, rows
+
+
+def lanes(batch: object) -> set[int]:
+    """Say which lanes a batch is of."""
+    return {one.claim.lane for one in batch.claims}  # type: ignore[attr-defined]
+
+
+def test_a_lane_in_flight_is_given_to_no_other_consumer(world: World) -> None:
+    queue = world.queue(ordered=True)
+    queue.send(rows(*range(6)))
+    other = world.open(queue, "b")
+    first = queue.receive(2)
+    assert numbers(first) == [0, 1]
+    assert len(other.receive(10)) == 0
+    assert numbers(queue.receive(2)) == [2, 3]
+    first.release()
+    assert len(other.receive(10)) == 0  # the consumer still has two others
+    world.lease_over()
+    batch = other.receive(10)
+    assert numbers(batch) == [0, 1]  # what comes back from a lease is tried apart
+    batch.accept()
+    assert len(queue.receive(10)) > 0
+
+
+def test_other_lanes_are_free(world: World) -> None:
+    queue = world.queue(lanes=2, ordered=True)
+    queue.send(rows(*range(8)))
+    other = world.open(queue, "b")
+    mine, theirs = queue.receive(2), other.receive(100)
+    assert lanes(mine).isdisjoint(lanes(theirs))
+    assert len(theirs) == 4
+
+
+def test_a_drain_does_not_wait_for_a_lane_that_another_consumer_works_on(world: World) -> None:
+    queue = world.queue(ordered=True)
+    queue.send(rows(*range(4)))
+    held = queue.receive(1)
+    result = world.open(queue, "b").drain(lambda batch, tx: None, until="empty")
+    assert (result.messages, result.finished) == (0, False)
+    held.accept()
+    result = world.open(queue, "b").drain(lambda batch, tx: None, until="empty")
+    assert (result.messages, result.finished) == (3, True)
+
+
+def test_a_rolled_back_transaction_gives_its_lane_back(world: World) -> None:
+    queue = world.queue(ordered=True)
+    queue.send(rows(1, 2, 3))
+    other = world.open(queue, "b")
+    manager = world.manager("c")
+    inside = manager.transaction()
+    assert len(manager.queue(queue.name).receive(1, transaction=inside)) == 1
+    assert len(other.receive(1)) == 0
+    inside.rollback()
+    assert numbers(other.receive(1)) == [1]
