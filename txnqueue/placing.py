@@ -1,16 +1,13 @@
-"""Read what a send says of priority, delay and time to live."""
+"""Read what a send says beside its rows: priority, delay, time to live, headers."""
 
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from txnqueue.config import DELAY_SECONDS_MAX, QueueSettings, check_number
 from txnqueue.errors import InvalidInput
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def placing_of(
@@ -41,6 +38,26 @@ def placing_of(
         step_ms=max(1, round(settings.delay_step_seconds * 1000)),
         now_ms=now_ms,
     )
+
+
+def check_headers(
+    headers: Mapping[str, str], header_columns: Mapping[str, str]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Check headers by value and by column.
+
+    Raises:
+        InvalidInput: One is no string, or stands on both sides.
+    """
+    for what, found in (("headers", headers), ("header_columns", header_columns)):
+        if not isinstance(found, Mapping):
+            raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
+        for name, value in found.items():
+            if not isinstance(name, str) or not name or not isinstance(value, str):
+                raise InvalidInput(f"{what}: {name!r}: {value!r} is no string.", name=what)
+    twice = sorted(headers.keys() & header_columns.keys())
+    if twice:
+        raise InvalidInput(f"The header {twice[0]!r} is given by value and by column.")
+    return headers, header_columns
 
 
 def _check_priority(priority: int | str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.ledger import Segment
 from txnqueue.payload import Part, Placing, Send
-from txnqueue.placing import placing_of
+from txnqueue.placing import check_headers, placing_of
 from txnqueue.receiving import Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.selecting import Selector
@@ -93,6 +93,8 @@ class Queue:
         available_at: datetime.datetime | str | None = None,
         delay_seconds: float | str | None = None,
         ttl_seconds: float | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        header_columns: Mapping[str, str] | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> Sent:
         """Send messages: one per row.
@@ -110,6 +112,10 @@ class Queue:
             delay_seconds: The same, from now on.
             ttl_seconds: The messages expire so many seconds from now: they are delivered no
                 more, and go to the dead-letter queue with ``dead_letter_expired``.
+            headers: Headers that all these messages get, as strings by name. Those called
+                ``correlation_id`` and ``reply_to`` have columns of their own in ``_message``.
+            header_columns: Columns of the rows that headers are taken from, by the headers'
+                names: strings, whole numbers, booleans or dates. They need not be the queue's.
             transaction: The transaction that sends them; None commits at once.
 
         Returns:
@@ -130,7 +136,9 @@ class Queue:
         placing = placing_of(
             self._info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
-        send = self._stage(tx, rows, order_by, placing)
+        send = self._stage(
+            tx, rows, order_by, placing, *check_headers(headers or {}, header_columns or {})
+        )
         count = sum(run.count for run in send.runs)
         if inside is None and count:
             tx.commit()
@@ -403,6 +411,8 @@ class Queue:
         rows: object,
         order_by: str | list[str] | None,
         placing: Placing,
+        headers: Mapping[str, str],
+        header_columns: Mapping[str, str],
     ) -> StagedSend:
         info = self._info
         ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
@@ -418,6 +428,8 @@ class Queue:
             group_by=info.settings.group_by,
             order_by=ordering,
             placing=placing,
+            headers=headers,
+            header_columns=header_columns,
             note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
         runs = self._client.store.payload.stage(send, rows)

@@ -18,7 +18,7 @@ def measured(world: World, name: str) -> dict[str, Any]:
 
 
 def test_every_message_is_counted_where_it_is(world: World) -> None:
-    queue = world.queue(dead_letter=True, lanes=2)
+    queue = world.queue(dead_letter=True)
     queue.send(rows(*range(6)))
     world.clock.advance(40)
     queue.send(rows(7), delay_seconds=60)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+CORRELATION_ID, REPLY_TO = "correlation_id", "reply_to"
+"""Headers that have a column of their own in what is received."""
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
 OFFSETS_PER_TASK = 1 << 40
@@ -73,6 +75,8 @@ class Send:
         group_by: The column whose equal values share a lane; None spreads rows evenly.
         order_by: Columns that order the rows; empty keeps the order in which they come.
         placing: Which go first, and when.
+        headers: Headers that all rows get.
+        header_columns: Columns of the rows that headers are taken from, by the headers' names.
         note: What the table's own history says of it besides.
     """
 
@@ -84,6 +88,8 @@ class Send:
     group_by: str | None
     order_by: tuple[str, ...] = ()
     placing: Placing = field(default_factory=Placing)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    header_columns: Mapping[str, str] = field(default_factory=dict)
     note: Mapping[str, object] = field(default_factory=dict)
 
 

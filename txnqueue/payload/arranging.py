@@ -15,9 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
+    DateType,
     DoubleType,
     IntegerType,
+    IntegralType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
@@ -25,10 +29,11 @@ from pyspark.sql.types import (
 
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
-from txnqueue.payload.rows import lane_of
+from txnqueue.payload.rows import header_text, lane_of
 
 Place = tuple[int, int, int | None, int | None]
 """Lane, priority, available step, expires step: what the rows of one position share."""
+_HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TYPES: dict[str, DataType] = {
     "priority": IntegerType(),
     "available_at": TimestampType(),
@@ -39,10 +44,11 @@ _TYPES: dict[str, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Rows in the order of their offsets, with the place of each."""
+    """Rows in the order of their offsets, with the place and the headers of each."""
 
     rows: pa.Table
     places: list[Place]
+    headers: list[dict[str, str] | None]
 
     @property
     def runs(self) -> list[Run]:
@@ -67,11 +73,12 @@ def widened(send: Send, rows: Any) -> StructType:
         SchemaMismatch: The rows have no such column, or its type cannot say it.
     """
     fields = list(send.schema.fields)
-    named = send.placing.columns
-    given = _names(rows) if named else set()
-    for use, name in named.items():
+    placed, headers = send.placing.columns, send.header_columns
+    given = _names(rows) if placed or headers else set()
+    for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
             raise SchemaMismatch(f"{use}={name!r} is no column of the rows.", column=name)
+    for use, name in placed.items():
         known = next((column for column in fields if column.name == name), None)
         if known is None:
             fields.append(StructField(name, _TYPES[use], True))
@@ -79,6 +86,16 @@ def widened(send: Send, rows: Any) -> StructType:
             raise SchemaMismatch(
                 f"{use}={name!r}: the column takes {known.dataType.simpleString()}, and "
                 f"{_TYPES[use].simpleString()} is needed.",
+                column=name,
+            )
+    for header, name in headers.items():
+        known = next((column for column in fields if column.name == name), None)
+        if known is None:
+            fields.append(StructField(name, StringType(), True))
+        elif not isinstance(known.dataType, _HEADERS):
+            raise SchemaMismatch(
+                f"The header {header!r} takes a string, whole number, boolean or date; column "
+                f"{name!r} is {known.dataType.simpleString()}.",
                 column=name,
             )
     return StructType(fields)
@@ -110,7 +127,18 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
     )
     order = sorted(range(table.num_rows), key=lambda row: sort_key(places[row]))
     rows = table.select(send.schema.names).take(pa.array(order, pa.int64()))
-    return Arranged(rows, [places[row] for row in order])
+    headers = _headers(send, table)
+    return Arranged(rows, [places[row] for row in order], [headers[row] for row in order])
+
+
+def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
+    """Write the headers of each row; a null in a column means that there is no such header."""
+    found = [dict(send.headers) for _ in range(table.num_rows)]
+    for header, name in send.header_columns.items():
+        for row, value in enumerate(table.column(name).to_pylist()):
+            if value is not None:
+                found[row][header] = header_text(value)
+    return [headers or None for headers in found]
 
 
 def sort_key(place: Place) -> tuple[int, int, int, int]:

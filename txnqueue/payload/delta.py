@@ -16,9 +16,11 @@ from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
 from txnqueue.model import Range
 from txnqueue.payload import (
+    CORRELATION_ID,
     OFFSETS_PER_TASK,
     PRIORITY_DEFAULT,
     PRIORITY_MAX,
+    REPLY_TO,
     Part,
     Placing,
     Run,
@@ -117,10 +119,12 @@ class DeltaPayload:
         for number, (name, kind) in enumerate(_PLACE.items()):
             values = [place[number] for place in arranged.places]
             table = table.append_column(name, pa.array(values, kind))
+        headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
         offsets = pa.array(range(table.num_rows), pa.int64())
-        frame = self._session.createDataFrame(table.append_column("_offset", offsets)).coalesce(1)
+        table = table.append_column("_headers", headers).append_column("_offset", offsets)
+        frame = self._session.createDataFrame(table).coalesce(1)
         columns = [_cast(frame[identifier(c.name)], c) for c in send.schema.fields]
-        return frame.select("_offset", *_PLACE, *columns)
+        return frame.select("_offset", "_headers", *_PLACE, *columns)
 
     def _aligned(self, schema: StructType, rows: Any) -> DataFrame:
         """Bring a DataFrame or a large table to the queue's columns, on the user's session."""
@@ -156,6 +160,7 @@ class DeltaPayload:
             _priority(placing).alias("_priority"),
             _available_step(placing).alias("_available"),
             _expires_step(placing).alias("_expires"),
+            _headers(send).alias("_headers"),
         )
         arranged = arranged.sortWithinPartitions(
             "_lane", F.desc("_priority"), "_available", "_expires", "_place"
@@ -176,7 +181,7 @@ class DeltaPayload:
             F.col("_offset").alias("send_offset"),
             F.lit(send.slice).cast("bigint").alias("slice"),
             *[F.col(identifier(column.name)) for column in send.schema.fields],
-            F.lit(None).cast("map<string,string>").alias("headers"),
+            F.col("_headers").alias("headers"),
             F.struct(
                 F.col("_lane").alias("lane"),
                 F.col("_priority").alias("priority"),
@@ -301,6 +306,8 @@ _MESSAGE = (
     "'lane', CAST(r.lane AS int), 'delivery_count', CAST(r.delivery_count AS int), "
     "'redelivered', r.delivery_count > 0, 'enqueued_at', timestamp_millis(r.enqueued_at_ms), "
     "'transaction_id', CAST(r.transaction_id AS string), 'headers', p.headers, "
+    f"'correlation_id', try_element_at(p.headers, {literal(CORRELATION_ID)}), "
+    f"'reply_to', try_element_at(p.headers, {literal(REPLY_TO)}), "
     "'origin', if(r.from_queue IS NULL, NULL, named_struct("
     "'queue', CAST(r.from_queue AS string), 'reason', CAST(r.from_reason AS string), "
     "'delivery_count', CAST(r.from_count AS int))), "
@@ -351,6 +358,19 @@ def _literal_places(parts: Sequence[Part]) -> str:
 
 def _cast(value: Column, column: StructField) -> Column:
     return value.cast(column.dataType).alias(column.name)
+
+
+def _headers(send: Send) -> Column:
+    """Write the headers of each row; without any they are null."""
+    from pyspark.sql import functions as F
+
+    pairs = [cell for item in send.headers.items() for cell in map(F.lit, item)]
+    for header, column in send.header_columns.items():
+        pairs += [F.lit(header), F.col(identifier(column)).cast("string")]
+    if not pairs:
+        return F.lit(None).cast("map<string,string>")
+    found = F.map_filter(F.create_map(*pairs), lambda _, value: value.isNotNull())
+    return F.when(F.size(found) > 0, found)
 
 
 def _priority(placing: Placing) -> Column:

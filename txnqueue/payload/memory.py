@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from txnqueue.errors import PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
-from txnqueue.payload import Part, Run, Send, places_where
+from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
 from txnqueue.payload.arranging import arrange, widened
 from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table
 
@@ -35,6 +35,7 @@ class MemoryPayload:
         self.step = step
         self._spark = spark
         self._sends: dict[tuple[str, str], pa.Table] = {}
+        self._headers: dict[tuple[str, str], list[dict[str, str] | None]] = {}
         self._owners: set[str] = set()
 
     def create(self, payload_id: str, schema: StructType) -> None:
@@ -48,6 +49,7 @@ class MemoryPayload:
         arranged = arrange(send, arrow_table(widened(send, given), given))
         self.step("stage")
         self._sends[send.payload_id, send.send_id] = arranged.rows
+        self._headers[send.payload_id, send.send_id] = arranged.headers
         return arranged.runs
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
@@ -60,7 +62,10 @@ class MemoryPayload:
 
     def _part(self, part: Part, first: int, last: int) -> pa.Table:
         rows = self._sends[part.payload_id, part.send_id].slice(first, last - first + 1)
-        messages = [message_info(part, offset) for offset in range(first, last + 1)]
+        headers = self._headers[part.payload_id, part.send_id]
+        messages = [
+            message_info(part, offset, headers[offset]) for offset in range(first, last + 1)
+        ]
         return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
 
     def staged(self, payload_id: str, send_id: str) -> pa.Table:
@@ -114,7 +119,9 @@ class MemoryPayload:
         return count
 
 
-def message_info(part: Part, offset: int) -> dict[str, Any]:
+def message_info(
+    part: Part, offset: int, headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Say of one message what its ``_message`` column says."""
     enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
     origin = part.origin and {
@@ -128,7 +135,9 @@ def message_info(part: Part, offset: int) -> dict[str, Any]:
         "redelivered": part.delivery_count > 0,
         "enqueued_at": enqueued,
         "transaction_id": part.transaction_id,
-        "headers": None,
+        "headers": headers,
+        "correlation_id": (headers or {}).get(CORRELATION_ID),
+        "reply_to": (headers or {}).get(REPLY_TO),
         "origin": origin,
         "send_id": part.send_id,
         "send_offset": offset,

@@ -47,6 +47,8 @@ MESSAGE_TYPE = StructType(
         StructField("enqueued_at", TimestampType(), False),
         StructField("transaction_id", StringType(), True),
         StructField("headers", MapType(StringType(), StringType()), True),
+        StructField("correlation_id", StringType(), True),
+        StructField("reply_to", StringType(), True),
         StructField(
             "origin",
             StructType(
@@ -268,6 +270,11 @@ def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
         )
     table = table.drop_columns([name for name in table.column_names if name == MESSAGE_COLUMN])
     return table, from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
+
+
+def header_text(value: object) -> str:
+    """Write a value of a header's column as text; the same in Spark and in Python."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def lane_of(key: object, lanes: int) -> int:
