@@ -24,10 +24,10 @@ def test_every_message_is_counted_where_it_is(world: World) -> None:
     queue.send(rows(7), delay_seconds=60)
     queue.send(rows(8), ttl_seconds=1)
     queue.send(rows(9))
-    world.clock.advance(2)
     batch = queue.receive(3)
     batch.reject(matching=batch.messages()[:1])
     batch.modify(matching=batch.messages()[1:2])
+    world.clock.advance(2)
     found = measured(world, queue.name)
     assert found == {
         "queue": queue.name,
