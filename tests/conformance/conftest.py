@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from txnqueue.manager import QueueManager
 from txnqueue.runtime import Runtime
 from txnqueue.store import MemoryStore
@@ -95,6 +96,13 @@ def world(request: pytest.FixtureRequest) -> World:
 
 in_memory = pytest.mark.parametrize("world", ["memory"], indirect=True)
 """Marks what a store cannot make a difference to: it runs in memory only."""
+
+on_delta_when_long = pytest.mark.parametrize(
+    "world",
+    ["memory", *([pytest.param("delta", marks=pytest.mark.spark)] if LONG else [])],
+    indirect=True,
+)
+"""Marks what runs on Delta in the long run only: what it needs of a store, others show."""
 
 
 @pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
