@@ -1,6 +1,6 @@
 """Rejection, redelivery and dead letters."""
 
-from tests.conformance.conftest import in_memory, numbers, pick, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue.errors import AlreadySettled
 
 
@@ -20,6 +20,7 @@ def test_rejected_messages_stand_in_the_dead_letter_queue_each_with_its_reason(w
     assert {origin["queue"] for origin in found.values()} == {orders.name}
 
 
+@on_delta_when_long
 def test_rejected_inside_messages_are_dead_at_the_commit(world):
     orders = world.queue(dead_letter=True)
     orders.send(rows(1, 2))
@@ -66,6 +67,7 @@ def test_a_message_that_is_named_twice_is_rejected_once(world):
     assert dead_of(world, orders).depth() <= 1
 
 
+@on_delta_when_long
 def test_a_message_that_fails_alone_too_often_is_a_dead_letter(world):
     orders = world.queue(dead_letter=True, deliveries_max=2)
     orders.send(rows(1, 2))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
 from txnqueue.errors import HandlerFailed, InvalidInput
 
 
@@ -36,6 +36,7 @@ def test_a_drain_until_empty_takes_what_comes_meanwhile(world):
     assert orders.depth() == 0
 
 
+@on_delta_when_long
 def test_a_finished_run_claims_nothing(world):
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
@@ -99,6 +100,7 @@ def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
     assert (result.messages, result.finished, orders.depth()) == (4, True, 0)
 
 
+@on_delta_when_long
 def test_a_drain_stops_after_so_many_messages(world):
     orders = world.queue()
     orders.send(rows(*range(6)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import SCHEMA, World, in_memory
+from tests.conformance.conftest import SCHEMA, World, in_memory, on_delta_when_long
 from txnqueue.errors import InvalidInput, SchemaMismatch
 
 
@@ -42,6 +42,7 @@ def test_headers_come_with_the_messages(world: World) -> None:
     assert said == {1: (None, None), 2: (None, "answers"), 3: ("r-3", None), 4: (None, None)}
 
 
+@on_delta_when_long
 def test_headers_stay_with_a_message_that_moves(world: World) -> None:
     queue = world.queue(dead_letter=True)
     queue.send([{"n": 1}], headers={"a": "b"})

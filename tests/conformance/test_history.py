@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, pick, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue.errors import InvalidInput
 from txnqueue.testing import MemoryStore, plain_schema
 
@@ -61,6 +61,7 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world):
             call()
 
 
+@on_delta_when_long
 def test_a_message_can_be_followed_through_the_store(world):
     orders = world.queue(dead_letter=True)
     orders.send(rows(1, 2))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
 from txnqueue import Status
 from txnqueue.errors import TransactionAborted, TransactionIdReused
 
@@ -21,6 +21,7 @@ def test_under_an_id_that_was_committed_nothing_happens_again(world):
     assert numbers(orders.peek_messages()) == [2]
 
 
+@on_delta_when_long
 def test_a_reused_id_is_told_by_its_digest(world):
     orders, manager = world.queue(), world.manager("b")
     night = world.name("night")
@@ -33,6 +34,7 @@ def test_a_reused_id_is_told_by_its_digest(world):
     assert (caught.value.transaction_id, caught.value.digest) == (night, "monday")
 
 
+@on_delta_when_long
 def test_a_rollback_ends_the_attempt_not_the_id(world):
     orders, manager = world.queue(), world.manager("b")
     orders.send(rows(1))
@@ -73,6 +75,7 @@ def test_a_fresh_attempt_takes_the_messages_of_an_older_one_at_once(world):
     assert (orders.depth(), orders.in_flight()) == (0, 0)
 
 
+@on_delta_when_long
 def test_run_transaction_under_a_committed_id_does_not_run_the_handler(world):
     orders, manager, ran = world.queue(), world.manager("b"), []
 

@@ -4,10 +4,11 @@ import contextlib
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, pick, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue.errors import AlreadySettled, LeaseLost
 
 
+@on_delta_when_long
 def test_what_is_accepted_is_gone_and_settled_once(world):
     orders = world.queue()
     orders.send(rows(1, 2))
@@ -19,6 +20,7 @@ def test_what_is_accepted_is_gone_and_settled_once(world):
             settle()
 
 
+@on_delta_when_long
 def test_what_is_released_stands_where_it_stood_and_was_not_delivered(world):
     orders = world.queue()
     orders.send(rows(1, 2, 3))
@@ -31,6 +33,7 @@ def test_what_is_released_stands_where_it_stood_and_was_not_delivered(world):
     assert numbers(second) == [2]
 
 
+@on_delta_when_long
 def test_a_batch_is_settled_in_parts(world):
     orders = world.queue()
     orders.send(rows(*range(6)))
@@ -58,6 +61,7 @@ def test_held_messages_are_nobody_elses_until_the_lease_is_over(world):
     assert taken.accept() == 1
 
 
+@on_delta_when_long
 def test_a_lost_lease_settles_nothing(world):
     """A fenced client changes nothing and is told."""
     orders = world.queue(dead_letter=True)

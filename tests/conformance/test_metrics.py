@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from txnqueue.errors import LeaseLost, LimitExceeded
 
 
@@ -58,6 +58,7 @@ def test_an_empty_queue_has_no_age(world: World) -> None:
     assert "oldest_age_seconds{" not in world.manager().metrics().prometheus()
 
 
+@on_delta_when_long
 def test_a_failed_delivery_counts_and_a_plain_one_does_not(world: World) -> None:
     queue = world.queue()
     queue.send(rows(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.conftest import World, numbers, rows
+from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
 
 
 def lanes(batch: object) -> set[int]:
@@ -10,6 +10,7 @@ def lanes(batch: object) -> set[int]:
     return {one.claim.lane for one in batch.claims}  # type: ignore[attr-defined]
 
 
+@on_delta_when_long
 def test_a_lane_in_flight_is_given_to_no_other_consumer(world: World) -> None:
     queue = world.queue(ordered=True)
     queue.send(rows(*range(6)))
@@ -27,6 +28,7 @@ def test_a_lane_in_flight_is_given_to_no_other_consumer(world: World) -> None:
     assert len(queue.receive(10)) > 0
 
 
+@on_delta_when_long
 def test_other_lanes_are_free(world: World) -> None:
     queue = world.queue(lanes=2, ordered=True)
     queue.send(rows(*range(8)))
@@ -36,6 +38,7 @@ def test_other_lanes_are_free(world: World) -> None:
     assert len(theirs) == 4
 
 
+@on_delta_when_long
 def test_a_drain_does_not_wait_for_a_lane_that_another_consumer_works_on(world: World) -> None:
     queue = world.queue(ordered=True)
     queue.send(rows(*range(4)))
@@ -47,6 +50,7 @@ def test_a_drain_does_not_wait_for_a_lane_that_another_consumer_works_on(world: 
     assert (result.messages, result.finished) == (3, True)
 
 
+@on_delta_when_long
 def test_a_rolled_back_transaction_gives_its_lane_back(world: World) -> None:
     queue = world.queue(ordered=True)
     queue.send(rows(1, 2, 3))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.queue import Queue
 
@@ -34,6 +34,7 @@ def state_of(world: World, queue: Queue) -> dict[str, Any]:
     return next(row for row in rows if row["queue"] == queue.name)
 
 
+@on_delta_when_long
 def test_the_highest_priority_goes_first_and_equal_ones_keep_their_order(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}, {"n": 2}])
@@ -44,6 +45,7 @@ def test_the_highest_priority_goes_first_and_equal_ones_keep_their_order(world: 
     assert received(queue) == [4, 5, 8, 7, 1, 2, 6, 3]
 
 
+@on_delta_when_long
 def test_a_delayed_message_comes_when_its_time_has_come(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}], delay_seconds=HOUR)
@@ -65,6 +67,7 @@ def test_a_delayed_message_comes_when_its_time_has_come(world: World) -> None:
     assert received(queue) == [4]
 
 
+@on_delta_when_long
 def test_an_expired_message_is_delivered_no_more(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}], ttl_seconds=60)
@@ -86,6 +89,7 @@ def test_expired_messages_become_dead_letters_if_the_queue_says_so(world: World)
     assert {row["_message"]["origin"]["reason"] for row in letters} == {"expired"}
 
 
+@on_delta_when_long
 def test_what_was_received_in_time_may_be_settled_later(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}, {"n": 2}], ttl_seconds=60)
@@ -96,6 +100,7 @@ def test_what_was_received_in_time_may_be_settled_later(world: World) -> None:
     assert received(queue) == []
 
 
+@on_delta_when_long
 def test_a_message_that_comes_back_keeps_its_place_among_priorities(world: World) -> None:
     queue = world.queue()
     queue.send(spoken((1, 1), (2, 8), (3, 8)), priority="said")
@@ -103,6 +108,7 @@ def test_a_message_that_comes_back_keeps_its_place_among_priorities(world: World
     assert received(queue) == [2, 3, 1]
 
 
+@on_delta_when_long
 def test_a_column_of_the_queue_may_say_it_too(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}, {"n": 9}], priority="n")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
 from txnqueue import Status
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
 
@@ -41,6 +41,7 @@ def test_a_prepared_transaction_takes_no_more_work(world):
     tx.rollback()
 
 
+@on_delta_when_long
 def test_rolled_back_by_anybody_a_prepared_transaction_gives_everything_back(world):
     orders = world.queue()
     orders.send(rows(1))
@@ -54,6 +55,7 @@ def test_rolled_back_by_anybody_a_prepared_transaction_gives_everything_back(wor
         other.commit(tx.id)
 
 
+@on_delta_when_long
 def test_what_was_held_under_a_lease_stays_so_when_a_prepared_transaction_is_rolled_back(world):
     orders, manager = world.queue(), world.manager("b")
     orders.send(rows(1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -30,6 +30,7 @@ def killed(queue: Queue, *reasons: str) -> None:
         queue.receive(1).reject(reason=reason)
 
 
+@on_delta_when_long
 def test_a_purge_takes_what_waits_and_leaves_what_is_in_flight(world: World) -> None:
     queue = world.queue(lanes=2)
     queue.send(rows(*range(10)))
@@ -46,6 +47,7 @@ def test_a_purge_takes_what_waits_and_leaves_what_is_in_flight(world: World) -> 
     assert queue.purge() == 0
 
 
+@on_delta_when_long
 def test_dead_letters_go_back_to_where_they_came_from(world: World) -> None:
     queue = world.queue(dead_letter=True, lanes=3, group_by="key")
     queue.send([{"n": n, "key": f"k{n}"} for n in range(6)])
@@ -62,6 +64,7 @@ def test_dead_letters_go_back_to_where_they_came_from(world: World) -> None:
     assert world.manager().history.verify().ok
 
 
+@on_delta_when_long
 def test_a_move_places_messages_by_the_other_queues_rules(world: World) -> None:
     queue = world.queue(lanes=2)
     other = world.queue("other", lanes=4, group_by="key")
@@ -79,6 +82,7 @@ def test_a_move_places_messages_by_the_other_queues_rules(world: World) -> None:
     assert state_of(world, queue)["moved"] == 20
 
 
+@on_delta_when_long
 def test_a_trace_follows_a_message_through_a_move(world: World) -> None:
     queue, other = world.queue(), world.queue("other")
     sent = queue.send(rows(1))
@@ -88,6 +92,7 @@ def test_a_trace_follows_a_message_through_a_move(world: World) -> None:
     assert [step["step"] for step in steps] == ["sent", "moved", "moved", "claimed", "accepted"]
 
 
+@on_delta_when_long
 def test_a_receive_waits_for_what_comes(world: World) -> None:
     queue = world.queue()
     queue.send(rows(1), delay_seconds=30)
@@ -129,6 +134,7 @@ def test_a_selector_receives_only_what_it_wants(world: World) -> None:
         queue.receive(where="nobody = 1")
 
 
+@on_delta_when_long
 def test_what_cannot_be_moved_is_refused(world: World) -> None:
     queue = world.queue()
     other = world.manager().create_queue(world.name("wide"), "x string", dead_letter=False)

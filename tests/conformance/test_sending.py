@@ -5,7 +5,7 @@ import datetime
 import pyarrow as pa
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 
 
@@ -44,6 +44,7 @@ def test_what_was_received_can_be_sent_on_as_it_is(world):
     assert numbers(copies.peek_messages()) == [1, 2]
 
 
+@on_delta_when_long
 def test_a_group_stays_in_one_lane_and_in_order(world):
     orders = world.queue(lanes=4, group_by="key")
     orders.send([{"n": n, "key": f"k{n % 7}"} for n in range(70)])
@@ -79,6 +80,7 @@ def test_frames_show_what_messages_show(world):
     assert batch.to_arrow().num_rows == len(batch) == 3
 
 
+@on_delta_when_long
 def test_rows_that_do_not_fit_send_nothing(world):
     orders = world.queue()
     for wrong, column in [([{"m": 1}], "m"), ([{"n": "1"}], "n"), ([{"n": 1}, {"n": 0.5}], "n")]:

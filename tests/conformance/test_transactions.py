@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, pick, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue import RetryPolicy, Status
 from txnqueue.errors import (
     AlreadySettled,
@@ -30,6 +30,7 @@ def test_everything_happens_at_the_commit_and_nothing_before(world):
     assert (orders.depth(), orders.in_flight(), invoices.depth()) == (0, 0, 2)
 
 
+@on_delta_when_long
 def test_an_exception_rolls_everything_back_and_goes_on(world):
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2))
@@ -61,6 +62,7 @@ def test_a_transaction_that_did_nothing_writes_nothing(world):
     assert orders.send(rows(2)).receipt.journal_version == before + 1
 
 
+@on_delta_when_long
 def test_what_is_released_inside_goes_back_and_the_rest_is_accepted(world):
     orders = world.queue()
     orders.send(rows(1, 2, 3))
@@ -72,6 +74,7 @@ def test_what_is_released_inside_goes_back_and_the_rest_is_accepted(world):
     assert again.messages()[0]["_message"]["delivery_count"] == 0
 
 
+@on_delta_when_long
 def test_accepting_a_part_inside_releases_the_rest(world):
     orders = world.queue()
     orders.send(rows(1, 2, 3))
@@ -128,6 +131,7 @@ def test_a_transaction_whose_lease_is_over_can_receive_more(world):
 # ----------------------------------------------------------------- messages held under a lease
 
 
+@on_delta_when_long
 def test_what_was_held_under_a_lease_can_be_settled_inside(world):
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2, 3))
@@ -142,6 +146,7 @@ def test_what_was_held_under_a_lease_can_be_settled_inside(world):
     assert numbers(orders.peek_messages()) == [2]
 
 
+@on_delta_when_long
 def test_rolled_back_what_was_held_under_a_lease_stays_with_its_holder(world):
     """The other flavour: acquired outside of the transaction, it does not go back."""
     orders = world.queue()
@@ -155,6 +160,7 @@ def test_rolled_back_what_was_held_under_a_lease_stays_with_its_holder(world):
     assert batch.accept() == 2
 
 
+@on_delta_when_long
 def test_a_lease_lost_inside_rolls_the_transaction_back(world):
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1))
@@ -205,6 +211,7 @@ def test_what_is_settled_elsewhere_meanwhile_is_not_settled_again_by_a_commit(wo
 # ----------------------------------------------------------------------- a forgotten argument
 
 
+@on_delta_when_long
 def test_inside_a_block_a_call_says_in_which_transaction_it_works(world):
     manager = world.manager("b")
     orders = manager.queue(world.queue().name)
