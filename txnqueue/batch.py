@@ -59,6 +59,7 @@ class Batch:
             _name(one): dict(one.claim.items) for one in held
         }
         self._said: dict[str, Said] = {}
+        self._keeping = False
 
     # ------------------------------------------------------------------------- looking
 
@@ -211,6 +212,17 @@ class Batch:
         named = self._named(where, matching, None)
         return self._settle(model.RELEASED, named, None, transaction, counted=delivery_failed)
 
+    def keep(self) -> None:
+        """Keep what nobody speaks of: the commit leaves it received, under a lease.
+
+        So messages that were acquired inside a transaction can be settled after it, in another
+        one or at once. Their deliveries do not count anew; a roll back gives them back. A batch
+        that was received outside is kept anyhow.
+        """
+        if self._transaction is not None:
+            self._transaction.check_active()
+            self._keeping = True
+
     def heartbeat(
         self, lease_seconds: float = 300.0, every_seconds: float | None = None
     ) -> Heartbeat:
@@ -280,6 +292,8 @@ class Batch:
         rest = tuple(self._left(one, attempt).items())
         accepted = any(d.kind == model.ACCEPTED for ds in said.values() for d in ds)
         follows = model.RELEASED if accepted else model.ACCEPTED
+        if self._keeping:
+            follows = model.KEPT
         if rest:
             found.append(Disposition(follows, rest if found else None))
         return found
@@ -288,7 +302,11 @@ class Batch:
         """Take note that what was said in an attempt has happened."""
         for one in self._held:
             self._rest[_name(one)] = self._left(one, attempt)
+            if self._keeping:
+                one.claim.owner = Owner(one.claim.owner.consumer, one.claim.owner.epoch)
         self._said.pop(attempt, None)
+        if self._keeping:
+            self._transaction, self._keeping = None, False
 
     # -------------------------------------------------------------------------- helpers
 

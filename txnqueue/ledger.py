@@ -267,6 +267,8 @@ class QueueFold:
             self._removed(lane, entry)
         elif entry.kind in model.SETTLEMENTS:
             self._settled(lane, entry)
+        elif entry.kind == model.KEPT:
+            self._kept(lane, entry)
         else:
             raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
 
@@ -375,6 +377,15 @@ class QueueFold:
         else:
             for position_id, settled in part.items.items():
                 self._retire(position_id, ranges.count(settled))
+
+    def _kept(self, lane: LaneFold, entry: Entry) -> None:
+        """Make a lease of what a committed transaction acquired and did not settle."""
+        claim = lane.claims.get(entry.claim_sequence or 0)
+        if claim is None or claim.holder.attempt != entry.attempt:
+            return
+        claim.owner = Owner(claim.owner.consumer, claim.owner.epoch)
+        claim.bound = None
+        claim.deadline_ms = entry.body["deadline"]
 
     # -------------------------------------------------------------------------- helpers
 

@@ -355,7 +355,7 @@ def move(
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """How some messages of a claim end: accepted, released or rejected.
+    """How some messages of a claim end: accepted, released, rejected, or kept under a lease.
 
     ``items`` is None for whatever the claim still holds. ``target_id`` is where rejected
     messages go; None drops them.
@@ -400,6 +400,30 @@ def settlement(
         count=held.count if disposition.items is None else count,
         reason=disposition.reason,
         body={"v": 1, "items": items, "counted": disposition.counted},
+        **stamp.columns(),
+    )
+
+
+def kept(
+    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, owner: Owner
+) -> Entry:
+    """Write that a commit leaves what it did not settle of a claim with its consumer.
+
+    It stands behind the claim's settlements: from then on a lease holds what is left.
+    """
+    return Entry(
+        model.backlog_shard(queue_id),
+        model.lane_stream(held.lane),
+        model.KEPT,
+        transaction_key=owner.key,
+        attempt=owner.attempt,
+        begun=owner.begun,
+        queue_id=queue_id,
+        lane=held.lane,
+        claim_lane=held.lane,
+        claim_sequence=held.sequence,
+        count=count,
+        body={"v": 1, "deadline": deadline_ms},
         **stamp.columns(),
     )
 

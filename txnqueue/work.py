@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnqueue import changes, model, planning, sealing
+from txnqueue import changes, model, planning, ranges, sealing
 from txnqueue.batch import Batch, check_held, rejections, still_ours
 from txnqueue.client import Client
 from txnqueue.deciding import StagedSend
@@ -104,6 +104,14 @@ def _settle(
     """Plan how some messages of a claim end, and where rejected ones go."""
     if not one.claim.owner.is_transaction:
         check_held(client, one, disposition)
+    if disposition.kind == model.KEPT:
+        items = one.items if disposition.items is None else disposition.items
+        count = sum(ranges.count(part) for _, part in items)
+        one.claim.deadline_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
+        deadline_ms = one.claim.deadline_ms
+        return Plan(
+            (planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner),)
+        )
     settled = planning.settlement(
         one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner
     )

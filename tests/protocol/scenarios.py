@@ -122,6 +122,16 @@ def _bound(world: World, client: QueueManager) -> Any:
     return tx
 
 
+def _keeping(world: World, client: QueueManager) -> Any:
+    tx = client.transaction(f"T{world.suffix}")
+    batch = client.queue("in").receive(3, transaction=tx)
+    (done,) = batch.messages()[:1]
+    tx.queue("out").send([{"i": done["i"]}])
+    batch.accept(matching=[done], transaction=tx)
+    batch.keep()
+    return tx
+
+
 def _abandoned(world: World, client: QueueManager) -> None:
     other = world.manager("X")
     tx = other.transaction()
@@ -199,6 +209,7 @@ OPERATIONS = [
         _wrote(model.LEASE_EXTENDED),
     ),
     Operation("commit", _open, lambda m, tx: tx.commit(), _wrote(model.COMMITTED, "T"), key="T"),
+    Operation("commit and keep", _keeping, lambda m, tx: tx.commit(), _wrote(model.KEPT), key="T"),
     Operation(
         "rollback", _open, lambda m, tx: tx.rollback(), _wrote(model.ROLLED_BACK, "T"), key="T"
     ),

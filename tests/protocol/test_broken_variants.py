@@ -300,6 +300,15 @@ def applies_without_a_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(applying.Applier, "_surely_marked", _pretended)
 
 
+def keeps_before_it_settles(patch: pytest.MonkeyPatch) -> None:
+    dispositions = batch.Batch.dispositions
+    patch.setattr(batch.Batch, "dispositions", lambda *given: dispositions(*given)[::-1])
+
+
+def settles_what_it_keeps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(batch.Batch, "keep", lambda self: None)
+
+
 def landing_late() -> None:
     """Plan a second append while the first is on its way, and lands before it."""
     journal = MemoryJournal()
@@ -373,6 +382,8 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
         applies_without_a_number,
         crashing("commit with a table change"),
     ),
+    "kept before the rest is settled": (keeps_before_it_settles, crashing("commit and keep")),
+    "what is kept is settled": (settles_what_it_keeps, crashing("commit and keep")),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }
 

@@ -227,6 +227,22 @@ def test_a_late_settlement_of_an_ended_claim_changes_nothing():
     assert log.available() == [0, 1, 2, 3]
 
 
+def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on():
+    log = Log()
+    position = log.post((0, 3))
+    claim = log.claim(owner=TX)
+    log.settle(claim, model.ACCEPTED, [(position, ((0, 0),))], owner=TX)
+    log.append(planning.kept("q", claim, 3, 777, STAMP, OTHER))
+    assert log.fold.claims()[0].owner.is_transaction, "it is not the owner's word"
+    log.append(planning.kept("q", claim, 3, 777, STAMP, TX))
+    (held,) = log.fold.claims()
+    assert (held.owner.is_transaction, held.deadline_ms, held.count) == (False, 777, 3)
+    log.settle(held, model.RELEASED, owner=TX)
+    assert log.fold.in_flight() == 3, "the transaction has no say any more"
+    log.settle(held, model.RELEASED)
+    assert log.available() == [1, 2, 3]
+
+
 def test_a_bound_claim_is_ended_by_the_transaction_and_by_nobody_else():
     log = Log()
     log.post((0, 3))

@@ -1,0 +1,91 @@
+"""What a transaction acquired and keeps: after its commit it is held under a lease."""
+
+import pytest
+
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from txnqueue.errors import LeaseLost, TransactionFinished
+
+
+@on_delta_when_long
+def test_what_is_kept_is_settled_after_the_commit(world):
+    orders = world.queue()
+    orders.send(rows(1, 2, 3))
+    manager = world.manager("b")
+    mine = manager.queue(orders.name)
+    with manager.transaction() as tx:
+        batch = mine.receive(transaction=tx)
+        batch.accept(matching=pick(batch, 1), transaction=tx)
+        batch.keep()
+    assert (orders.depth(), orders.in_flight()) == (0, 2)
+    assert len(orders.receive()) == 0
+    with manager.transaction() as later:
+        batch.reject(matching=pick(batch, 2), transaction=later)
+    assert batch.release() == 1
+    assert numbers(orders.receive()) == [3]
+
+
+@in_memory
+def test_a_roll_back_gives_back_what_was_to_be_kept(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = world.manager("b").transaction()
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    tx.rollback()
+    assert numbers(orders.receive()) == [1]
+    with pytest.raises(TransactionFinished):
+        batch.keep()
+
+
+@in_memory
+def test_the_lease_of_what_is_kept_ends_like_every_other(world):
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1))
+    tx = world.manager("b").transaction(lease_seconds=5)
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    world.clock.advance(4)
+    tx.commit()
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 60_000
+    world.clock.advance(59)
+    assert len(orders.receive()) == 0
+    batch.extend_lease(10)
+    world.clock.advance(11)
+    taken = orders.receive()
+    assert taken.messages()[0]["_message"]["delivery_count"] == 1
+    with pytest.raises(LeaseLost):
+        batch.accept()
+
+
+@in_memory
+def test_a_new_instance_of_the_consumer_takes_over_what_is_kept(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    with world.manager("b").transaction() as tx:
+        tx.queue(orders.name).receive().keep()
+    assert numbers(world.open(orders, "b").receive()) == [1]
+
+
+@in_memory
+def test_prepared_and_kept(world):
+    orders = world.queue()
+    orders.send(rows(1, 2))
+    tx = world.manager("b").transaction("prepared-and-kept")
+    batch = tx.queue(orders.name).receive()
+    batch.accept(matching=pick(batch, 1), transaction=tx)
+    batch.keep()
+    tx.prepare()
+    world.manager("c").commit(tx.id)
+    assert (orders.depth(), orders.in_flight()) == (0, 1)
+    world.lease_over()
+    assert numbers(orders.receive()) == [2]
+
+
+@in_memory
+def test_keeping_says_nothing_of_a_batch_that_is_held_under_a_lease(world):
+    orders = world.queue()
+    orders.send(rows(1))
+    batch = orders.receive()
+    batch.keep()
+    assert batch.accept() == 1
+    assert world.manager().history.verify().ok
