@@ -170,9 +170,15 @@ class Client:
             return self._shards.read(f"table/{n}" for n in range(model.TABLE_SHARDS))
         return self._shards.read(map(model.table_shard, table_ids))
 
-    def transaction_entries(self) -> list[model.Entry]:
-        """Read what the journal says of all transactions."""
+    def transaction_entries(self, keys: Iterable[str] | None = None) -> list[model.Entry]:
+        """Read what the journal says of all transactions, or of those in some keys' shards."""
+        if keys is not None:
+            return self._shards.read(map(model.transaction_shard, keys))
         return self._shards.read(f"transaction/{n}" for n in range(model.TRANSACTION_SHARDS))
+
+    def shard_entries(self, shard: str) -> list[model.Entry]:
+        """Read one shard."""
+        return self._shards.read([shard])
 
     def create_staging(self, payload_id: str, schema: StructType) -> None:
         """Create the payload table for rows of these types, once."""

@@ -17,6 +17,10 @@ DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600
 MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 TRANSACTION_ID_LENGTH_MAX = 200
+BRANCH_PREFIX = "xid:"
+"""So the keys of branches begin; the ids of other transactions may not."""
+BRANCH_SECONDS_DEFAULT = 300.0
+BRANCH_SECONDS_MAX = 366 * 24 * 3600
 SLICE_WIDTH = 1_000
 """How many versions of the journal share a slice of the payload; fixed per store."""
 
@@ -45,14 +49,31 @@ def check_transaction_id(key: object) -> str:
     """Check a transaction id that a client gives.
 
     Raises:
-        InvalidInput: It is empty, too long or no string.
+        InvalidInput: It is empty, too long or no string, or begins like a branch's.
     """
+    if isinstance(key, str) and key.startswith(BRANCH_PREFIX):
+        raise InvalidInput(
+            f"transaction_id={key!r}: what begins with {BRANCH_PREFIX!r} names a branch, which "
+            "sessions start and join (txnqueue.protocols.dtx).",
+            name="transaction_id",
+        )
     if not isinstance(key, str) or not 0 < len(key) <= TRANSACTION_ID_LENGTH_MAX:
         raise InvalidInput(
             f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
             name="transaction_id",
         )
     return key
+
+
+def check_reason(reason: object) -> str:
+    """Check why somebody does what nobody should do without a reason.
+
+    Raises:
+        InvalidInput: It is empty or no string.
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise InvalidInput(f"reason={reason!r}: say why; it stands in the journal.", name="reason")
+    return reason
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:

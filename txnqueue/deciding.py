@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass, field
 
-from txnqueue import model, planning, sealing
+from txnqueue import demarcating, model, planning, sealing
 from txnqueue.applying import follow, is_applied
+from txnqueue.branching import COORDINATE, Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import TransactionFinished, TransactionMismatch
-from txnqueue.ledger import Owner
+from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Entry
 from txnqueue.payload import Placing, Run
 from txnqueue.payload.arranging import Place, sort_key
 from txnqueue.planning import Plan
+from txnqueue.receiving import abort_branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def decide_prepared(
     reason: str | None = None,
     attempt: str | None = None,
     by_last_resource: bool = False,
+    heuristic: bool = False,
 ) -> Receipt | None:
     """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
 
@@ -126,6 +129,7 @@ def decide_prepared(
         reason: Why.
         attempt: The attempt; the one that waits when left out.
         by_last_resource: Whether the database has decided that is to decide.
+        heuristic: Whether an operator decides instead of whoever is to decide.
 
     Returns:
         The receipt of a commit.
@@ -133,38 +137,78 @@ def decide_prepared(
     Raises:
         TransactionFinished: It is decided otherwise already.
         TransactionMismatch: Nothing is prepared under this id, or a database decides it.
+        NotPermitted: It is a branch that is restricted to other principals.
     """
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
 
     def plan(lost: int) -> Plan | None:
+        already.clear()
         state = client.key_states([key])[key]
         prepared = state.in_doubt
+        branch = None if heuristic else _permitted(client, state)
+        if branch is not None and branch.open and not commit:
+            return abort_branch(client, branch, reason or "rolled back")
         if prepared is not None and attempt in (None, prepared.attempt):
             last = prepared.body.get("last_resource")
-            if last is not None and not by_last_resource:
+            if last is not None and not (by_last_resource or heuristic):
                 raise TransactionMismatch(
                     f"Transaction {key!r} is decided by the database {last!r}: "
                     f"recover({{{last!r}: connection}}) asks it.",
                     transaction_id=key,
                 )
             return sealing.decide_prepared(
-                prepared, commit=commit, stamp=client.stamp(), reason=reason
+                prepared,
+                commit=commit,
+                stamp=client.stamp(),
+                reason=reason,
+                heuristic=heuristic,
             )
-        wanted_attempts = state.prepared if attempt is None else [attempt]
+        wanted_attempts = list(state.prepared) if attempt is None else [attempt]
+        wanted_attempts += [] if branch is None else [branch.attempt]
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
         if not decisions:
             raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
-        if decisions[-1].kind != wanted:
+        if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
         already.append(decisions[-1])
         return None
 
     operation = "commit prepared" if commit else "rollback prepared"
+    if heuristic:
+        operation = f"heuristic {'commit' if commit else 'rollback'}"
     landed = client.land(plan, operation, transaction_id=key)
     entries = landed.entries if landed is not None else already
     decided = next(e for e in entries if e.kind == wanted and e.stream == key)
     return Receipt.of(decided, follow(client, decided)) if commit else None
+
+
+def forget(client: Client, key: str) -> None:
+    """Forget that an operator decided a transaction; its outcome stays.
+
+    Raises:
+        TransactionMismatch: No operator decided it, or it is forgotten already.
+    """
+
+    def plan(lost: int) -> Plan:
+        state = client.key_states([key])[key]
+        _permitted(client, state)
+        for entry in state.heuristics.values():
+            return demarcating.forget(entry, client.stamp())
+        raise TransactionMismatch(
+            f"No operator's decision of {key!r} is on record: see recover().heuristic.",
+            transaction_id=key,
+        )
+
+    client.land(plan, "forget", transaction_id=key)
+
+
+def _permitted(client: Client, state: KeyState) -> Branch | None:
+    """Find the branch, if it is one, and check that we may coordinate it."""
+    branch = Branch.of(state)
+    if branch is not None:
+        branch.check_permitted(client.runtime.actor, COORDINATE)
+    return branch
 
 
 def receipt_of(client: Client, decision: Entry) -> Receipt:

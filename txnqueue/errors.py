@@ -22,7 +22,11 @@
     │   ├── TransactionUnknown   in doubt; ``manager.outcome(id)`` answers
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
-    │   └── TransactionMismatch  a batch of another transaction
+    │   ├── TransactionMismatch  a batch of another transaction
+    │   ├── BranchNotFound       no such branch, or it is completed
+    │   ├── BranchExists         the branch was started before
+    │   ├── BranchMisused        not in this state of the branch
+    │   └── NotPermitted         the branch is restricted to others
     ├── LeaseLost                somebody else may have these messages now
     ├── AlreadySettled           a message is settled once
     ├── ChangeWaiting            a decided table change cannot be applied yet
@@ -141,6 +145,22 @@ class TransactionNotGiven(TransactionError):
 
 class TransactionMismatch(TransactionError):
     """The batch belongs to another transaction: settle it in the one that received it."""
+
+
+class BranchNotFound(TransactionError):
+    """There is no such branch, or it is completed: recover() lists those that wait."""
+
+
+class BranchExists(TransactionError):
+    """The branch was started before: join it, or use a new xid for new work."""
+
+
+class BranchMisused(TransactionError):
+    """The branch does not allow that in its state; nothing was changed."""
+
+
+class NotPermitted(TransactionError):
+    """The branch is restricted to other principals; nothing was changed."""
 
 
 class LeaseLost(TxnQueueError):

@@ -416,11 +416,17 @@ class QueueFold:
 
 @dataclass(slots=True)
 class KeyState:
-    """What the journal says of one transaction key, over all its attempts."""
+    """What the journal says of one transaction key, over all its attempts.
+
+    ``heuristics`` are the decisions of an operator that nobody has forgotten yet; ``branch``
+    is what sessions wrote that share the transaction.
+    """
 
     key: str
     decisions: dict[str, Entry] = field(default_factory=dict)
     prepared: dict[str, Entry] = field(default_factory=dict)
+    heuristics: dict[str, Entry] = field(default_factory=dict)
+    branch: list[Entry] = field(default_factory=list)
 
     @classmethod
     def of(cls, key: str, entries: Iterable[Entry]) -> KeyState:
@@ -433,6 +439,14 @@ class KeyState:
                 state.prepared[entry.attempt] = entry
             elif entry.kind in model.DECISIONS:
                 state.decisions.setdefault(entry.attempt, entry)
+            elif entry.kind == model.HEURISTIC:
+                state.heuristics[entry.attempt] = entry
+            elif entry.kind == model.FORGOTTEN:
+                state.heuristics.pop(entry.attempt, None)
+            elif entry.kind in model.BRANCH:
+                state.branch.append(entry)
+            else:
+                raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
         return state
 
     @property

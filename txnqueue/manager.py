@@ -15,8 +15,9 @@ from txnqueue.config import (
     QueueSettings,
     RetryPolicy,
     check_name,
+    check_reason,
 )
-from txnqueue.deciding import Receipt, decide_prepared, receipt_of
+from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -45,12 +46,13 @@ class Outcome:
 
     Attributes:
         transaction_id: The transaction's id.
-        status: committed, rolled_back, prepared, or unknown: nothing is decided. A
-            transaction that left no entry is unknown, and its messages return when its
-            leases end.
+        status: committed, rolled_back, prepared, active (a branch that is started), or
+            unknown: nothing is decided. A transaction that left no entry is unknown, and
+            its messages return when its leases end.
         receipt: The commit.
         reason: Why it was rolled back.
         attempts: How many attempts the journal knows.
+        heuristic: Whether an operator decided it, and nobody has forgotten that.
     """
 
     transaction_id: str
@@ -58,6 +60,7 @@ class Outcome:
     receipt: Receipt | None = None
     reason: str | None = None
     attempts: int = 0
+    heuristic: bool = False
 
 
 class QueueManager:
@@ -352,12 +355,18 @@ class QueueManager:
         attempts = len({*state.decisions, *state.prepared})
         if state.committed is not None:
             receipt = receipt_of(self._client, state.committed)
-            return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts)
+            by_operator = state.committed.attempt in state.heuristics
+            return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts, by_operator)
         if state.in_doubt is not None:
             return Outcome(transaction_id, Status.PREPARED, None, None, attempts)
         if state.decisions:
             last = list(state.decisions.values())[-1]
-            return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts)
+            by_operator = last.attempt in state.heuristics
+            return Outcome(
+                transaction_id, Status.ROLLED_BACK, None, last.reason, attempts, by_operator
+            )
+        if state.branch:
+            return Outcome(transaction_id, Status.ACTIVE, None, None, 1)
         return Outcome(transaction_id, Status.UNKNOWN)
 
     def commit(self, transaction_id: str) -> Receipt:
@@ -366,6 +375,7 @@ class QueueManager:
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
             TransactionFinished: It was rolled back.
+            NotPermitted: It is a branch that is restricted to other principals.
         """
         self._client.open()
         receipt = decide_prepared(self._client, transaction_id, commit=True)
@@ -375,12 +385,44 @@ class QueueManager:
     def rollback(self, transaction_id: str, reason: str | None = None) -> None:
         """Roll back a prepared transaction, whoever prepared it; repeating is a no-op.
 
+        A branch that several sessions share is rolled back even if it is not prepared.
+
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
             TransactionFinished: It was committed.
+            NotPermitted: It is a branch that is restricted to other principals.
         """
         self._client.open()
         decide_prepared(self._client, transaction_id, commit=False, reason=reason)
+
+    def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
+        """Decide a prepared transaction as an operator, instead of whoever is to decide it.
+
+        For when that one is gone for good. It is on record, and told to whoever decides
+        later, until ``forget``; the other resources may have been decided otherwise.
+
+        Args:
+            transaction_id: The transaction.
+            commit: Whether it is committed.
+            reason: Why; it stands in the journal.
+
+        Raises:
+            TransactionMismatch: Nothing is prepared under this id.
+            TransactionFinished: It is decided already.
+        """
+        check_reason(reason)
+        self._client.open()
+        decide_prepared(self._client, transaction_id, commit=commit, reason=reason, heuristic=True)
+
+    def forget(self, transaction_id: str) -> None:
+        """Forget that an operator decided a transaction, once all are told; the outcome stays.
+
+        Raises:
+            TransactionMismatch: No operator's decision of it is on record.
+            NotPermitted: It is a branch that is restricted to other principals.
+        """
+        self._client.open()
+        forget(self._client, transaction_id)
 
     def recover(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 LAYOUT = 1
 TRANSACTION_SHARDS = 16
 TABLE_SHARDS = 16
+PROTOCOL_SHARDS = 16
 FENCE = "fence"
 CATALOG = "catalog"
 
@@ -44,11 +45,23 @@ CHANGE_DECIDED = "change_decided"
 CHANGE_APPLIED = "change_applied"
 CHANGE_WAIVED = "change_waived"
 BRANCH_CONFIRMED = "branch_confirmed"
+HEURISTIC = "heuristic"
+FORGOTTEN = "forgotten"
+STARTED = "started"
+ASSOCIATED = "associated"
+SUSPENDED = "suspended"
+ENDED = "ended"
+PART = "part"
+TIMEOUT_SET = "timeout_set"
+ROLLBACK_ONLY = "rollback_only"
+EXECUTED = "executed"
 
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED})
 """Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
+BRANCH = frozenset({STARTED, ASSOCIATED, SUSPENDED, ENDED, PART, TIMEOUT_SET, ROLLBACK_ONLY})
+"""Entries of a transaction that several sessions share: they have sequence numbers."""
 
 Range = tuple[int, int]
 """First and last send offset, both included."""
@@ -222,6 +235,11 @@ def table_shard(table_id: str) -> str:
     return f"table/{zlib.crc32(table_id.encode()) % TABLE_SHARDS}"
 
 
+def protocol_shard(stream: str) -> str:
+    """Find the shard of what a protocol needs to survive and the core has no word for."""
+    return f"protocol/{zlib.crc32(stream.encode()) % PROTOCOL_SHARDS}"
+
+
 def lane_shard(queue_id: str, lane: int) -> str:
     """Name the shard of one lane's dispatch log."""
     return f"lane/{queue_id}/{lane}"
@@ -281,6 +299,16 @@ def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Conditi
     return Condition(
         transaction_shard(key), key, kinds=(PREPARED, COMMITTED), attempts_except=others
     )
+
+
+def unused(key: str) -> Condition:
+    """Expect that nobody has written anything of a key."""
+    return Condition(transaction_shard(key), key)
+
+
+def not_forgotten(key: str, attempt: str) -> Condition:
+    """Expect that nobody has forgotten the heuristic decision of an attempt."""
+    return Condition(transaction_shard(key), key, kinds=(FORGOTTEN,), attempts=(attempt,))
 
 
 def is_prepared(key: str, attempt: str) -> Condition:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue import model, planning, sealing
+from txnqueue import branching, demarcating, model, planning, sealing
+from txnqueue.branching import Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import LeaseLost
@@ -183,7 +184,7 @@ class Receiver:
         tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
         for claim in over:
             holder = claim.holder
-            if not may_end(claim, states):
+            if not may_end(claim, states, now_ms):
                 continue
             if not holder.is_transaction or states[holder.key or ""].decided(holder.attempt or ""):
                 superseded.setdefault(claim.lane, []).append(claim)
@@ -265,30 +266,64 @@ class Receiver:
         )
 
 
-def may_end(claim: Claim, states: dict[str, KeyState]) -> bool:
+def may_end(claim: Claim, states: dict[str, KeyState], now_ms: int) -> bool:
     """Say whether a claim whose time is over may be ended by somebody else.
 
-    A prepared transaction's may not: only its decision ends it.
+    A prepared transaction's may not: only its decision ends it. A branch's may once the
+    branch took too long, however long the claim was to be held.
     """
     holder = claim.holder
     if not holder.is_transaction:
         return True
     state = states[holder.key or ""]
     attempt = holder.attempt or ""
-    return state.decided(attempt) is not None or attempt not in state.prepared
+    if state.decided(attempt) is not None:
+        return True
+    branch = Branch.of(state)
+    if branch is not None and branch.attempt == attempt:
+        return branch.overdue(now_ms)
+    return attempt not in state.prepared
+
+
+def held_inside(client: Client) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
+    """Find what transactions hold in all queues: by attempt, with the queues' ids."""
+    found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
+    with client.lock:
+        for info in client.queues().values():
+            for claim in client.fold(info).claims():
+                if claim.owner.is_transaction:
+                    held = found.setdefault(claim.owner.attempt or "", (claim.owner, []))
+                    held[1].append((info.queue_id, claim))
+    return found
+
+
+def abort_branch(client: Client, branch: Branch, reason: str) -> Plan:
+    """Plan the tombstone of a branch, with whatever any of its sessions holds now."""
+    stamp = client.stamp()
+    _, claims = held_inside(client).get(branch.attempt, (None, []))
+    given_back = [
+        entry
+        for queue_id, claim in claims
+        for entry in planning.release_claims(queue_id, [claim], stamp, reason)
+    ]
+    return demarcating.tombstone(branch, given_back, stamp, reason)
 
 
 def _tombstones(
     info: QueueInfo, take_over: _TakeOver, chosen: list[Selection], stamp: Stamp
 ) -> Plan:
-    """Abort the undecided transactions whose messages the chosen lanes take."""
+    """Abort the undecided transactions whose messages the chosen lanes take.
+
+    That a branch may be among them, and its time-out be over, was seen in its state.
+    """
     lanes = {selection.lane for selection in chosen}
     plan = Plan()
     for owner, claims in take_over.tombstones.values():
         if lanes.isdisjoint(claim.lane for claim in claims):
             continue
-        released = planning.release_claims(info.queue_id, claims, stamp, "lease over")
-        plan += sealing.rollback(owner, released, stamp, "lease over")
+        reason = branching.TIMED_OUT if branching.is_branch(owner.key or "") else "lease over"
+        released = planning.release_claims(info.queue_id, claims, stamp, reason)
+        plan += sealing.rollback(owner, released, stamp, reason)
     return plan
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from txnqueue import model, planning, sealing
 from txnqueue.applying import Applier, WaitingChange
+from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.deciding import decide_prepared
 from txnqueue.ledger import Claim, KeyState, Owner
@@ -21,7 +22,7 @@ from txnqueue.participants import (
     unconfirmed,
 )
 from txnqueue.planning import Plan
-from txnqueue.receiving import may_end
+from txnqueue.receiving import abort_branch, held_inside, may_end
 
 logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
@@ -39,6 +40,7 @@ class Recovery:
         waiting: Table changes that are decided and cannot be applied, with what to do.
         databases: Databases that have not confirmed a commit: ``recover`` with a connection
             to each of them finishes it.
+        heuristic: Transactions that an operator decided, and nobody has forgotten yet.
     """
 
     aborted: tuple[str, ...]
@@ -46,6 +48,7 @@ class Recovery:
     prepared: tuple[str, ...]
     waiting: tuple[WaitingChange, ...] = ()
     databases: tuple[str, ...] = ()
+    heuristic: tuple[str, ...] = ()
 
 
 def recover(
@@ -59,16 +62,44 @@ def recover(
         _unless_raising(_decide_by_last_resource, client, name, connection)
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
-    waiting = prepared(client)
+    waiting, decided = prepared(client), heuristic(client)
+    overdue, given_back = _abort_overdue_branches(client)
     aborted, released = _abort_abandoned(client)
     held_up = Applier(client).apply()
     client.confirm()
-    return Recovery(aborted, released, waiting, tuple(held_up), _unconfirmed_names(client))
+    return Recovery(
+        (*overdue, *aborted),
+        given_back + released,
+        waiting,
+        tuple(held_up),
+        _unconfirmed_names(client),
+        decided,
+    )
+
+
+def _abort_overdue_branches(client: Client) -> tuple[tuple[str, ...], int]:
+    """Abort the branches that took too long and are not prepared."""
+    aborted: list[str] = []
+    released = 0
+    keys = {entry.stream for entry in client.transaction_entries() if entry.kind == model.STARTED}
+    for key in sorted(keys):
+
+        def plan(lost: int, key: str = key) -> Plan | None:
+            branch = Branch.of(client.key_states([key])[key])
+            if branch is None or not branch.overdue(client.runtime.now_ms()):
+                return None
+            return abort_branch(client, branch, TIMED_OUT)
+
+        landed = client.land(plan, "recover", transaction_id=key)
+        if landed is not None:
+            aborted.append(key)
+            released += sum(entry.count or 0 for entry in landed.entries)
+    return tuple(aborted), released
 
 
 def _abort_abandoned(client: Client) -> tuple[tuple[str, ...], int]:
     """Abort undecided transactions all of whose leases are over."""
-    left = _held(client)
+    left = held_inside(client)
     now_ms = client.runtime.now_ms()
     dead = {
         attempt: (owner, claims)
@@ -80,24 +111,14 @@ def _abort_abandoned(client: Client) -> tuple[tuple[str, ...], int]:
     released = 0
     for owner, claims in dead.values():
         state = states[owner.key or ""]
-        if state.decided(owner.attempt or "") or not may_end(claims[0][1], states):
+        if state.decided(owner.attempt or "") or not may_end(claims[0][1], states, now_ms):
             continue
+        if is_branch(owner.key or ""):
+            continue  # its own time-out aborts it
         if _abort(client, owner, claims):
             aborted.append(owner.key or "")
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
-
-
-def _held(client: Client) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
-    """Find what transactions hold: by attempt, with the queues' ids."""
-    found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
-    with client.lock:
-        for info in client.queues().values():
-            for claim in client.fold(info).claims():
-                if claim.owner.is_transaction:
-                    held = found.setdefault(claim.owner.attempt or "", (claim.owner, []))
-                    held[1].append((info.queue_id, claim))
-    return found
 
 
 def prepared(client: Client) -> tuple[str, ...]:
@@ -105,6 +126,13 @@ def prepared(client: Client) -> tuple[str, ...]:
     entries = client.transaction_entries()
     keys = sorted({e.stream for e in entries if e.kind == model.PREPARED})
     return tuple(key for key in keys if KeyState.of(key, entries).in_doubt is not None)
+
+
+def heuristic(client: Client) -> tuple[str, ...]:
+    """List the transactions that an operator decided, as long as nobody has forgotten them."""
+    entries = client.transaction_entries()
+    keys = sorted({e.stream for e in entries if e.kind == model.HEURISTIC})
+    return tuple(key for key in keys if KeyState.of(key, entries).heuristics)
 
 
 def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:
@@ -169,7 +197,7 @@ def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
         state = client.key_states([key])[key]
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)
-        _, claims = _held(client).get(attempt, (owner, []))
+        _, claims = held_inside(client).get(attempt, (owner, []))
         _abort(client, owner, claims)
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txnqueue import model
@@ -74,10 +74,25 @@ def seal(
     return Plan((decided, *(facts if kind == model.COMMITTED else ())), conditions)
 
 
-def rollback(owner: Owner, facts: Sequence[Entry], stamp: Stamp, reason: str) -> Plan:
-    """Plan the append that rolls an attempt back: its own, or as somebody's tombstone."""
+def rollback(
+    owner: Owner,
+    facts: Sequence[Entry],
+    stamp: Stamp,
+    reason: str,
+    said: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Plan the append that rolls an attempt back: its own, or as somebody's tombstone.
+
+    Args:
+        owner: The attempt.
+        facts: The messages that it gives back.
+        stamp: Who writes.
+        reason: Why.
+        said: What else the decision says.
+    """
     key, attempt, begun = _attempt_of(owner)
-    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, {}, reason)
+    body = dict(said or {})
+    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, body, reason)
     return Plan(
         (decided, *facts),
         (
@@ -88,11 +103,28 @@ def rollback(owner: Owner, facts: Sequence[Entry], stamp: Stamp, reason: str) ->
     )
 
 
-def decide_prepared(prepared: Entry, *, commit: bool, stamp: Stamp, reason: str | None) -> Plan:
+def decide_prepared(
+    prepared: Entry,
+    *,
+    commit: bool,
+    stamp: Stamp,
+    reason: str | None,
+    said: Mapping[str, Any] | None = None,
+    heuristic: bool = False,
+) -> Plan:
     """Plan the append that commits or rolls back a prepared attempt.
 
     It expects that the attempt is prepared and undecided, and nothing else: neither a
     horizon nor a closing queue can stand in its way.
+
+    Args:
+        prepared: What was prepared.
+        commit: Whether it is committed.
+        stamp: Who writes.
+        reason: Why.
+        said: What else the decision says.
+        heuristic: Whether an operator decides over the head of whoever coordinates: that is
+            on record until it is forgotten.
     """
     key, attempt = prepared.transaction_key or "", prepared.attempt or ""
     sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
@@ -105,12 +137,17 @@ def decide_prepared(prepared: Entry, *, commit: bool, stamp: Stamp, reason: str 
         inside = prepared.body.get("claims", ())
         facts = [entry_from_json(data) for data in inside]
         body = {}
-    decided = decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)
+    body.update({"asked": True} if heuristic else {}, **(said or {}))
+    decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)]
+    if heuristic:
+        how = {"decision": kind}
+        begun = prepared.begun or 0
+        decided.append(decision(model.HEURISTIC, key, attempt, begun, stamp, how, reason))
     conditions = (
         model.is_prepared(key, attempt),
         model.undecided(key, attempt, unprepared=False),
     )
-    return Plan((decided, *facts), conditions)
+    return Plan((*decided, *facts), conditions)
 
 
 def _attempt_of(owner: Owner) -> tuple[str, str, int]:

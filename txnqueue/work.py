@@ -22,6 +22,23 @@ from txnqueue.tables import Change
 
 
 @dataclass(slots=True)
+class Gathered:
+    """The work of one attempt as entries.
+
+    Attributes:
+        queue_ids: The queues that it posts to or settles in.
+        facts: What it posts, settles and changes.
+        binds: The entries of lanes by which it settles what is held under leases.
+        conditions: What else it expects.
+    """
+
+    queue_ids: set[str]
+    facts: list[Entry] = field(default_factory=list)
+    binds: list[Entry] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Work:
     """The work of one attempt.
 
@@ -61,25 +78,39 @@ class Work:
         Raises:
             LeaseLost: Others may have some of the messages now.
         """
-        facts = [entry for send in self.sends for entry in send.positions(owner, stamp)]
-        facts += [changes.decided(change, owner, stamp) for change in self.changes]
-        queue_ids = {send.info.queue_id for send in self.sends}
-        conditions: list[Condition] = []
-        binds: list[Entry] = []
+        gathered = self.gathered(client, owner, stamp)
+        sealed = sealing.seal(
+            kind, owner, gathered.facts, gathered.queue_ids, rolled_back, stamp, body
+        )
+        return _binding(gathered.binds) + sealed + Plan((), tuple(gathered.conditions))
+
+    def gathered(self, client: Client, owner: Owner, stamp: Stamp) -> Gathered:
+        """Write all of it as entries.
+
+        Args:
+            client: Reads whether what is settled is still held.
+            owner: The attempt.
+            stamp: Who writes.
+
+        Raises:
+            LeaseLost: Others may have some of the messages now.
+        """
+        found = Gathered({send.info.queue_id for send in self.sends})
+        found.facts += [entry for send in self.sends for entry in send.positions(owner, stamp)]
+        found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
         for batch in self.batches:
             for one in batch.claims:
                 dispositions = batch.dispositions(one, owner.attempt or "")
                 if not dispositions:
                     continue
-                queue_ids.add(one.info.queue_id)
+                found.queue_ids.add(one.info.queue_id)
                 if not one.claim.owner.is_transaction:
-                    binds.append(_bind(client, one, owner, binds, stamp))
+                    found.binds.append(_bind(client, one, owner, found.binds, stamp))
                 for disposition in dispositions:
                     settled = _settle(client, one, disposition, owner, stamp)
-                    facts += settled.entries
-                    conditions += settled.conditions
-        sealed = sealing.seal(kind, owner, facts, queue_ids, rolled_back, stamp, body)
-        return _binding(binds) + sealed + Plan((), tuple(conditions))
+                    found.facts += settled.entries
+                    found.conditions += settled.conditions
+        return found
 
     def released(self, stamp: Stamp, reason: str, counted: bool = True) -> list[Entry]:
         """Write that the messages acquired inside go back; those under a lease stay."""

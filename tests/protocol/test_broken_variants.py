@@ -166,7 +166,7 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
         for claim in over:
-            if not receiving.may_end(claim, states):
+            if not receiving.may_end(claim, states, now_ms):
                 continue
             holder = claim.holder
             if not holder.is_transaction or states[holder.key].decided(holder.attempt):
@@ -180,8 +180,8 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
 
 def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
     """Let a lease's end abort a prepared transaction."""
-    patch.setattr(receiving, "may_end", lambda claim, states: True)
-    patch.setattr(recovery, "may_end", lambda claim, states: True)
+    patch.setattr(receiving, "may_end", lambda claim, states, now_ms: True)
+    patch.setattr(recovery, "may_end", lambda claim, states, now_ms: True)
     undecided = model.undecided
     patch.setattr(
         model,

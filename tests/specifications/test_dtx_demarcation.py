@@ -1,0 +1,496 @@
+"""Rules S4-02 to S4-17: xids, tickets, and where work in a branch begins and ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.specifications.dtx_world import Dtx, failing, refused
+from txnqueue import Status
+from txnqueue.errors import BranchMisused, InvalidInput, LimitExceeded, TransactionFinished
+from txnqueue.protocols.dtx import (
+    AccessTicket,
+    ChannelException,
+    ReplyCode,
+    XaStatus,
+    Xid,
+)
+
+rule = pytest.mark.rule
+
+
+# ---------------------------------------------------------------------------- the words
+
+
+@rule("S4-01")
+def test_every_status_of_the_text_has_its_name():
+    assert {status.value for status in XaStatus} == {
+        *("xa-ok", "xa-rdonly", "xa-rbrollback", "xa-rbtimeout"),
+        *("xa-heurhaz", "xa-heurcom", "xa-heurrb", "xa-heurmix"),
+    }
+
+
+@rule("S4-03")
+def test_every_reply_code_is_a_channel_exception_of_its_own():
+    codes = {kind.reply_code for kind in ChannelException.__subclasses__()}
+    assert codes == set(ReplyCode) == {404, 503, 530, 540, 541}
+
+
+@rule("S4-02")
+def test_the_parts_of_an_xid_make_up_its_data():
+    xid = Xid(7, 3, 2, b"abcde")
+    assert (xid.gtrid, xid.bqual) == (b"abc", b"de")
+    assert Xid.of(7, b"abc", b"de") == xid
+    for lengths in ((3, 3), (3, 1), (6, -1)):
+        with pytest.raises(InvalidInput):
+            Xid(7, *lengths, b"abcde")
+    assert len(Xid.of(0, bytes(128)).data) == 128
+    with pytest.raises(LimitExceeded):
+        Xid.of(0, bytes(129))
+    for format_id in (-1, 1 << 32, "7", True):
+        with pytest.raises(InvalidInput):
+            Xid(format_id, 0, 0, b"")
+    with pytest.raises(InvalidInput):
+        Xid.of(7, "text", b"")
+
+
+@rule("S4-02")
+def test_all_parts_identify_a_branch():
+    same = Xid.of(1, b"ab", b"c")
+    others = [Xid.of(2, b"ab", b"c"), Xid.of(1, b"a", b"bc"), Xid.of(1, b"ab", b"d")]
+    assert len({same, Xid.of(1, b"ab", b"c"), *others}) == 4
+    assert len({xid.transaction_id for xid in (same, *others)}) == 4
+
+
+@rule("S4-02")
+def test_any_octets_survive_the_store():
+    for octets in (b"", b":/%", bytes(range(128)), bytes(range(128, 256))):
+        xid = Xid.of(4_294_967_295, octets[:60], octets[60:])
+        assert Xid.from_transaction_id(xid.transaction_id) == xid
+
+
+@in_memory
+@rule("S4-02")
+def test_branches_that_differ_in_one_part_are_different_branches(world: World):
+    dtx = Dtx(world)
+    channel = dtx.channel()
+    gtrid = world.name("g").encode()
+    for xid in (Xid.of(1, gtrid, b"x"), Xid.of(2, gtrid, b"x"), Xid.of(1, gtrid + b"x")):
+        assert channel.start(xid) is XaStatus.OK
+        channel.end(xid)
+
+
+# ------------------------------------------------------------------------------ tickets
+
+
+@in_memory
+@rule("S4-04")
+def test_a_ticket_says_who_may_work_in_a_branch_and_who_may_decide_it(world: World):
+    dtx, xid = Dtx(world), None
+    etl, boss, other = (dtx.channel(name) for name in ("etl", "boss", "other"))
+    ticket = AccessTicket("billing", (world.name("etl"),), (world.name("boss"),))
+    xid = dtx.xid()
+    etl.start(xid, ticket=ticket)
+    dtx.work(etl)
+    with refused(530):
+        other.start(xid, join=True, ticket=ticket)
+    etl.end(xid, ticket=ticket)
+    before = dtx.entries()
+    for channel in (etl, other):
+        for decide in (channel.prepare, channel.rollback):
+            with refused(530):
+                decide(xid, ticket=ticket)
+        with refused(530):
+            channel.commit(xid, one_phase=True, ticket=ticket)
+        with refused(530):
+            channel.set_timeout(xid, 1, ticket=ticket)
+    with refused(530):
+        boss.commit(xid, one_phase=True)  # without the ticket
+    with refused(530):
+        boss.commit(xid, one_phase=True, ticket=AccessTicket("shipping"))
+    assert dtx.entries() == before
+    assert boss.commit(xid, one_phase=True, ticket=ticket) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-04")
+def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: World):
+    dtx = Dtx(world)
+    etl, boss = dtx.channel("etl"), dtx.channel("boss")
+    ticket = AccessTicket("billing", None, (world.name("boss"),))
+    xid = dtx.xid()
+    etl.start(xid, ticket=ticket)
+    dtx.work(etl)
+    etl.end(xid, ticket=ticket)
+    boss.prepare(xid, ticket=ticket)
+    stranger = world.manager("stranger")
+    for decide in (stranger.commit, stranger.rollback):
+        with pytest.raises(Exception, match="may not coordinate"):
+            decide(xid.transaction_id)
+    stranger.decide_heuristically(xid.transaction_id, commit=True, reason="boss is gone")
+    with pytest.raises(Exception, match="may not coordinate"):
+        stranger.forget(xid.transaction_id)
+    boss.forget(xid, ticket=ticket)
+
+
+@in_memory
+@rule("S4-04")
+def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World):
+    dtx, channel = Dtx(world), None
+    channel, before = dtx.channel(), dtx.entries()
+    with refused(530):
+        channel.start(dtx.xid(), ticket=AccessTicket("billing", ("somebody else",)))
+    assert dtx.entries() == before
+
+
+# -------------------------------------------------------------------- select, start, end
+
+
+@in_memory
+@rule("S4-05", "S4-06")
+def test_select_comes_first_and_may_be_repeated(world: World):
+    dtx = Dtx(world)
+    fresh = dtx.channel()._connection.channel()
+    xid = dtx.xid()
+    with refused(503):
+        fresh.start(xid)
+    with refused(503):
+        fresh.end(xid)
+    fresh.select()
+    fresh.select()
+    assert fresh.start(xid) is XaStatus.OK
+    fresh.select()
+    assert fresh.end(xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-06")
+def test_a_channel_works_in_one_branch_at_a_time(world: World):
+    dtx = Dtx(world)
+    channel, first, second = dtx.channel(), dtx.xid(), dtx.xid()
+    channel.start(first)
+    for flags in ({}, {"join": True}, {"resume": True}):
+        with refused(503):
+            channel.start(second, **flags)
+    with refused(503):
+        channel.start(first, join=True)
+    channel.end(first)
+    assert channel.start(second) is XaStatus.OK
+
+
+@on_delta_when_long
+@rule("S4-07")
+def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobody(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.queue(dtx.orders.name).send(rows(4))
+    assert dtx.waiting() == [1, 2, 3, 4]
+    channel.start(xid)
+    inside = channel.queue(dtx.orders.name)
+    assert numbers(inside.receive(2)) == [1, 2]
+    inside.send(rows(9))
+    assert dtx.waiting() == [3, 4]
+    channel.end(xid)
+    channel.queue(dtx.orders.name).send(rows(5))
+    assert dtx.waiting() == [3, 4, 5]
+    with pytest.raises(TransactionFinished):
+        inside.send(rows(10))
+    channel.rollback(xid)
+    assert dtx.waiting() == [1, 2, 3, 4, 5]
+
+
+@in_memory
+@rule("S4-08")
+def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
+    dtx = Dtx(world)
+    channel, other = dtx.channel("a"), dtx.channel("b")
+    at_work, done, undone = dtx.xid(), dtx.xid(), dtx.xid()
+    other.start(at_work)
+    for xid, decide in ((done, channel.commit), (undone, None)):
+        channel.start(xid)
+        dtx.work(channel, receive=0)
+        channel.end(xid)
+        decide(xid, one_phase=True) if decide else channel.rollback(xid)
+    for xid in (at_work, done, undone):
+        with refused(530):
+            channel.start(xid)
+
+
+@in_memory
+@rule("S4-09")
+def test_join_and_resume_exclude_each_other(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    channel.end(xid, suspend=True)
+    with refused(503):
+        channel.start(xid, join=True, resume=True)
+    assert channel.start(xid, resume=True) is XaStatus.OK
+
+
+@rule("S4-10")
+def test_channels_of_several_managers_work_in_one_branch(world: World):
+    dtx = Dtx(world)
+    first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
+    first.start(xid)
+    assert dtx.work(first, send=8) == [1]
+    assert second.start(xid, join=True) is XaStatus.OK
+    assert dtx.work(second, send=9) == [2]
+    first.end(xid)
+    second.end(xid)
+    decider = dtx.channel("c")
+    assert decider.prepare(xid) is XaStatus.OK
+    assert dtx.waiting() == [3]
+    assert decider.commit(xid) is XaStatus.OK
+    assert dtx.waiting() == [3, 8, 9] and dtx.orders.in_flight() == 0
+
+
+@in_memory
+@rule("S4-10")
+def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.ended()
+    assert channel.start(xid, join=True) is XaStatus.OK
+    dtx.work(channel, send=10)
+    channel.end(xid)
+    assert channel.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [3, 9, 10]
+
+
+@in_memory
+@rule("S4-10")
+def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: World):
+    dtx = Dtx(world)
+    with refused(404):
+        dtx.channel().start(dtx.xid(), join=True)
+    channel, xid = dtx.ended()
+    with refused(540):
+        dtx.channel("b", join_supported=False).start(xid, join=True)
+    channel.prepare(xid)
+    with refused(503):
+        dtx.channel("b").start(xid, join=True)
+    channel.commit(xid)
+    with refused(404):
+        dtx.channel("b").start(xid, join=True)
+
+
+@in_memory
+@rule("S4-11", "S4-16")
+def test_a_suspended_branch_goes_on_where_it_stopped(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    queue = channel.queue(dtx.orders.name)
+    batch = queue.receive(2)
+    assert channel.end(xid, suspend=True) is XaStatus.OK
+    with pytest.raises(TransactionFinished):
+        queue.send(rows(9))
+    channel.queue(dtx.orders.name).send(rows(7))  # not the branch's
+    for unfinished in (channel.prepare, lambda xid: channel.commit(xid, one_phase=True)):
+        with refused(503):
+            unfinished(xid)
+    assert channel.start(xid, resume=True) is XaStatus.OK
+    batch.release(matching=batch.messages()[1:])  # what was received before is ours still
+    queue.send(rows(9))
+    channel.end(xid)
+    assert channel.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [2, 3, 7, 9] and dtx.orders.in_flight() == 0
+
+
+@in_memory
+@rule("S4-11")
+def test_another_channel_may_resume_and_keeps_what_was_done(world: World):
+    dtx = Dtx(world)
+    first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
+    first.start(xid)
+    dtx.work(first, send=8)
+    first.end(xid, suspend=True)
+    assert second.start(xid, resume=True) is XaStatus.OK
+    dtx.work(second, send=9)
+    with refused(503):
+        first.start(xid, resume=True)  # it is not suspended any more
+    second.end(xid)
+    assert second.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [3, 8, 9]
+
+
+@in_memory
+@rule("S4-11")
+def test_resume_of_what_is_not_suspended(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.ended()
+    with refused(503):
+        channel.start(xid, resume=True)
+    with refused(404):
+        channel.start(dtx.xid(), resume=True)
+    dtx.channel("b").start(xid, join=True)
+    with refused(503):
+        channel.start(xid, resume=True)
+
+
+@in_memory
+@rule("S4-12", "S4-15", "S4-17")
+def test_failed_work_makes_the_branch_rollback_only_for_everybody(world: World):
+    dtx = Dtx(world)
+    first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
+    assert first.start(xid) is XaStatus.OK
+    dtx.work(first)
+    assert second.start(xid, join=True) is XaStatus.OK
+    assert first.end(xid, fail=True) is XaStatus.RBROLLBACK
+    assert first.start(xid, join=True) is XaStatus.RBROLLBACK
+    assert not first.working
+    assert second.end(xid) is XaStatus.RBROLLBACK
+    assert dtx.waiting() == [2, 3]
+    assert first.rollback(xid) is XaStatus.OK
+    assert dtx.waiting() == [1, 2, 3]
+
+
+@in_memory
+@rule("S4-12")
+def test_a_rollback_only_branch_is_not_resumed(world: World):
+    dtx = Dtx(world)
+    first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
+    first.start(xid)
+    second.start(xid, join=True)
+    first.end(xid, suspend=True)
+    second.end(xid, fail=True)
+    assert first.start(xid, resume=True) is XaStatus.RBROLLBACK
+    assert second.rollback(xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-13")
+def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World):
+    dtx = Dtx(world)
+    channel, other, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
+    with refused(404):
+        channel.end(xid)
+    channel.start(xid)
+    with refused(404):
+        other.end(xid)
+    with refused(404):
+        channel.end(dtx.xid())
+    assert channel.end(xid) is XaStatus.OK
+    with refused(404):
+        channel.end(xid)
+    channel.start(xid, join=True)
+    channel.end(xid, suspend=True)
+    with refused(404):
+        channel.end(xid)
+
+
+@in_memory
+@rule("S4-14")
+def test_fail_and_suspend_together_change_nothing(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    before = dtx.entries()
+    with refused(503):
+        channel.end(xid, fail=True, suspend=True)
+    assert dtx.entries() == before and channel.working
+    assert channel.end(xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-14", "S4-03")
+def test_an_error_while_ending_can_be_tried_again(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    with failing(channel), refused(541):
+        channel.end(xid)
+    assert channel.end(xid) is XaStatus.OK
+    assert channel.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [2, 3, 9]
+
+
+@in_memory
+@rule("S4-15")
+def test_an_end_without_flags_says_that_the_work_is_done(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    assert channel.end(xid) is XaStatus.OK
+    assert channel.prepare(xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-16")
+def test_suspended_work_that_nobody_resumes_can_be_rolled_back(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    channel.end(xid, suspend=True)
+    assert channel.rollback(xid) is XaStatus.OK
+    assert dtx.waiting() == [1, 2, 3]
+    with refused(404):
+        channel.start(xid, resume=True)
+
+
+# ------------------------------------------------------------------ what a session may not
+
+
+@in_memory
+@rule("S4-07")
+def test_a_session_is_not_decided_by_itself(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    session = channel._working
+    assert session is not None
+    for refusal in (
+        session.commit,
+        session.rollback,
+        session.prepare,
+        session.__enter__,
+        lambda: session.table("gold"),
+        lambda: session.enlist("ledger", None),
+        lambda: session.auxiliary("ledger", None),
+    ):
+        with pytest.raises(BranchMisused):
+            refusal()
+    leased = channel._connection.manager.queue(dtx.orders.name).receive(1)
+    with pytest.raises(BranchMisused, match="receive them in it"):
+        leased.accept(transaction=session)
+    leased.accept()
+
+
+@in_memory
+@rule("S4-07")
+def test_a_channel_that_is_closed_at_work_has_failed(world: World):
+    dtx, xid = Dtx(world), None
+    xid = dtx.xid()
+    with dtx.channel() as channel:
+        channel.start(xid)
+        dtx.work(channel)
+    assert channel.prepare(xid) is XaStatus.RBROLLBACK
+    assert dtx.waiting() == [1, 2, 3]
+
+
+@in_memory
+@rule("S4-08")
+def test_other_transactions_cannot_take_a_branchs_name(world: World):
+    dtx, xid = Dtx(world), None
+    xid = dtx.xid()
+    with pytest.raises(InvalidInput, match="names a branch"):
+        world.manager().transaction(xid.transaction_id)
+    with pytest.raises(InvalidInput):
+        dtx.channel().start(xid.transaction_id)  # type: ignore[arg-type]
+
+
+@in_memory
+@rule("S4-07")
+def test_a_branch_that_is_at_work_is_visible_to_the_plain_interface(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    assert world.manager("x").outcome(xid.transaction_id).status is Status.UNKNOWN
+    channel.start(xid)
+    assert world.manager("x").outcome(xid.transaction_id).status is Status.ACTIVE
+    rows_of = world.manager("x").history.as_of().transaction_rows()
+    (row,) = [row for row in rows_of if row["transaction_id"] == xid.transaction_id]
+    assert row["status"] == "pending"

@@ -1,0 +1,379 @@
+"""Branches: sessions of any process share one transaction, and anybody decides it.
+
+A session's work is known to others once it has ended: then its part stands in the journal.
+A branch that takes too long is rolled back by whoever meets it; a prepared one never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txnqueue import branching, demarcating, model
+from txnqueue.appending import Landed
+from txnqueue.branching import ASSOCIATE, COORDINATE, TIMED_OUT, Branch, Ending, Ticket
+from txnqueue.client import Client
+from txnqueue.errors import BranchExists, BranchMisused, BranchNotFound
+from txnqueue.model import Entry
+from txnqueue.planning import Plan, Stamp
+from txnqueue.receiving import abort_branch
+from txnqueue.sealing import decide_prepared
+from txnqueue.sessions import Session
+
+Act = Callable[[Branch], "Plan | Ending"]
+"""Plans what is wanted of a branch that is undecided, or says what came of it."""
+
+
+class Branches:
+    """What sessions and coordinators do with branches."""
+
+    def __init__(self, client: Client) -> None:
+        """Work on a store."""
+        self._client = client
+
+    def find(self, key: str) -> Branch:
+        """Read a branch.
+
+        Raises:
+            BranchNotFound: There is none of this key.
+        """
+        return branching.fold(key, self._client.transaction_entries([key]))
+
+    def waiting(self) -> list[str]:
+        """List the branches that are prepared and undecided, or heuristically completed."""
+        self._client.open()
+        entries = self._client.transaction_entries()
+        keys = sorted({e.stream for e in entries if e.kind == model.STARTED})
+        by_key: dict[str, list[Entry]] = {key: [] for key in keys}
+        for entry in entries:
+            if entry.stream in by_key:
+                by_key[entry.stream].append(entry)
+        found = (branching.fold(key, mine) for key, mine in by_key.items())
+        return [
+            branch.key
+            for branch in found
+            if branch.heuristic or (branch.prepared and not branch.decision)
+        ]
+
+    # -------------------------------------------------------------------------- sessions
+
+    def start(self, key: str, timeout_seconds: float, ticket: Ticket | None = None) -> Session:
+        """Start a branch, and work in it.
+
+        Args:
+            key: Its name.
+            timeout_seconds: How long it may take until it is prepared, unless that is set.
+            ticket: Who may work in it, and who may decide it; None: anybody.
+
+        Raises:
+            BranchExists: It was started before.
+            NotPermitted: The ticket keeps ourselves out.
+        """
+        client = self._client
+        client.open()
+        name, attempt = client.runtime.new_id(), client.runtime.new_id()
+        begun = client.store.journal.known_version()
+        if ticket is not None:
+            branching.check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
+
+        def plan(lost: int) -> Plan:
+            state = client.key_states([key])[key]
+            if state.branch or state.decisions or state.prepared:
+                raise BranchExists(
+                    f"Branch {key!r} was started before: join it, or use a new xid.",
+                    transaction_id=key,
+                )
+            return demarcating.start(
+                key, attempt, begun, name, timeout_seconds, ticket, client.stamp()
+            )
+
+        client.land(plan, "start branch", transaction_id=key)
+        return Session(client, key, attempt, begun, name)
+
+    def join(self, key: str, ticket: Ticket | None = None) -> Session | Ending:
+        """Work in a branch that was started by anybody.
+
+        Returns:
+            The session, or why there is none: the branch can only be rolled back.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+            BranchMisused: It is prepared.
+            NotPermitted: It is restricted to others.
+        """
+        return self._associate(key, ticket, lambda branch: (self._client.runtime.new_id(), None))
+
+    def resume(
+        self, key: str, suspended: Session | None = None, ticket: Ticket | None = None
+    ) -> Session | Ending:
+        """Go on with work that was suspended, by us or by a session of any other process.
+
+        Args:
+            key: The branch.
+            suspended: Our own suspended session, which goes on with all that it did.
+            ticket: As in ``join``.
+
+        Returns:
+            As ``join``.
+
+        Raises:
+            BranchNotFound: As in ``join``.
+            BranchMisused: It is prepared, or nothing is suspended.
+            NotPermitted: As in ``join``.
+        """
+
+        def choose(branch: Branch) -> tuple[str, str | None]:
+            if suspended is not None and suspended.name in branch.suspended:
+                return suspended.name, suspended.name
+            if not branch.suspended:
+                raise BranchMisused(f"Branch {key!r} is not suspended.", transaction_id=key)
+            return self._client.runtime.new_id(), branch.suspended[0]
+
+        found = self._associate(key, ticket, choose)
+        if suspended is not None and isinstance(found, Session) and found.name == suspended.name:
+            suspended.at_work = True
+            return suspended
+        return found
+
+    def end(
+        self,
+        session: Session,
+        *,
+        suspend: bool = False,
+        fail: bool = False,
+        ticket: Ticket | None = None,
+    ) -> Ending:
+        """End a session's work, or suspend it: what it did becomes a part of the branch.
+
+        Args:
+            session: The session.
+            suspend: It goes on later.
+            fail: The branch can only be rolled back from now on.
+            ticket: As in ``join``.
+
+        Returns:
+            ``DONE``, or why the branch can only be rolled back.
+        """
+        rollback_only = fail
+
+        def act(branch: Branch) -> Plan | Ending:
+            nonlocal rollback_only
+            rollback_only = fail or branch.rollback_only is not None
+            if branch.sessions[session.name] != model.ASSOCIATED:
+                return Ending.DONE  # it landed before, unheard
+            stamp = self._client.stamp()
+            facts, given_back = session.sealed(stamp)
+            return demarcating.end(
+                branch, session.name, facts, given_back, stamp, suspend=suspend, fail=fail
+            )
+
+        operation = "suspend branch" if suspend else "end branch"
+        ending = self._do(session.id, act, operation, ASSOCIATE, ticket)
+        session.at_work = False
+        return Ending.ROLLED_BACK if ending is Ending.DONE and rollback_only else ending
+
+    # ------------------------------------------------------------------------ decisions
+
+    def prepare(self, key: str, ticket: Ticket | None = None) -> Ending:
+        """Promise that a branch can be committed and rolled back, whatever fails.
+
+        Returns:
+            ``DONE``; ``READ_ONLY`` if there was nothing to do, and it is committed; else how
+            it was rolled back.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+            BranchMisused: A session works in it, or it is prepared.
+            NotPermitted: It is restricted to others.
+        """
+
+        def act(branch: Branch) -> Plan | Ending:
+            _check_ended(branch, "prepared")
+            if branch.prepared is not None:
+                raise BranchMisused(f"Branch {key!r} is prepared.", transaction_id=key)
+            stamp = self._client.stamp()
+            if branch.rollback_only is not None:
+                return demarcating.rollback(branch, stamp, branch.rollback_only)
+            kind = model.PREPARED if branch.facts() else model.COMMITTED
+            return demarcating.seal(branch, kind, stamp)
+
+        landed, ending = self._land(key, act, "prepare branch", COORDINATE, ticket)
+        kinds = [entry.kind for entry in landed.entries] if landed is not None else []
+        return Ending.READ_ONLY if model.COMMITTED in kinds else ending
+
+    def commit(self, key: str, *, one_phase: bool = False, ticket: Ticket | None = None) -> Ending:
+        """Commit a prepared branch, or with ``one_phase`` one that is not prepared.
+
+        Returns:
+            ``DONE``, or how it was decided otherwise.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+            BranchMisused: A session works in it, or it is (not) prepared.
+            NotPermitted: It is restricted to others.
+        """
+
+        def act(branch: Branch) -> Plan | Ending:
+            _check_ended(branch, "committed")
+            if one_phase != (branch.prepared is None):
+                raise BranchMisused(
+                    f"Branch {key!r} is {'' if one_phase else 'not '}prepared.",
+                    transaction_id=key,
+                )
+            stamp = self._client.stamp()
+            if branch.prepared is not None:
+                return _decided(branch, stamp, commit=True)
+            if branch.rollback_only is not None:
+                return demarcating.rollback(branch, stamp, branch.rollback_only)
+            return demarcating.seal(branch, model.COMMITTED, stamp)
+
+        return self._do(key, act, "commit branch", COORDINATE, ticket)
+
+    def rollback(self, key: str, ticket: Ticket | None = None) -> Ending:
+        """Roll a branch back, prepared or not.
+
+        Returns:
+            ``DONE``, or how it was decided before.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+            BranchMisused: A session works in it.
+            NotPermitted: It is restricted to others.
+        """
+
+        def act(branch: Branch) -> Plan | Ending:
+            _check_ended(branch, "rolled back", suspended=True)
+            stamp = self._client.stamp()
+            if branch.prepared is not None:
+                return _decided(branch, stamp, commit=False)
+            return demarcating.rollback(branch, stamp, "rolled back", asked=True)
+
+        return self._do(key, act, "rollback branch", COORDINATE, ticket)
+
+    def forget(self, key: str, ticket: Ticket | None = None) -> None:
+        """Forget an operator's decision.
+
+        Raises:
+            BranchNotFound: There is no such branch, or it is completed.
+            BranchMisused: A session works in it, or no operator has decided it.
+            NotPermitted: It is restricted to others.
+        """
+
+        def plan(lost: int) -> Plan:
+            branch = self._permitted(key, COORDINATE, ticket)
+            if branch.ending is None:
+                _check_ended(branch, "forgotten")
+            if branch.heuristic is None:
+                raise BranchMisused(f"No operator has decided branch {key!r}.", transaction_id=key)
+            return demarcating.forget(branch.heuristic, self._client.stamp())
+
+        self._client.open()
+        self._client.land(plan, "forget branch", transaction_id=key)
+
+    def set_timeout(self, key: str, seconds: float, ticket: Ticket | None = None) -> Ending:
+        """Set how long a branch may take, from its start; 0: the default again.
+
+        Returns:
+            ``DONE``, or how it was decided before.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+            NotPermitted: It is restricted to others.
+        """
+
+        def act(branch: Branch) -> Plan | Ending:
+            return demarcating.set_timeout(branch, seconds or None, self._client.stamp())
+
+        return self._do(key, act, "set time-out", COORDINATE, ticket)
+
+    def timeout_seconds(self, key: str) -> float:
+        """Say how long a branch may take.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+        """
+        self._client.open()
+        branch = self.find(key)
+        if branch.ending is not None:
+            raise BranchNotFound(f"Branch {key!r} is {branch.ending.value}.", transaction_id=key)
+        return branch.timeout_seconds
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _permitted(self, key: str, role: str, ticket: Ticket | None) -> Branch:
+        branch = self.find(key)
+        branch.check_presented(ticket)
+        branch.check_permitted(self._client.runtime.actor, role)
+        return branch
+
+    def _associate(
+        self,
+        key: str,
+        ticket: Ticket | None,
+        choose: Callable[[Branch], tuple[str, str | None]],
+    ) -> Session | Ending:
+        made: list[Session] = []
+
+        def act(branch: Branch) -> Plan | Ending:
+            if branch.prepared is not None:
+                raise BranchMisused(
+                    f"Branch {key!r} is prepared and takes no more work.", transaction_id=key
+                )
+            if branch.rollback_only is not None:
+                return Ending.ROLLED_BACK
+            name, resumes = choose(branch)
+            made.append(Session(self._client, key, branch.attempt, branch.begun, name))
+            return demarcating.associate(branch, name, resumes, self._client.stamp())
+
+        landed, ending = self._land(key, act, "join branch", ASSOCIATE, ticket)
+        if ending is not Ending.DONE or landed is None:
+            return ending
+        name = landed.entries[0].body["session"]
+        return next(session for session in made if session.name == name)
+
+    def _do(self, key: str, act: Act, operation: str, role: str, ticket: Ticket | None) -> Ending:
+        return self._land(key, act, operation, role, ticket)[1]
+
+    def _land(
+        self, key: str, act: Act, operation: str, role: str, ticket: Ticket | None
+    ) -> tuple[Landed | None, Ending]:
+        """Append what is wanted of a branch, unless it is decided or took too long."""
+        client = self._client
+        client.open()
+        answer = Ending.DONE
+
+        def plan(lost: int) -> Plan | None:
+            nonlocal answer
+            branch = self._permitted(key, role, ticket)
+            found: Plan | Ending | None = branch.ending
+            if found is None and branch.overdue(client.runtime.now_ms()):
+                found = abort_branch(client, branch, TIMED_OUT)
+            if found is None:
+                found = act(branch)
+            if isinstance(found, Plan):
+                return found
+            answer = found
+            return None
+
+        landed = client.land(plan, operation, transaction_id=key)
+        if landed is None:
+            return None, answer
+        decision = next((e for e in landed.entries if e.kind in model.DECISIONS), None)
+        return landed, Ending.DONE if decision is None else branching.ending_of(decision)
+
+
+def _check_ended(branch: Branch, what: str, *, suspended: bool = False) -> None:
+    """Check that no session works in a branch; a suspended one may be allowed for."""
+    if branch.associated or (branch.suspended and not suspended):
+        raise BranchMisused(
+            f"Branch {branch.key!r} cannot be {what}: a session "
+            f"{'works in it' if branch.associated else 'is suspended in it'}.",
+            transaction_id=branch.key,
+        )
+
+
+def _decided(branch: Branch, stamp: Stamp, *, commit: bool) -> Plan:
+    assert branch.prepared is not None
+    reason = None if commit else "rolled back"
+    return decide_prepared(
+        branch.prepared, commit=commit, stamp=stamp, reason=reason, said={"asked": True}
+    )

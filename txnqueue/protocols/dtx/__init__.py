@@ -1,0 +1,58 @@
+"""AMQP's distributed transactions (dtx, after X/Open's XA) on the queues of a store.
+
+A *branch* of a distributed transaction is work on queues that somebody else decides: a
+transaction manager, which prepares it, prepares its other resources, and then commits all of
+them. Any number of channels, in any number of driver processes, work in one branch.
+
+Example::
+
+    connection = Connection(manager)
+    channel = connection.channel()
+    channel.select()
+    xid = Xid.of(1, b"order-17", b"queues")
+    channel.start(xid)
+    channel.queue("orders").send([{"order_id": 17}])
+    channel.end(xid)
+    assert channel.prepare(xid) is XaStatus.OK
+    channel.commit(xid)
+
+``TpcConnection`` offers the same under the names of Python's DB-API 2.0 (PEP 249).
+"""
+
+from txnqueue.branching import Ticket as AccessTicket
+from txnqueue.protocols.dtx.channel import Channel, Connection, DtxCoordination, DtxDemarcation
+from txnqueue.protocols.dtx.execution import Execution
+from txnqueue.protocols.dtx.replies import (
+    ChannelException,
+    CommandInvalid,
+    HeuristicallyCompleted,
+    InternalError,
+    NotAllowed,
+    NotFound,
+    NotImplementedHere,
+    ReplyCode,
+    XaStatus,
+)
+from txnqueue.protocols.dtx.tpc import TpcConnection, TpcXid
+from txnqueue.protocols.dtx.xid import Xid
+
+__all__ = [
+    "AccessTicket",
+    "Channel",
+    "ChannelException",
+    "CommandInvalid",
+    "Connection",
+    "DtxCoordination",
+    "DtxDemarcation",
+    "Execution",
+    "HeuristicallyCompleted",
+    "InternalError",
+    "NotAllowed",
+    "NotFound",
+    "NotImplementedHere",
+    "ReplyCode",
+    "TpcConnection",
+    "TpcXid",
+    "XaStatus",
+    "Xid",
+]

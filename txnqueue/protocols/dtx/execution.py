@@ -1,0 +1,116 @@
+"""The class execution: which command ids have been executed, by a mark and what is above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from txnqueue import model, ranges
+from txnqueue.config import check_name
+from txnqueue.errors import InvalidInput
+from txnqueue.model import Entry, Range
+from txnqueue.planning import Plan
+
+if TYPE_CHECKING:
+    from txnqueue.manager import QueueManager
+
+COMMAND_ID_MAX = (1 << 63) - 2
+
+
+class Execution:
+    """What has been executed of one sequence of commands; durable, and shared by its name.
+
+    Every id below ``mark`` has been executed. Above it some may have been; the first one
+    above it has not.
+
+    Example::
+
+        execution = Execution(manager, "loader")
+        execution.complete(0, 1, 3)
+        assert execution.mark == 2 and execution.executed(3)
+    """
+
+    def __init__(self, manager: QueueManager, name: str) -> None:
+        """Look at a sequence of commands.
+
+        Args:
+            manager: The store.
+            name: Names the sequence: letters, digits, '.', '_' or '-'.
+        """
+        self._client = manager._client
+        self._stream = f"execution/{check_name(name, 'sequence of commands')}"
+        self._shard = model.protocol_shard(self._stream)
+
+    @property
+    def mark(self) -> int:
+        """The low-water mark: the first id that has not been executed."""
+        return _mark(self._done(self._newest()))
+
+    def executed(self, command_id: int) -> bool:
+        """Say whether a command has been executed."""
+        wanted = ((command_id, command_id),)
+        return bool(ranges.intersection(self._done(self._newest()), wanted))
+
+    def gaps(self) -> list[Range]:
+        """List what has not been executed between the mark and the last id that has."""
+        done = self._done(self._newest())
+        if not done:
+            return []
+        return list(ranges.difference(((0, done[-1][1]),), done))
+
+    def complete(self, *command_ids: int) -> int:
+        """Say that commands have been executed; saying it again changes nothing.
+
+        Args:
+            command_ids: Whole numbers from 0.
+
+        Returns:
+            The mark.
+
+        Raises:
+            InvalidInput: Something is no command id.
+        """
+        for one in command_ids:
+            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= COMMAND_ID_MAX:
+                raise InvalidInput(f"command_id={one!r}: give whole numbers from 0.")
+        said = ranges.of_offsets(sorted(set(command_ids)))
+        mark = 0
+
+        def plan(lost: int) -> Plan | None:
+            nonlocal mark
+            newest = self._newest()
+            before = self._done(newest)
+            done = ranges.normalised((*before, *said))
+            mark = _mark(done)
+            if done == before:
+                return None
+            sequence = 1 if newest is None else (newest.sequence or 0) + 1
+            entry = Entry(
+                self._shard,
+                self._stream,
+                model.EXECUTED,
+                sequence=sequence,
+                ranges=done,
+                body={"v": 1, "mark": mark},
+                **self._client.stamp().columns(),
+            )
+            expected = model.next_sequence(self._shard, self._stream, sequence)
+            return Plan((entry,), (expected, model.layout_unchanged()))
+
+        self._client.open()
+        landed = self._client.land(plan, "complete commands")
+        return mark if landed is None else int(landed.entries[0].body["mark"])
+
+    def _newest(self) -> Entry | None:
+        self._client.open()
+        mine = (e for e in self._client.shard_entries(self._shard) if e.stream == self._stream)
+        return max(mine, key=lambda entry: entry.sequence or 0, default=None)
+
+    @staticmethod
+    def _done(newest: Entry | None) -> tuple[Range, ...]:
+        return () if newest is None else newest.ranges
+
+
+def _mark(done: Iterable[Range]) -> int:
+    first = next(iter(done), (1, 0))
+    return first[1] + 1 if first[0] == 0 else 0
