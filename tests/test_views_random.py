@@ -30,18 +30,37 @@ class Dice:
         self.info = QueueInfo("q", "q-1", "q-1", schema, 1, settings)
         self.fold = QueueFold("q-1", LANES)
         self.entries, self.payload, self.sequences = [], [], Counter()
-        self.number = 0
+        self.number, self.closed_at = 0, (1 << 60, 0, 0)
 
-    def run(self):
-        for _ in range(LANES * STEPS):
+    def run(self, dropped):
+        self.draw(LANES * STEPS)
+        if dropped:
+            self.drop()
+            self.draw(LANES, [self.settle])
+        return self
+
+    def drop(self):
+        """Drop the queue; what is rolled back after that is still said."""
+        for kind in (model.QUEUE_CLOSING, model.QUEUE_DROPPED):
+            self.number += 1
+            stream = model.queue_stream("q-1")
+            entry = Entry(
+                model.FENCE, stream, kind, append_id=f"e{self.number}", queue_id="q-1",
+                version=self.number, actor="anna", recorded_at_ms=self.number * 1000,
+                reason="not needed",
+            )  # fmt: skip
+            self.entries.append(entry)
+            self.fold.apply(entry)
+            self.closed_at = min(self.closed_at, entry.place)
+        self.number = 4 * self.number + 4  # what comes has higher versions
+
+    def draw(self, steps, draws=None):
+        for _ in range(steps):
             self.number += 1
             lane = self.random.randrange(LANES)
-            draw = self.random.choices(
-                [self.post, self.claim, self.dead, self.bind, self.settle, self.extend],
-                [2, 4, 1, 2, 6, 1],
-            )[0]
-            draw(lane)
-        return self
+            every = [self.post, self.claim, self.dead, self.bind, self.settle, self.extend]
+            weights = None if draws else [2, 4, 1, 2, 6, 1]
+            self.random.choices(draws or every, weights)[0](lane)
 
     def add(self, kind, lane, *, in_lane, sequence=None, items=(), **columns):
         body = columns.pop("body", {})
@@ -176,13 +195,14 @@ def quick(spark):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_histories_fold_alike(quick, seed):
-    dice = Dice(seed).run()
+@pytest.mark.parametrize(("seed", "dropped"), [(1, False), (2, True)])
+def test_random_histories_fold_alike(quick, seed, dropped):
+    dice = Dice(seed).run(dropped)
     names = TableNames.of("/nowhere")
     _register(quick, dice)
     at_ms = 2_000_000_000_000
-    upto = dice.entries[-1].commit_seq - 300
+    in_use = [e for e in dice.entries if e.place < dice.closed_at]
+    upto = in_use[-1].commit_seq - 300
     for commit_seq in (None, upto):
         entries = [e for e in dice.entries if commit_seq is None or e.commit_seq <= commit_seq]
         text = views.statements(names, {"q": dice.info}, "", commit_seq, at_ms)["q"]
@@ -195,7 +215,9 @@ def test_random_histories_fold_alike(quick, seed):
         quick.sql(query).createOrReplaceTempView("random_shown")
         expected, _ = replay(dice.info, entries, at_ms)
         assert shown(quick, "random_shown") == expected
-        assert set(per_state(expected)) == STATES
+        gone = {"accepted", "rejected", "dead_lettered", "dropped"}
+        wanted = gone if dropped and commit_seq is None else STATES
+        assert set(per_state(expected)) == wanted
 
 
 def _register(spark, dice):

@@ -44,7 +44,8 @@ def replay(info, entries, at_ms):
             removed = entry.kind in model.REMOVALS
             lost = removed and state == "in_flight"
             claim = None if removed else claim
-            gone[key] = (entry.kind, count + lost, claim, entry)
+            ended = "dropped" if entry.kind == model.QUEUE_DROPPED else entry.kind
+            gone[key] = (ended, count + lost, claim, entry)
     rows = []
     for key, (state, count, claim) in now.items():
         if state == "standing":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from txnqueue import __version__
+from txnqueue.closing import bars, closed_queue
 from txnqueue.errors import Busy, TransactionUnknown, TxnQueueError
 from txnqueue.journal import AppendConflict, Journal
 from txnqueue.model import Entry, Unit
@@ -62,6 +63,8 @@ def land(
     Raises:
         Busy: Others were faster at every try; nothing landed.
         TransactionUnknown: An earlier try may still land.
+        QueueClosed: A queue that it works on is being dropped; nothing landed.
+        QueueNotFound: The same, when the drop is done.
     """
     metadata = {
         "txnqueue": __version__,
@@ -93,6 +96,7 @@ def land(
             return _find(journal, tried, since, transaction_id, None)
         unit = _unit(planned, tried, operation, runtime)
         cause: Exception | None = None
+        refused = False
         try:
             answer = journal.append([unit], metadata)
             if answer.won[0] and answer.version is not None:
@@ -100,6 +104,7 @@ def land(
                 if in_doubt and len(tried) > 1:  # an earlier try may have landed as well
                     return _find(journal, tried, since, transaction_id, None) or landed
                 return landed
+            refused = True
         except AppendConflict as error:
             cause = error
         except TxnQueueError as error:
@@ -111,6 +116,8 @@ def land(
         found = _find(journal, tried, since, transaction_id, cause)
         if found is not None:
             return found
+        if refused:
+            _unless_closed(journal, tried, in_doubt, transaction_id)
         lost += 1
         policy = runtime.retry
         elapsed = runtime.monotonic() - started
@@ -119,6 +126,31 @@ def land(
                 raise _unknown(transaction_id, tried, cause) from cause
             raise Busy(operation=operation, queue=queue, tries=lost) from cause
         runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+
+
+def _unless_closed(
+    journal: Journal, tried: list[Unit], in_doubt: bool, transaction_id: str | None
+) -> None:
+    """Find out whether an append was refused because a queue is being dropped.
+
+    A queue that closed stays closed, and bars for ever what expects it to be open.
+
+    Raises:
+        QueueClosed: So it is.
+        QueueNotFound: So it is, and the queue is gone.
+        TransactionUnknown: So it is, but an earlier try that it does not bar may still land.
+    """
+    try:
+        error = closed_queue(journal, tried[-1])
+    except Exception as failed:
+        if in_doubt:
+            raise _unknown(transaction_id, tried, failed) from failed
+        raise
+    if error is None:
+        return
+    if in_doubt and not all(bars(error, unit) for unit in tried):
+        raise _unknown(transaction_id, tried, error) from error
+    raise error
 
 
 def _unit(planned: Plan, tried: list[Unit], operation: str, runtime: Runtime) -> Unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txnqueue.closing import is_closed
 from txnqueue.errors import Busy, TransactionAborted, TransactionIdReused, TransactionUnknown
 from txnqueue.transaction import Transaction
 
@@ -32,4 +33,5 @@ class Attempt(Transaction):
     def _hopeless(self, error: BaseException) -> bool:
         """Say whether another attempt is of no use, or not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
-        return self.last or not retryable or isinstance(error, TransactionIdReused)
+        final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
+        return self.last or not retryable or final

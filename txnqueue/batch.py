@@ -469,7 +469,7 @@ def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
         LeaseLost: It was ended: taken over, or settled.
         TransactionMismatch: A transaction that is not decided yet settles it.
     """
-    fold = client.fold(one.info)
+    fold = client.fold_to_change(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:
         raise _lost(one)

@@ -1,9 +1,13 @@
-"""Queues as the catalog names them: read, created."""
+"""Queues as the catalog names them: created, altered, closing, dropped.
+
+Each entry says everything of its queue, so that the newest one of a name is all there is to
+know. A name's entries are numbered through, over all queues that ever had the name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from txnqueue import model
@@ -12,6 +16,7 @@ from txnqueue.model import Entry
 from txnqueue.planning import Plan, Stamp
 
 DEAD_SUFFIX = ".dead"
+KINDS = (model.QUEUE_CREATED, model.QUEUE_ALTERED, model.QUEUE_CLOSING, model.QUEUE_DROPPED)
 
 
 def name_stream(name: str) -> str:
@@ -20,17 +25,34 @@ def name_stream(name: str) -> str:
 
 
 def queues(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
-    """Fold the catalog's entries into the queues that there are, by name."""
+    """Fold the catalog's entries into the queues that there are, by name; closing ones too."""
     found: dict[str, QueueInfo] = {}
-    for entry in sorted(entries, key=lambda e: e.place):
-        if entry.kind == model.QUEUE_CREATED:
-            info = _info(entry)
+    for entry in _of_queues(entries):
+        info = _info(entry, found.get(entry.body["name"]))
+        if entry.kind == model.QUEUE_DROPPED:
+            found.pop(info.name, None)
+        else:
             found[info.name] = info
     return found
 
 
-def create(info: QueueInfo, sequence: int, stamp: Stamp) -> Plan:
-    """Plan the entry that creates a queue."""
+def every_queue(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
+    """Fold the catalog's entries into the queues that there ever were, by id."""
+    found: dict[str, QueueInfo] = {}
+    for entry in _of_queues(entries):
+        queue_id = entry.queue_id or ""
+        found[queue_id] = _info(entry, found.get(queue_id))
+    return found
+
+
+def next_sequence(entries: Iterable[Entry], name: str) -> int:
+    """Find the next sequence number of a name."""
+    stream = name_stream(name)
+    return max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
+
+
+def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -> Plan:
+    """Plan the entry that says something new of a queue, under ``info.sequence``."""
     body = {
         "v": 1,
         "name": info.name,
@@ -40,24 +62,70 @@ def create(info: QueueInfo, sequence: int, stamp: Stamp) -> Plan:
         "settings": asdict(info.settings),
         "dead_letter": info.dead_letter_id,
     }
+    stream = name_stream(info.name)
     entry = Entry(
         model.CATALOG,
-        name_stream(info.name),
-        model.QUEUE_CREATED,
-        sequence=sequence,
+        stream,
+        kind,
+        sequence=info.sequence,
         queue_id=info.queue_id,
+        reason=reason,
         body=body,
         **stamp.columns(),
     )
     conditions = (
-        model.next_sequence(model.CATALOG, name_stream(info.name), sequence),
+        model.next_sequence(model.CATALOG, stream, info.sequence),
         model.layout_unchanged(),
     )
     return Plan((entry,), conditions)
 
 
-def _info(entry: Entry) -> QueueInfo:
+def create(info: QueueInfo, sequence: int, stamp: Stamp) -> Plan:
+    """Plan the entry that creates a queue."""
+    return write(model.QUEUE_CREATED, replace(info, sequence=sequence), stamp)
+
+
+def fence(
+    kind: str,
+    info: QueueInfo,
+    sequence: int,
+    stamp: Stamp,
+    count: int | None = None,
+    reason: str | None = None,
+) -> Plan:
+    """Plan the entry that every append which works on the queue looks for: closing or dropped.
+
+    Args:
+        kind: ``queue_closing`` or ``queue_dropped``.
+        info: The queue.
+        sequence: The next of the queue's stream in the fence.
+        stamp: Who writes.
+        count: How many messages go with it.
+        reason: Why.
+    """
+    stream = model.queue_stream(info.queue_id)
+    entry = Entry(
+        model.FENCE,
+        stream,
+        kind,
+        sequence=sequence,
+        queue_id=info.queue_id,
+        count=count,
+        reason=reason,
+        body={"v": 1, "name": info.name},
+        **stamp.columns(),
+    )
+    return Plan((entry,), (model.next_sequence(model.FENCE, stream, sequence),))
+
+
+def _of_queues(entries: Iterable[Entry]) -> list[Entry]:
+    mine = (e for e in entries if e.shard == model.CATALOG and e.kind in KINDS)
+    return sorted(mine, key=lambda e: e.place)
+
+
+def _info(entry: Entry, before: QueueInfo | None) -> QueueInfo:
     body: dict[str, Any] = dict(entry.body)
+    same = before is not None and before.queue_id == entry.queue_id
     return QueueInfo(
         name=body["name"],
         queue_id=entry.queue_id or "",
@@ -66,5 +134,7 @@ def _info(entry: Entry) -> QueueInfo:
         schema_version=body["schema_version"],
         settings=QueueSettings(**body["settings"]),
         dead_letter_id=body["dead_letter"],
-        created_at_ms=entry.recorded_at_ms,
+        created_at_ms=before.created_at_ms if same and before else entry.recorded_at_ms,
+        sequence=entry.sequence or 0,
+        closing=entry.kind in (model.QUEUE_CLOSING, model.QUEUE_DROPPED),
     )

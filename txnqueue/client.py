@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from txnqueue import catalog, model
 from txnqueue.appending import Landed, Planner, land
+from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
-from txnqueue.errors import LayoutUnsupported, QueueNotFound, StoreNotFound
+from txnqueue.errors import LayoutUnsupported, QueueError, QueueNotFound, StoreNotFound
 from txnqueue.ledger import KeyState, QueueFold
 from txnqueue.planning import Plan, Stamp
 from txnqueue.remembering import ShardReader
@@ -44,6 +45,7 @@ class Client:
         self.lock = threading.RLock()
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
         self._queues: dict[str, QueueInfo] = {}
+        self._closed: dict[str, QueueError] = {}
         self._folds: dict[str, QueueFold] = {}
         self._shards = ShardReader(store.journal)
         self._staging: set[str] = set()
@@ -143,14 +145,18 @@ class Client:
             planned = plan(lost)
             return planned if planned is None else planned + Plan(riding)
 
-        landed = land(
-            self.store.journal,
-            self.runtime,
-            joined,
-            operation=operation,
-            transaction_id=transaction_id,
-            queue=queue,
-        )
+        try:
+            landed = land(
+                self.store.journal,
+                self.runtime,
+                joined,
+                operation=operation,
+                transaction_id=transaction_id,
+                queue=queue,
+            )
+        except QueueError as error:
+            self._learn_closed(error)
+            raise
         if landed is not None and riding:
             with self.lock:
                 self.confirmations = [fact for fact in self.confirmations if fact not in riding]
@@ -227,7 +233,46 @@ class Client:
             )
         return info
 
+    def check_open(self, info: QueueInfo) -> None:
+        """Check that nothing was read so far of a queue's being dropped; it costs nothing.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        if info.queue_id in self._closed:
+            raise self._closed[info.queue_id]
+
+    def _learn_closed(self, error: QueueError) -> None:
+        """Remember what closed, and look names up again from now on."""
+        queue_id = error.details.get("queue_id")
+        if queue_id is not None:
+            self._closed[str(queue_id)] = error
+            self._queues = {}
+
     # --------------------------------------------------------------------------- folds
+
+    def fold_to_change(self, info: QueueInfo) -> QueueFold:
+        """Fold a queue that is about to be worked on.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        fold = self.fold(info)
+        self.check_open(info)
+        return fold
+
+    def fold_to_show(self, info: QueueInfo) -> QueueFold:
+        """Fold a queue that is about to be looked at, which may be closing.
+
+        Raises:
+            QueueNotFound: It was dropped.
+        """
+        fold = self.fold(info)
+        if fold.closed is not None and fold.closed.kind == model.QUEUE_DROPPED:
+            self.check_open(info)
+        return fold
 
     def fold(self, info: QueueInfo) -> QueueFold:
         """Bring the fold of a queue up to the newest version: one query, of what is new."""
@@ -240,6 +285,8 @@ class Client:
         except BaseException:
             del self._folds[info.queue_id]  # half applied: the next one starts afresh
             raise
+        if fold.closed is not None:
+            self._learn_closed(closed_error(fold.closed))
         return fold
 
     def key_states(self, keys: Iterable[str]) -> dict[str, KeyState]:

@@ -157,7 +157,11 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """What the catalog says of one queue."""
+    """What the catalog says of one queue.
+
+    ``sequence`` numbers what the catalog says under its name, over all queues of that name;
+    a ``closing`` queue is being dropped and takes no more work.
+    """
 
     name: str
     queue_id: str
@@ -168,3 +172,5 @@ class QueueInfo:
     dead_letter_id: str | None = None
     created_at_ms: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
+    sequence: int = 1
+    closing: bool = False

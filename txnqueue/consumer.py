@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from txnqueue import model
 from txnqueue.batch import Batch
 from txnqueue.client import Client
+from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id
 from txnqueue.errors import (
     HandlerFailed,
@@ -159,6 +160,8 @@ class Drain:
                     tx, batch = self._commit_and_receive(tx, room(1))
                 except TransactionAborted as error:
                     self._messages -= count
+                    if error.__cause__ is not None and is_closed(error.__cause__):
+                        raise error.__cause__ from None  # it will not come back
                     self._failed(error)
                     tx, batch = self._receive(room())
                     continue
@@ -233,7 +236,10 @@ class Drain:
         try:
             self._handler(batch, tx)
         except Exception as error:
-            tx.rollback(reason=f"{type(error).__name__}: {error}"[:500])
+            closed = is_closed(error)
+            tx.rollback(reason=f"{type(error).__name__}: {error}"[:500], counted=not closed)
+            if closed:
+                raise
             self._errors += 1
             self._failed(error)
             return False

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import catalog, model
 from txnqueue.client import Client
 from txnqueue.config import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettings
-from txnqueue.errors import InvalidInput, InvalidName, QueueExists, SchemaMismatch
+from txnqueue.errors import (
+    InvalidInput,
+    InvalidName,
+    QueueClosed,
+    QueueError,
+    QueueExists,
+    QueueNotFound,
+    SchemaMismatch,
+)
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
 
@@ -54,6 +63,7 @@ def create_queue(
     """Create a queue and its dead-letter queue: payload tables first, then one append."""
     new_id = client.runtime.new_id
     target: QueueInfo | None = None
+    found: QueueInfo | None = None
     if settings.dead_letter:
         dead_name = name + catalog.DEAD_SUFFIX
         if len(dead_name) > NAME_LENGTH_MAX:
@@ -64,6 +74,8 @@ def create_queue(
                 name=name,
             )
         found = client.queues().get(dead_name)
+        if found and found.closing:
+            raise _closing(found)
         if found and _columns(found.schema) != _columns(schema.jsonValue()):
             raise SchemaMismatch(
                 f"The queue {dead_name!r} is there already, and its schema is another one: "
@@ -76,24 +88,59 @@ def create_queue(
     queue_id = f"{name}-{new_id()[:8]}"
     dead_id = target.queue_id if target else None
     info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
-    wanted = [info, *([target] if target and target.name not in client.queues() else [])]
+    wanted = [info, *([target] if target and not found else [])]
     for one in wanted:
         client.store.payload.create(one.payload_id, schema)
 
     def plan(lost: int) -> Plan | None:
-        known = catalog.queues(client.store.journal.read([model.CATALOG]).entries)
-        taken = [one.name for one in wanted if one.name in known]
-        if name in known and exist_ok:
+        entries = client.store.journal.read([model.CATALOG]).entries
+        known = catalog.queues(entries)
+        there = [one.name for one in wanted if one.name in known]
+        if name in known and exist_ok and not known[name].closing:
             return None
-        if taken:
-            raise QueueExists(f"There is a queue {taken[0]!r} already.", name=taken[0])
-        plans = (catalog.create(one, 1, client.stamp()) for one in wanted)
+        if there:
+            raise taken(known[there[0]])
+        stamp = client.stamp()
+        plans = [
+            catalog.create(one, catalog.next_sequence(entries, one.name), stamp) for one in wanted
+        ]
+        if found:
+            now = known.get(found.name)
+            if now is None or now.queue_id != found.queue_id:
+                raise QueueNotFound(name=found.name)
+            if now.closing:
+                raise _closing(now)
+            # Says so under the target's name too: whoever is about to drop it reads that.
+            newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
+            reason = f"takes the dead letters of {name}"
+            plans.append(catalog.write(model.QUEUE_ALTERED, newest, stamp, reason))
+            plans.append(Plan((), (model.queue_open(now.queue_id),)))
         return sum(plans, Plan())
 
-    landed = client.land(plan, "create queue", queue=name)
+    try:
+        landed = client.land(plan, "create queue", queue=name)
+    except QueueNotFound:  # the dead-letter queue that was there was dropped meanwhile
+        return create_queue(client, name, schema, settings, exist_ok)
     if landed is None:
         return client.queues()[name]
     return catalog.queues(landed.entries)[name]
+
+
+def taken(info: QueueInfo) -> QueueError:
+    """Say why a name cannot be given to a new queue."""
+    if info.closing:
+        return _closing(info)
+    return QueueExists(
+        f"There is a queue {info.name!r} already: pass exist_ok=True to use it.", name=info.name
+    )
+
+
+def _closing(info: QueueInfo) -> QueueClosed:
+    return QueueClosed(
+        f"The queue {info.name!r} is being dropped: drop_queue({info.name!r}) says what holds it "
+        "back; create it when it is gone.",
+        name=info.name,
+    )
 
 
 def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:

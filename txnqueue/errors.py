@@ -15,6 +15,7 @@
     ├── QueueError
     │   ├── QueueNotFound
     │   ├── QueueExists
+    │   ├── QueueInUse           another queue needs it
     │   └── QueueClosed          the queue is being dropped
     ├── TransactionError
     │   ├── TransactionAborted   surely not committed
@@ -115,8 +116,12 @@ class QueueExists(QueueError):
     """There is a queue of that name already: pass exist_ok=True to use it as it is."""
 
 
+class QueueInUse(QueueError):
+    """Another queue uses this one for its dead letters: drop that one first."""
+
+
 class QueueClosed(QueueError):
-    """The queue is being dropped and takes no more work."""
+    """The queue is being dropped and takes no more work; drop_queue says what holds it back."""
 
 
 class TransactionError(TxnQueueError):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import catalog, model
 from txnqueue.client import Client
-from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidInput
 from txnqueue.snapshot import Snapshot, author_of, frame_of
 from txnqueue.tracing import steps_of
@@ -92,13 +91,14 @@ class History:
 
         Args:
             message_id: The message's id, ``<send id>:<offset>``.
-            queue: Instead, the queue that the messages were sent to, with ``where``.
+            queue: Instead, the queue that the messages were sent to, with ``where``; dropped
+                queues of that name are searched as well.
             where: A SQL predicate over the payload's columns.
 
         Returns:
             Rows with message_id, step (sent, moved, claimed, accepted, released, rejected,
-            dead_lettered, and changed for each table that the transaction changed which
-            consumed it), queue, lane, target (the queue that it was moved to, or the table;
+            dead_lettered, queue_dropped, and changed for each table that the transaction changed
+            which consumed it), queue, lane, target (the queue that it was moved to, or the table;
             with lineage also how its rows are found), rows, transaction_id, attempt, decision
             (of that transaction, as it stands), reason, actor, run_id, recorded_at and
             commit_seq.
@@ -113,7 +113,7 @@ class History:
                 raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
             found = [(send_id, int(offset))]
         elif queue is not None and where is not None:
-            found = self._find(self._client.queue(queue), where)
+            found = self._find(queue, where)
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
         entries = sorted(self._client.store.journal.read_all().entries, key=lambda e: e.place)
@@ -140,7 +140,8 @@ class History:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
         entries = self._client.store.journal.read_all().entries
-        names = {info.queue_id: info.name for info in catalog.queues(entries).values()}
+        ever = catalog.every_queue(entries)
+        names = {queue_id: info.name for queue_id, info in ever.items()}
         tables = {
             entry.stream: entry.body["change"]["table"]
             for entry in entries
@@ -181,6 +182,15 @@ class History:
         self._client.open()
         return verify(self._client)
 
-    def _find(self, info: QueueInfo, where: str) -> list[tuple[str, int]]:
-        schema = Snapshot.schema_of(info)
-        return self._client.store.payload.find(schema, info.payload_id, where, TRACED_MAX)
+    def _find(self, name: str, where: str) -> list[tuple[str, int]]:
+        """Find messages that were sent to a queue, or to any dropped one of that name."""
+        entries = self._client.store.journal.read([model.CATALOG]).entries
+        infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
+        infos = infos or [self._client.queue(name)]
+        payload = self._client.store.payload
+        found: list[tuple[str, int]] = []
+        for info in infos:
+            limit = TRACED_MAX - len(found)
+            schema = Snapshot.schema_of(info)
+            found += payload.find(schema, info.payload_id, where, limit) if limit > 0 else []
+        return found

@@ -234,6 +234,7 @@ class QueueFold:
         """Start from nothing, before the first version."""
         self.queue_id = queue_id
         self.version = -1
+        self.closed: Entry | None = None
         self.lanes = {lane: LaneFold(lane) for lane in range(lanes)}
         self.positions: dict[PositionId, Position] = {}
         self._unretired: dict[PositionId, int] = {}
@@ -242,7 +243,7 @@ class QueueFold:
     def shards(self) -> tuple[str, ...]:
         """The shards that the fold is read from."""
         lanes = (model.lane_shard(self.queue_id, lane) for lane in self.lanes)
-        return (*lanes, model.backlog_shard(self.queue_id))
+        return (*lanes, model.backlog_shard(self.queue_id), model.FENCE)
 
     def advance(self, entries: Iterable[Entry], version: int) -> None:
         """Apply what was appended since, in commit order, and move on to a version."""
@@ -252,6 +253,9 @@ class QueueFold:
 
     def apply(self, entry: Entry) -> None:
         """Apply one entry."""
+        if entry.shard == model.FENCE:
+            self._fenced(entry)
+            return
         lane = self.lanes[entry.lane or 0]
         if entry.sequence is not None:
             lane.next_sequence = max(lane.next_sequence, entry.sequence + 1)
@@ -289,6 +293,11 @@ class QueueFold:
             and (upto is None or segment.position.place[0] <= upto)
         )
 
+    def length(self) -> int:
+        """Count what stands in the queue: waiting, however long, or in flight."""
+        waiting = sum(s.size for lane in self.lanes.values() for s in lane.available)
+        return waiting + self.in_flight()
+
     def in_flight(self) -> int:
         """Count what is claimed and not settled."""
         return sum(claim.count for claim in self.claims())
@@ -321,6 +330,18 @@ class QueueFold:
         ]
 
     # ------------------------------------------------------------- one method per kind
+
+    def _fenced(self, entry: Entry) -> None:
+        """Note that the queue is closing, or dropped with everything in it."""
+        if entry.stream != model.queue_stream(self.queue_id):
+            return
+        self.closed = entry
+        if entry.kind == model.QUEUE_DROPPED:
+            for lane in self.lanes.values():
+                lane.available.clear()
+                lane.claims.clear()
+            self.positions.clear()
+            self._unretired.clear()
 
     def _posted(self, lane: LaneFold, entry: Entry) -> None:
         position = Position.of(entry)

@@ -18,10 +18,10 @@ from txnqueue.config import (
     check_reason,
 )
 from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
+from txnqueue.dropping import DropResult
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
-    QueueExists,
     SchemaMismatch,
     TransactionUnknown,
 )
@@ -181,6 +181,7 @@ class QueueManager:
 
         Raises:
             QueueExists: There is one already.
+            QueueClosed: There is one that is being dropped.
             InvalidName: The name cannot be used.
             SchemaMismatch: The schema cannot be used, or is another one than the queue's.
         """
@@ -202,10 +203,8 @@ class QueueManager:
         existing = self._client.queues().get(name)
         if existing is None:
             existing = creation.create_queue(self._client, name, columns, settings, exist_ok)
-        elif not exist_ok:
-            raise QueueExists(
-                f"There is a queue {name!r} already: pass exist_ok=True to use it.", name=name
-            )
+        elif existing.closing or not exist_ok:
+            raise creation.taken(existing)
         queue = Queue(self._client, existing)
         if [(c.name, c.dataType) for c in queue.schema] != [(c.name, c.dataType) for c in columns]:
             raise SchemaMismatch(
@@ -224,8 +223,31 @@ class QueueManager:
         self._client.open()
         return Queue(self._client, self._client.queue(check_name(name)))
 
+    def drop_queue(
+        self, name: str, *, reason: str | None = None, missing_ok: bool = False
+    ) -> DropResult:
+        """Drop a queue with everything in it; repeating it goes on, as ``Queue.drop`` says.
+
+        Args:
+            name: The queue's name.
+            reason: Why; it stands in the history.
+            missing_ok: No error if there is no such queue.
+
+        Returns:
+            Whether it is gone, and which prepared transactions hold it back if not.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            QueueInUse: It takes the dead letters of another queue.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        check_name(name)
+        if name not in self._client.queues() and missing_ok:
+            return DropResult(name, True)
+        return Queue(self._client, self._client.queue(name)).drop(reason=reason)
+
     def list_queues(self) -> list[str]:
-        """List the queues' names, dead-letter queues included.
+        """List the queues' names, dead-letter queues and those that are closing included.
 
         Raises:
             StoreNotFound: There is no store at this root.

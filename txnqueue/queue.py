@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue import model, ranges, removing
 from txnqueue.batch import Batch
 from txnqueue.client import Client
+from txnqueue.closing import is_closed
 from txnqueue.config import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -20,7 +21,8 @@ from txnqueue.config import (
 )
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.deciding import Receipt, StagedSend
-from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.dropping import DropResult, drop
+from txnqueue.errors import InvalidInput, LimitExceeded, TransactionAborted
 from txnqueue.ledger import Segment
 from txnqueue.payload import Part, Placing, Send
 from txnqueue.placing import check_headers, placing_of
@@ -125,6 +127,7 @@ class Queue:
             SchemaMismatch: A column is unknown, missing, of another type or null though it
                 may not be; nothing was staged.
             LimitExceeded: So many different delays and priorities are too many for one send.
+            QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
         inside = self._resolve(transaction, f"{self.name}.send")
@@ -132,6 +135,7 @@ class Queue:
         tx.check_active()
         if tx.already_committed:
             return Sent(0, "", tx.id, tx.receipt)
+        self._client.check_open(self._info)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
             self._info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
@@ -141,7 +145,7 @@ class Queue:
         )
         count = sum(run.count for run in send.runs)
         if inside is None and count:
-            tx.commit()
+            self._commit(tx)
         return Sent(count, send.send_id, tx.id, tx.receipt)
 
     def receive(
@@ -177,6 +181,7 @@ class Queue:
         Raises:
             Busy: Other consumers were faster at every try.
             LeaseLost: Another instance opened this manager's consumer id.
+            QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
         if not isinstance(limit, int):
@@ -223,13 +228,13 @@ class Queue:
     def depth(self) -> int:
         """Count what can be received now: not in flight, not delayed, not expired."""
         with self._client.lock:
-            fold = self._client.fold(self._info)
+            fold = self._client.fold_to_show(self._info)
             return fold.available(self._client.runtime.now_ms())
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""
         with self._client.lock:
-            return self._client.fold(self._info).in_flight()
+            return self._client.fold_to_show(self._info).in_flight()
 
     def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
         """Throw waiting messages away, for good and on record; what is in flight stays.
@@ -287,6 +292,27 @@ class Queue:
         sort = removing.redriving(self._client)
         return self._remove(model.MOVED, where, sort, removing.came_from_elsewhere)
 
+    def drop(self, *, reason: str | None = None) -> DropResult:
+        """Drop the queue with everything in it; repeating it goes on.
+
+        From the first step on it takes no work: a commit of an open transaction that sent to
+        it or received from it is aborted. A prepared transaction holds the second step back
+        until it is decided; then drop again, or ``manager.recover()``. Its history stays, and
+        so does its dead-letter queue, which can be dropped after it.
+
+        Args:
+            reason: Why; it stands in the history.
+
+        Returns:
+            Whether it is gone, and what holds it back if not.
+
+        Raises:
+            QueueInUse: It takes the dead letters of another queue.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        resolve(self._client, NOT_GIVEN, f"{self.name}.drop")
+        return drop(self._client, self._info, reason)
+
     def drain(
         self,
         handler: Handler,
@@ -326,6 +352,7 @@ class Queue:
 
         Raises:
             HandlerFailed: The handler failed ``errors_max`` times in a row.
+            QueueClosed: This queue, or one that the handler sent to, is being dropped.
         """
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
@@ -369,7 +396,7 @@ class Queue:
             upto: Leave out what was posted after this version of the journal.
         """
         with self._client.lock:
-            fold = self._client.fold(self._info)
+            fold = self._client.fold_to_change(self._info)
             ordered = self._info.settings.ordered
             taken = fold.lanes_of_others(self._client.consumer) if ordered else ()
             available = fold.available(self._client.runtime.now_ms(), upto, taken)
@@ -383,6 +410,16 @@ class Queue:
             self._bound.check_active()
             return self._bound
         return resolve(self._client, transaction, what)
+
+    @staticmethod
+    def _commit(tx: Transaction) -> None:
+        """Commit a call's own transaction; what a closed queue says of it is the call's error."""
+        try:
+            tx.commit()
+        except TransactionAborted as error:
+            if error.__cause__ is not None and is_closed(error.__cause__):
+                raise error.__cause__ from None
+            raise
 
     def _selector(
         self,
@@ -450,7 +487,7 @@ class Queue:
         self._client.open()
         parts: list[Part] = []
         with self._client.lock:
-            fold = self._client.fold(self._info)
+            fold = self._client.fold_to_show(self._info)
             now_ms = self._client.runtime.now_ms()
             for lane in fold.lanes.values():
                 for segment in lane.available:

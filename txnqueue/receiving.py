@@ -109,7 +109,7 @@ class Receiver:
         """
         client, info = self.client, self.info
         with client.lock:
-            fold = client.fold(info)
+            fold = client.fold_to_change(info)
             owner = self._owner(fold)
             stamp = client.stamp()
             take_over = self._take_over(fold, owner, stamp.now_ms)

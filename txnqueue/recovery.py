@@ -12,6 +12,7 @@ from txnqueue.applying import Applier, WaitingChange
 from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.deciding import decide_prepared
+from txnqueue.dropping import DropResult, unfinished
 from txnqueue.ledger import Claim, KeyState, Owner
 from txnqueue.participants import (
     STORE_LENGTH,
@@ -41,6 +42,7 @@ class Recovery:
         databases: Databases that have not confirmed a commit: ``recover`` with a connection
             to each of them finishes it.
         heuristic: Transactions that an operator decided, and nobody has forgotten yet.
+        drops: Queues whose drop was begun: gone now, or held back by what is prepared.
     """
 
     aborted: tuple[str, ...]
@@ -49,6 +51,7 @@ class Recovery:
     waiting: tuple[WaitingChange, ...] = ()
     databases: tuple[str, ...] = ()
     heuristic: tuple[str, ...] = ()
+    drops: tuple[DropResult, ...] = ()
 
 
 def recover(
@@ -56,7 +59,7 @@ def recover(
     connections: Mapping[str, Any] | None = None,
     branch_seconds_min: float = BRANCH_SECONDS_MIN,
 ) -> Recovery:
-    """Abort transactions whose leases are over, apply what was decided, list what waits."""
+    """Abort what is over, carry out what was decided, go on with drops, list what waits."""
     given = dict(connections or {})
     for name, connection in given.items():  # what they decide, the branches follow
         _unless_raising(_decide_by_last_resource, client, name, connection)
@@ -74,6 +77,7 @@ def recover(
         tuple(held_up),
         _unconfirmed_names(client),
         decided,
+        unfinished(client),
     )
 
 

@@ -58,7 +58,7 @@ def remove(
         nonlocal more
         more = False
         with client.lock:
-            fold, stamp = client.fold(info), client.stamp()
+            fold, stamp = client.fold_to_change(info), client.stamp()
             found = Plan()
             for lane in fold.lanes.values():
                 waiting = [s for s in lane.available if s.position.place[0] <= upto and among(s)]

@@ -45,7 +45,7 @@ class Snapshot:
         """Fold entries; users get snapshots from ``manager.history.as_of``."""
         self._client = client
         self._entries = sorted(entries, key=lambda entry: entry.place)
-        self._infos = catalog.queues(e for e in self._entries if e.shard == model.CATALOG)
+        self._infos = catalog.queues(self._entries)
         newest = max((entry.recorded_at_ms for entry in self._entries), default=0)
         self.at_ms = newest if at_ms is None else at_ms
         self.commit_seq = max((entry.commit_seq for entry in self._entries), default=-1)
@@ -120,7 +120,8 @@ class Snapshot:
 
     def dispatch_rows(self) -> list[dict[str, Any]]:
         """List what ``dispatches`` shows."""
-        names = {info.queue_id: info.name for info in self._infos.values()}
+        ever = catalog.every_queue(self._entries)
+        names = {queue_id: info.name for queue_id, info in ever.items()}
         return [
             {
                 "kind": entry.kind,

@@ -26,13 +26,14 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, A
     """
     send_id, offset = message
     decisions = {e.attempt: e.kind for e in entries if e.kind in model.DECISIONS}
-    infos = {info.queue_id: info for info in catalog.queues(entries).values()}
+    infos = catalog.every_queue(entries)
     positions: dict[PositionId, Position] = {}
     claims: Claims = set()
+    standing: set[str | None] = set()
     changed = [entry for entry in entries if entry.kind == model.CHANGE_DECIDED]
     found: list[tuple[str, Entry]] = []
     for entry in entries:
-        step = _step(entry, send_id, offset, positions, claims)
+        step = _step(entry, send_id, offset, positions, claims, standing)
         if step is not None:
             found.append((step, entry))
         if step == model.ACCEPTED and entry.attempt is not None:
@@ -75,12 +76,20 @@ def _step(
     offset: int,
     positions: dict[PositionId, Position],
     claims: Claims,
+    standing: set[str | None],
 ) -> str | None:
-    """Say what an entry did to a message; None if it is about others."""
+    """Say what an entry did to a message; None if it is about others.
+
+    ``standing`` keeps the queues in which the message stands.
+    """
+    if entry.kind == model.QUEUE_DROPPED:
+        gone = entry.shard == model.FENCE and entry.queue_id in standing
+        return entry.kind if gone else None
     if entry.kind == model.POSTED:
         here = entry.body["send"] == send_id and _holds(entry.ranges, offset)
         if here:
             positions[entry.entry_id] = Position.of(entry)
+            standing.add(entry.queue_id)
         moved = entry.body.get("origin") is not None
         return ("moved" if moved else "sent") if here else None
     if entry.kind == model.CLAIMED or entry.kind in model.REMOVALS:
@@ -88,11 +97,15 @@ def _step(
             return None
         if entry.kind == model.CLAIMED:
             claims.add((entry.queue_id, entry.lane, entry.sequence))
+        else:
+            standing.discard(entry.queue_id)
         return entry.kind
     if entry.claim_sequence is not None:
         claim = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
         whole = not entry.body.get("items")
         if claim in claims and (whole or _names(entry, positions, offset)):
+            if entry.kind in (model.ACCEPTED, model.REJECTED):
+                standing.discard(entry.queue_id)
             return entry.kind
     return None
 

@@ -26,6 +26,8 @@ from txnqueue.errors import (
     Busy,
     InvalidInput,
     LeaseLost,
+    QueueClosed,
+    QueueNotFound,
     TransactionAborted,
     TransactionFinished,
     TransactionIdReused,
@@ -183,7 +185,8 @@ class Transaction:
 
         Raises:
             TransactionAborted: Surely not committed: somebody else aborted this attempt
-                after its lease, another attempt of the id was faster, or a queue closed.
+                after its lease, another attempt of the id was faster, or a queue is being
+                dropped, which is then the error's cause.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
             LeaseLost: Messages that were held under a lease are others' now; rolled back.
         """
@@ -237,6 +240,12 @@ class Transaction:
             raise TransactionAborted(
                 f"Transaction {self.id!r} met conflicts at every try and was rolled back: run it "
                 "again.",
+                transaction_id=self.id,
+            ) from error
+        except (QueueClosed, QueueNotFound) as error:
+            self._give_up(error)
+            raise TransactionAborted(
+                f"Transaction {self.id!r} was rolled back, surely and for good: {error}",
                 transaction_id=self.id,
             ) from error
         except (TransactionAborted, LeaseLost) as error:

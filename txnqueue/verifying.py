@@ -138,7 +138,7 @@ def _messages(entries: list[Entry], problems: list[str]) -> list[Claim]:
     gone, twice = _gone(entries)
     problems += [f"retired twice: {what}" for what in twice]
     standing: Parts = {}
-    for queue_id, info in {i.queue_id: i for i in catalog.queues(entries).values()}.items():
+    for queue_id, info in catalog.every_queue(entries).items():
         fold = QueueFold(queue_id, info.settings.lanes)
         try:
             fold.advance((e for e in entries if e.shard in set(fold.shards)), 0)
@@ -166,6 +166,7 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
     """Replay which messages were retired, entry by entry, without the fold."""
     claimed: dict[tuple[str | None, int | None, int | None], tuple[Entry, Parts]] = {}
     bound: dict[tuple[str | None, int | None, int | None], str | None] = {}
+    posted: dict[str | None, Parts] = defaultdict(dict)
     gone: Parts = {}
     twice: list[str] = []
 
@@ -177,7 +178,14 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
 
     for entry in entries:
         name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
-        if entry.kind == model.CLAIMED:
+        if entry.kind == model.POSTED:
+            posted[entry.queue_id][entry.entry_id] = entry.ranges
+        elif entry.kind == model.QUEUE_DROPPED and entry.shard == model.FENCE:
+            for position_id, part in posted[entry.queue_id].items():
+                left = ranges.difference(part, gone.get(position_id, ()))
+                _add(gone, position_id, left)
+            claimed = {name: held for name, held in claimed.items() if name[0] != entry.queue_id}
+        elif entry.kind == model.CLAIMED:
             items = dict(model.unpack_items(entry))
             claimed[entry.queue_id, entry.lane, entry.sequence] = (entry, items)
         elif entry.kind == model.BOUND:

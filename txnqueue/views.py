@@ -26,6 +26,7 @@ STORE_VIEWS = ("queues", "transactions", "dispatches")
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
 _SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
 _CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
+_DROPPED = literal(model.QUEUE_DROPPED)
 _RETIRING = literals((model.ACCEPTED, model.REJECTED))
 _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
 _SAID = (
@@ -84,17 +85,19 @@ def of_store(
     names = getattr(client.store, "names", None)
     if client.store.spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
+    entries = client.store.journal.read([model.CATALOG]).entries
     if as_of is None:
-        return statements(names, client.queues(), prefix)
+        infos, ever = client.queues(), catalog.every_queue(entries)
+        return statements(names, infos, prefix, ever=ever)
     if isinstance(as_of, datetime.datetime):
         snapshot = history.as_of(timestamp=as_of)
         commit_seq = snapshot.commit_seq
     else:
         snapshot = history.as_of(as_of)
         commit_seq = as_of
-    entries = client.store.journal.read([model.CATALOG]).entries
-    infos = catalog.queues(e for e in entries if e.commit_seq <= commit_seq)
-    return statements(names, infos, prefix, commit_seq, snapshot.at_ms)
+    entries = tuple(e for e in entries if e.commit_seq <= commit_seq)
+    infos, ever = catalog.queues(entries), catalog.every_queue(entries)
+    return statements(names, infos, prefix, commit_seq, snapshot.at_ms, ever)
 
 
 def statements(
@@ -103,6 +106,7 @@ def statements(
     prefix: str = "",
     commit_seq: int | None = None,
     at_ms: int | None = None,
+    ever: Mapping[str, QueueInfo] | None = None,
 ) -> dict[str, str]:
     """Write the statements that create the views, by the views' names.
 
@@ -112,6 +116,7 @@ def statements(
         prefix: Put before each name.
         commit_seq: Shows the state after this commit; None the newest one at each query.
         at_ms: The instant that decides what is delayed and expired; None: when queried.
+        ever: The queues and those that were dropped, whose payload may stand in others.
 
     Returns:
         One statement per view.
@@ -129,7 +134,7 @@ def statements(
         "dispatches": _dispatches(names, commit_seq),
     }
     for name, view in view_names(infos).items():
-        queries[view] = _messages(names, infos, infos[name], commit_seq, at_ms)
+        queries[view] = _messages(names, ever or infos, infos[name], commit_seq, at_ms)
     made = "CREATE OR REPLACE TEMPORARY VIEW" if names.by_path else "CREATE OR REPLACE VIEW"
     schema = [] if names.by_path else names.root.split(".")
     texts = {}
@@ -183,15 +188,17 @@ def _entries(names: TableNames, commit_seq: int | None, which: str) -> str:
     )
 
 
-def _created(names: TableNames, commit_seq: int | None) -> str:
-    """Write the query of the queues that there are: the newest entry of each name."""
+def _known(names: TableNames, commit_seq: int | None, by: str) -> str:
+    """Write the query of what the catalog said last: of each name, or of each queue's id."""
     entries = _entries(names, commit_seq, f"shard = {literal(model.CATALOG)}")
     return (
         "SELECT * FROM (\n"
-        "  SELECT *, row_number() OVER (PARTITION BY said.name ORDER BY place DESC) AS newest\n"
+        f"  SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY place DESC) AS newest,\n"
+        "    min_by(recorded_at, place) OVER (PARTITION BY queue_id) AS created_at,\n"
+        "    min_by(actor, place) OVER (PARTITION BY queue_id) AS created_by\n"
         f"  FROM (SELECT *, from_json(body, {literal(_CREATED)}) AS said\n"
         f"  FROM ({entries})\n"
-        f"  WHERE kind = {literal(model.QUEUE_CREATED)})) WHERE newest = 1"
+        f"  WHERE kind IN ({literals(catalog.KINDS)}))) WHERE newest = 1"
     )
 
 
@@ -200,8 +207,9 @@ def _queues(names: TableNames, commit_seq: int | None) -> str:
         "SELECT said.name AS name, queue_id, said.settings.lanes AS lanes,\n"
         "  said.settings.group_by AS group_by, said.settings.lease_seconds AS lease_seconds,\n"
         "  said.settings.deliveries_max AS deliveries_max, said.dead_letter AS dead_letter_id,\n"
-        "  recorded_at AS created_at, actor AS created_by\n"
-        f"FROM ({_created(names, commit_seq)})"
+        f"  created_at, created_by, kind = {literal(model.QUEUE_CLOSING)} AS closing\n"
+        f"FROM ({_known(names, commit_seq, 'said.name')})\n"
+        f"WHERE kind <> {literal(model.QUEUE_DROPPED)}"
     )
 
 
@@ -228,7 +236,7 @@ def _dispatches(names: TableNames, commit_seq: int | None) -> str:
         "  e.transaction_key AS transaction_id, e.attempt, e.`count`, e.reason, e.actor,\n"
         "  e.run_id, e.recorded_at, e.commit_seq\n"
         f"FROM ({_entries(names, commit_seq, which)}) e\n"
-        f"JOIN ({_created(names, commit_seq)}) q ON q.queue_id = e.queue_id"
+        f"JOIN ({_known(names, commit_seq, 'queue_id')}) q ON q.queue_id = e.queue_id"
     )
 
 
@@ -237,7 +245,7 @@ def _dispatches(names: TableNames, commit_seq: int | None) -> str:
 
 def _messages(
     names: TableNames,
-    infos: Mapping[str, QueueInfo],
+    ever: Mapping[str, QueueInfo],
     info: QueueInfo,
     commit_seq: int | None,
     at_ms: int | None,
@@ -249,12 +257,14 @@ def _messages(
     """
     backlog = literal(model.backlog_shard(info.queue_id))
     lanes = literal(model.lane_shard(info.queue_id, 0).removesuffix("0"))
-    which = f"shard = {backlog} OR startswith(shard, {lanes})"
+    fence, mine = literal(model.FENCE), literal(model.queue_stream(info.queue_id))
+    gone = f"shard = {fence} AND stream = {mine} AND kind = {_DROPPED}"
+    which = f"shard = {backlog} OR startswith(shard, {lanes}) OR ({gone})"
     columns = [column["name"] for column in info.schema["fields"]]
     payload = "\n  UNION ALL ".join(
         f"SELECT {literal(owner)} AS payload_id, slice, send_id, send_offset, "
         f"struct({', '.join(map(identifier, columns))}) AS content FROM {names.payload(owner)}"
-        for owner in _owners(infos, info)
+        for owner in _owners(ever, info)
     )
     now = "unix_millis(current_timestamp())" if at_ms is None else literal(at_ms)
     shown = [f"d.content.{identifier(name)} AS {identifier(name)}" for name in columns]
@@ -271,6 +281,7 @@ def _messages(
         f"SELECT {selected}\n"
         "FROM posted p\n"
         "LEFT JOIN taken t USING (append_id, position, send_offset)\n"
+        f"LEFT JOIN (SELECT * FROM entries WHERE kind = {_DROPPED}) x ON true\n"
         f"LEFT JOIN (\n  {payload}) d\n"
         "  ON d.payload_id = p.payload_id AND d.slice = p.slice AND d.send_id = p.send_id\n"
         "  AND d.send_offset = p.send_offset"
@@ -296,6 +307,7 @@ _COLUMNS = {
         f"CASE WHEN t.last.kind IN ({_REMOVALS}) THEN t.last.kind\n"
         "    WHEN t.last.ending.kind IN "
         f"({_RETIRING}) THEN t.last.ending.kind\n"
+        "    WHEN x.kind IS NOT NULL THEN 'dropped'\n"
         "    WHEN t.last IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
         "    WHEN p.expires_at <= {now} THEN 'expired'\n"
         "    WHEN p.available_at > {now} THEN 'delayed'\n"
@@ -308,10 +320,10 @@ _COLUMNS = {
     "claimed_by": "t.claim.actor",
     "claimed_in": "t.claim.transaction_key",
     "claimed_at": "t.claim.recorded_at",
-    "settled_by": "t.settlement.actor",
+    "settled_by": "coalesce(t.settlement.actor, x.actor)",
     "settled_in": "t.settlement.transaction_key",
-    "settled_at": "t.settlement.recorded_at",
-    "reason": "coalesce(t.settlement.reason, p.reason)",
+    "settled_at": "coalesce(t.settlement.recorded_at, x.recorded_at)",
+    "reason": "coalesce(t.settlement.reason, if(t.settlement IS NULL, x.reason, NULL), p.reason)",
 }
 """The columns of a queue's view behind the payload's. The claim is the one that holds the
 message or that the settlement ended; the reason is the settlement's, else why it came here."""
@@ -354,7 +366,7 @@ bindings AS (
     ON b.lane = s.lane AND b.claim_sequence = s.claim_sequence AND b.place < s.place
   WHERE s.kind IN ({_SETTLEMENTS}) AND b.kind = {literal(model.BOUND)}
   GROUP BY s.place),
--- what ends claims: settlements (in the backlog only their holder's), and later claims
+-- what ends claims: settlements (in the backlog only their holder's), later claims, a drop
 endings AS (
   SELECT s.place, s.kind, s.lane, s.claim_sequence AS sequence, size(s.items) = 0 AS whole,
     s.kind = {literal(model.RELEASED)} AND s.counted AS counted,
@@ -367,7 +379,12 @@ endings AS (
   UNION ALL
   SELECT place, 'superseded', lane, superseded, true, true, {_AUTHOR}
   FROM entries LATERAL VIEW explode(supersedes) x AS superseded
-  WHERE kind IN ({_TAKING})),
+  WHERE kind IN ({_TAKING})
+  UNION ALL
+  SELECT x.place, x.kind, c.lane, c.sequence, true, false,
+    x.actor, x.transaction_key, x.recorded_at, x.reason
+  FROM entries x JOIN entries c ON c.place < x.place
+  WHERE x.kind = {_DROPPED} AND c.kind = {_CLAIMED}),
 -- how each message of each claim ended, if it did: by the first of these
 ended AS (
   SELECT lane, sequence, {_MESSAGE},
@@ -385,11 +402,12 @@ ended AS (
 -- what took each message last, and how often it was delivered in vain before
 taken AS (
   SELECT {_MESSAGE}, last, delivery_count,
-    if(last.kind = {_CLAIMED} AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING})),
+    if(last.kind = {_CLAIMED}
+        AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING}, {_DROPPED})),
       last, NULL) AS claim,
     CASE WHEN last.kind IN ({_REMOVALS})
         THEN struct(last.actor, last.transaction_key, last.recorded_at, last.reason)
-      WHEN last.ending.kind IN ({_RETIRING})
+      WHEN last.ending.kind IN ({_RETIRING}, {_DROPPED})
         THEN struct(last.ending.actor, last.ending.transaction_key, last.ending.recorded_at,
           last.ending.reason) END AS settlement
   FROM (

@@ -148,6 +148,14 @@ def test_what_is_barred_does_not_land(journals: Any, name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", BARRED if LONG else ["a commit and closing a queue it posts to"])
+def test_what_lands_before_the_bar_has_its_effect(journals: Any, name: str) -> None:
+    before, first, barring = BARRED[name](f"{name} before, other")
+    if before.entries:
+        assert journals[1].append([before], {"operation": "state"}).won[0]
+    assert meet(journals, barring, first) == (True, True)
+
+
 @pytest.mark.parametrize("way", ["one way", "the other way"])
 @pytest.mark.parametrize("name", APART)
 def test_appends_that_need_not_meet_both_land(journals: Any, name: str, way: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from txnqueue import catalog, model, planning, sealing
 from txnqueue.config import QueueInfo, QueueSettings
 from txnqueue.ledger import Claim, Owner, QueueFold
-from txnqueue.model import Condition, Entry, Unit
+from txnqueue.model import Entry, Unit
 from txnqueue.planning import Disposition, Plan, Stamp
 
 STAMP = Stamp("tester", None, 1_700_000_000_000)
@@ -133,14 +133,15 @@ class Scene:
         self.before += plan.entries
         return plan.entries[0]
 
-    def fence(self, stream: str, kind: str, begun: int | None = None) -> Plan:
-        """Write to the fence, as closing a queue or advancing the horizon does."""
-        entry = Entry(model.FENCE, stream, kind, sequence=1, begun=begun, queue_id=self.queue)
-        return Plan((entry,), (Condition(model.FENCE, stream, kinds=(kind,), sequence_from=1),))
+    def info(self, queue: str | None = None) -> QueueInfo:
+        """Describe a queue as the catalog does."""
+        queue_id = queue or self.queue
+        return QueueInfo(queue_id, queue_id, queue_id, {"fields": []}, 1, QueueSettings())
 
     def closing(self, queue: str | None = None) -> Plan:
         """Begin to drop a queue."""
-        return self.fence(model.queue_stream(queue or self.queue), model.QUEUE_CLOSING)
+        kind, info = model.QUEUE_CLOSING, self.info(queue)
+        return catalog.fence(kind, info, 1, STAMP) + catalog.write(kind, info, STAMP)
 
     def pair(self, first: Plan, second: Plan) -> Pair:
         """Make the pair."""
@@ -288,6 +289,20 @@ def two_queues_of_a_name(tag: str) -> Pair:
     return s.pair(catalog.create(info, 1, STAMP), catalog.create(other, 1, STAMP))
 
 
+def a_drop_and_a_new_user_of_the_dead_letters(tag: str) -> Pair:
+    s = Scene(tag)
+    user = replace(s.info(f"{s.queue}-user"), dead_letter_id=s.queue)
+    linked = catalog.write(model.QUEUE_ALTERED, s.info(), STAMP)
+    still_open = Plan((), (model.queue_open(s.queue),))
+    return s.pair(s.closing(), catalog.create(user, 1, STAMP) + linked + still_open)
+
+
+def a_prepare_and_closing(tag: str) -> Pair:
+    s = Scene(tag)
+    owner = s.owner(1)
+    return s.pair(s.commit(owner, [s.position(0, owner)], model.PREPARED), s.closing())
+
+
 def two_closings(tag: str) -> Pair:
     s = Scene(tag)
     return s.pair(s.closing(), s.closing())
@@ -319,6 +334,7 @@ RIVALS: dict[str, Callable[[str], Pair]] = {
         a_joined_commit_and_claim_and_a_claim,
         a_dead_letter_and_a_claim,
         two_queues_of_a_name,
+        a_drop_and_a_new_user_of_the_dead_letters,
         two_closings,
     )
 }
@@ -331,6 +347,7 @@ BARRED: dict[str, Callable[[str], Pair]] = {
         a_commit_and_closing_a_queue_it_posts_to,
         a_commit_and_closing_a_queue_it_settles_in,
         a_claim_and_closing,
+        a_prepare_and_closing,
         an_acknowledgement_and_closing,
         a_commit_and_the_horizon,
     )

@@ -31,6 +31,7 @@ class Ledger:
     prepared: dict[str, Entry] = field(default_factory=dict)
     committed: dict[str, str] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
+    closed: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -72,6 +73,10 @@ def check(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:
 def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> None:
     say = ledger.problems.append
     kind = entry.kind
+    if entry.shard == model.FENCE:
+        _fenced(ledger, entry)
+    elif entry.queue_id in ledger.closed and not _may_still(ledger, entry):
+        say(f"P6 {kind} in {entry.queue_id} after {ledger.closed[entry.queue_id]}")
     if kind in model.DECISIONS:
         _decided(ledger, entry)
     elif kind == model.PREPARED:
@@ -98,6 +103,43 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
             _retire(ledger, standing, entry)
     elif kind in model.SETTLEMENTS:
         _settled(ledger, entry, decisions)
+
+
+def _fenced(ledger: Ledger, entry: Entry) -> None:
+    """Follow a drop: nothing prepared names the queue, and what stands in it goes with it."""
+    queue_id = entry.queue_id or ""
+    if entry.kind in (model.QUEUE_CLOSING, model.QUEUE_DROPPED):
+        before = ledger.closed.get(queue_id)
+        if (before, entry.kind) not in _STEPS:
+            ledger.problems.append(f"{queue_id} was {entry.kind} after {before}")
+        ledger.closed[queue_id] = entry.kind
+    if entry.kind != model.QUEUE_DROPPED:
+        return
+    for attempt, prepared in ledger.prepared.items():
+        named = {one["queue_id"] for one in prepared.body["manifest"]["entries"]}
+        if attempt not in ledger.decided and queue_id in named:
+            ledger.problems.append(f"P5 {queue_id} was dropped, and {attempt} is prepared there")
+    gone = 0
+    for standing, posted in ledger.posted.items():
+        if posted.queue_id == queue_id and standing not in ledger.retired:
+            ledger.held.pop(standing, None)
+            _retire(ledger, standing, entry)
+            gone += 1
+    if gone != entry.count:
+        ledger.problems.append(f"P2 {gone} messages went with {queue_id}, not {entry.count}")
+
+
+_STEPS = ((None, model.QUEUE_CLOSING), (model.QUEUE_CLOSING, model.QUEUE_DROPPED))
+
+
+def _may_still(ledger: Ledger, entry: Entry) -> bool:
+    """Whether an entry may be in a closed queue: of what is rolled back, or was prepared."""
+    if entry.shard == model.CATALOG:
+        return True
+    if entry.kind == model.RELEASED and entry.sequence is None:
+        return True
+    closing = ledger.closed[entry.queue_id or ""] == model.QUEUE_CLOSING
+    return closing and entry.attempt in ledger.prepared
 
 
 def _decided(ledger: Ledger, entry: Entry) -> None:

@@ -132,6 +132,48 @@ def recoverer(name: str) -> Program:
     return program
 
 
+def dropper(name: str, queue: str = "out") -> Program:
+    """Drop the queue that the others produce to."""
+
+    def program(world: World) -> None:
+        result = world.manager(name).drop_queue(queue)
+        assert result.dropped or result.held_by, "P5 it is held back by nothing"
+
+    return program
+
+
+def judge_drop(world: World) -> None:
+    """When all is over, the queue is gone or open, and whoever committed did both or nothing."""
+    world.ledger()
+    target = next(e for e in world.entries() if e.body.get("name") == "out").queue_id
+    world.lease_over()
+    last = world.manager("last")
+    for key in last.recover().prepared:
+        last.commit(key)
+    assert all(drop.dropped for drop in last.recover().drops), "P5 held back by what is decided"
+    ledger = world.ledger()
+    assert ledger.closed.get(target or "") != model.QUEUE_CLOSING, "the drop is not finished"
+    assert (target in ledger.closed) == ("out" not in last.list_queues())
+    for attempt in ledger.committed.values():
+        taken = [e for e in ledger.retired.values() if e.attempt == attempt]
+        made = [e for e in ledger.posted.values() if e.attempt == attempt and e.queue_id == target]
+        assert all(e.kind == model.ACCEPTED for e in taken)
+        if made or taken:
+            assert len(taken) == len(made), f"P1 {attempt} took {len(taken)}, made {len(made)}"
+    source = world.queue_id("in")
+    accepted = [e for e in ledger.retired.values() if e.queue_id == source]
+    assert last.queue("in").depth() == 2 - len(accepted), "P2 what was aborted is there again"
+
+
+def judge_source_dropped(world: World) -> None:
+    """When all is over, every message that was sent went one way, and once."""
+    last = world.manager("last")
+    last.recover()
+    ledger = world.ledger()
+    if "in" not in last.list_queues():
+        assert len(ledger.retired) == len(ledger.posted) == 2, "P2 nothing is left over"
+
+
 def judge(world: World) -> None:
     """When all is over, somebody recovers and drains: nothing is lost, nothing happens twice."""
     world.ledger()

@@ -162,6 +162,43 @@ def _dead(world: World, client: QueueManager) -> None:
     batch.reject()
 
 
+def _side(world: World, client: QueueManager) -> str:
+    """Make a queue of the scenario's own, with messages of every kind."""
+    name = f"side{world.suffix}"
+    side = world.helper("creator").create_queue(name, "i long", dead_letter=False)
+    side.send([{"i": world.base + 500 + n} for n in range(3)])
+    world.manager("X").queue(name).receive(1)
+    tx = world.manager("Y").transaction()
+    world.helper("creator").queue(name)
+    tx.queue(name).receive(1)
+    client.queue(name).depth()
+    return name
+
+
+def _held_back(world: World, client: QueueManager) -> str:
+    """Prepare a transaction that sends to such a queue, and consumes."""
+    name = _side(world, client)
+    other = world.manager("P")
+    tx = other.transaction(f"P{world.suffix}")
+    consume_and_produce(other.queue("in").receive(3, transaction=tx), tx)
+    tx.queue(name).send([{"i": world.base + 600}])
+    tx.prepare()
+    world.prepared.add(tx.id)
+    return name
+
+
+def _closed(world: World, client: QueueManager) -> None:
+    """Leave a drop that was begun, and that nothing holds back any more."""
+    name = _held_back(world, client)
+    assert not world.manager("X").drop_queue(name).dropped
+    world.manager("X").commit(f"P{world.suffix}")
+    world.prepared.clear()
+
+
+def _drop_held_back(manager: QueueManager, name: str) -> None:
+    assert not manager.drop_queue(name).dropped
+
+
 def _run(manager: QueueManager, world: World) -> None:
     def handler(tx: Any) -> None:
         consume_and_produce(tx.queue("in").receive(3), tx)
@@ -178,8 +215,40 @@ def _create(manager: QueueManager, world: World) -> None:
     manager.create_queue(f"new{world.suffix}", "i long", exist_ok=True)
 
 
+def _create_again(manager: QueueManager, name: str) -> None:
+    manager.create_queue(name, "i long", dead_letter=False, exist_ok=True)
+
+
+def _dropped(world: World, client: QueueManager) -> str:
+    name = _side(world, client)
+    assert world.manager("X").drop_queue(name).dropped
+    return name
+
+
 OPERATIONS = [
     Operation("create queue", _nothing, _create, _wrote(model.QUEUE_CREATED)),
+    Operation(
+        "drop queue",
+        _side,
+        lambda m, name: m.drop_queue(name),
+        _wrote(model.QUEUE_DROPPED),
+        whole=False,
+    ),
+    Operation(
+        "drop queue that is held back",
+        _held_back,
+        _drop_held_back,
+        _wrote(model.QUEUE_CLOSING),
+        whole=False,
+    ),
+    Operation(
+        "recover a drop",
+        _closed,
+        lambda m, w: m.recover(),
+        _wrote(model.QUEUE_DROPPED),
+        whole=False,
+    ),
+    Operation("create queue again", _dropped, _create_again, _wrote(model.QUEUE_CREATED)),
     Operation(
         "send",
         _nothing,

@@ -19,6 +19,7 @@ from txnqueue import (
     appending,
     applying,
     batch,
+    dropping,
     model,
     receiving,
     recovery,
@@ -40,11 +41,13 @@ Break = Callable[[pytest.MonkeyPatch], None]
 Catch = Callable[[], None]
 
 
-def exploring(clients: dict[str, Program], **faults: int) -> Catch:
+def exploring(
+    clients: dict[str, Program], judge: Callable[..., None] = programs.judge, **faults: int
+) -> Catch:
     """Look for a violation among all interleavings."""
 
     def catch() -> None:
-        explore(programs.build, clients, programs.judge, states_max=60_000, **faults)
+        explore(programs.build, clients, judge, states_max=60_000, **faults)
 
     return catch
 
@@ -65,6 +68,49 @@ TWO_CONSUMERS = {"A": programs.consumer("A"), "B": programs.consumer("B")}
 ONE_KEY = {"A": programs.consumer("A", "K"), "B": programs.consumer("B", "K")}
 TWO_LEASES = {"A": programs.acknowledger("A"), "B": programs.acknowledger("B")}
 PREPARED = {"A": programs.preparer("A", "K"), "B": programs.consumer("B")}
+
+
+DROPPING = {"A": programs.dropper("A"), "B": programs.preparer("B", "K")}
+
+
+def drops_what_is_prepared(patch: pytest.MonkeyPatch) -> None:
+    """Drop a queue although prepared transactions name it."""
+    patch.setattr(dropping, "holding", lambda entries, queue_id: ())
+
+
+def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
+    """Find out what is prepared first, and close the queue after that."""
+    real = dropping._close
+    seen: list[Any] = []
+
+    def hasty(client: Any, info: Any, reason: Any) -> None:
+        seen[:] = [dropping.holding(client.transaction_entries(), info.queue_id)]
+        real(client, info, reason)
+
+    patch.setattr(dropping, "_close", hasty)
+
+    def finish(client: Any, info: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(dropping, "holding", lambda entries, queue_id: seen[0])
+            return finishing(client, info)
+
+    finishing = dropping.finish
+    patch.setattr(dropping, "finish", finish)
+
+
+def prepared_needs_an_open_queue(patch: pytest.MonkeyPatch) -> None:
+    """Refuse the commit of what was prepared before the queue closed."""
+    real = sealing.decide_prepared
+
+    def strict(prepared: model.Entry, **kwargs: Any) -> Plan:
+        named = {one["queue_id"] for one in prepared.body["manifest"]["entries"]}
+        return real(prepared, **kwargs) + Plan((), tuple(map(model.queue_open, sorted(named))))
+
+    patch.setattr(sealing, "decide_prepared", strict)
+
+
+def expects_open(condition: Condition) -> bool:
+    return condition.shard == model.FENCE and model.QUEUE_CLOSING in (condition.kinds or ())
 
 
 def without(kind: Callable[[Condition], bool]) -> Break:
@@ -384,6 +430,26 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     ),
     "kept before the rest is settled": (keeps_before_it_settles, crashing("commit and keep")),
     "what is kept is settled": (settles_what_it_keeps, crashing("commit and keep")),
+    "work on a queue that is closing": (
+        without(expects_open),
+        exploring(DROPPING, programs.judge_drop),
+    ),
+    "closing expected and not read": (
+        not_reading("fence"),
+        exploring(DROPPING, programs.judge_drop),
+    ),
+    "a drop that waits for nothing": (
+        drops_what_is_prepared,
+        crashing("drop queue that is held back"),
+    ),
+    "what holds a drop back is looked for before it closes": (
+        looks_before_it_closes,
+        exploring(DROPPING, programs.judge_drop),
+    ),
+    "what is prepared needs an open queue": (
+        prepared_needs_an_open_queue,
+        exploring(DROPPING, programs.judge_drop),
+    ),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }
 

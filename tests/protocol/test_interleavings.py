@@ -68,6 +68,22 @@ TOGETHER = {
 }
 
 
+DROPPING = {
+    "a drop and a commit": ({"A": programs.consumer("A"), "B": programs.dropper("B")}, {"lose": 1}),
+    "a drop, a prepare and its commit": (
+        {"A": programs.preparer("A", "K"), "B": programs.dropper("B")},
+        {"crash": 1},
+    ),
+    "two drops": ({"A": programs.dropper("A"), "B": programs.dropper("B")}, {"crash": 1}),
+    "a drop of the queue that is consumed": (
+        {"A": programs.dropper("A", "in"), "B": programs.acknowledger("B")},
+        {"late": 1},
+    ),
+}
+"""What is judged otherwise, because a queue goes away."""
+DROPPING_IN_SHORT = ("a drop, a prepare and its commit",)
+
+
 IN_SHORT = (
     "two transactions, a crash, a lost reply, a take-over",
     "a table change and a recovery",
@@ -86,3 +102,14 @@ def test_no_interleaving_breaks_a_promise(name: str) -> None:
     print(f"{name}: {found.states} states, {found.paths} paths, {found.ends}")
     assert not found.truncated, "the search was cut short"
     assert found.ends.get("A ok"), "vacuous: the first client never succeeded"
+
+
+@pytest.mark.parametrize("name", DROPPING if LONG else DROPPING_IN_SHORT)
+def test_no_interleaving_with_a_drop_breaks_a_promise(name: str) -> None:
+    clients, faults = DROPPING[name]
+    judge = programs.judge_drop if "consumed" not in name else programs.judge_source_dropped
+    found = explore(programs.build, clients, judge, states_max=STATES_MAX, **faults)
+    print(f"{name}: {found.states} states, {found.paths} paths, {found.ends}")
+    assert not found.truncated, "the search was cut short"
+    assert found.ends.get("A ok"), "vacuous: the first client never succeeded"
+    assert len(found.ends) > 2, "vacuous: they never met"

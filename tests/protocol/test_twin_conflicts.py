@@ -40,6 +40,7 @@ def test_of_two_rivals_exactly_one_lands(name: str) -> None:
 def test_what_is_barred_does_not_land(name: str) -> None:
     before, first, barring = BARRED[name](name)
     assert meet(first, barring, before) == (False, True)
+    assert meet(barring, first, before) == (True, True), "what lands before it has its effect"
 
 
 @pytest.mark.parametrize("name", APART)

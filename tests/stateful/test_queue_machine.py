@@ -26,11 +26,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.protocol import audit
 from tests.protocol.faults import Crash, FaultyStore
 from txnqueue import model
+from txnqueue.closing import is_closed
 from txnqueue.config import RetryPolicy
 from txnqueue.errors import (
     Busy,
     HandlerFailed,
     LeaseLost,
+    QueueClosed,
+    QueueNotFound,
     TransactionAborted,
     TransactionFinished,
     TransactionMismatch,
@@ -46,6 +49,8 @@ LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 SEEDS, CHUNKS, STEPS = (20_000 if LONG else 1_000), 20, 200
 LEASE_SECONDS = 30.0
 QUEUES = ("in", "out")
+COMES_AND_GOES = "aside"
+"""A queue that is dropped and created again."""
 KINDS = {"accept": model.ACCEPTED, "release": model.RELEASED, "reject": model.REJECTED}
 
 # ------------------------------------------------------------------------------- the model
@@ -134,6 +139,9 @@ class Reference:
         self.denied: set[str] = set()
         self.disturbed: dict[str, bool] = {}
         self.counts: Counter[str] = Counter()
+        self.closed: set[str] = set()
+        self.dropped: set[str] = set()
+        self.names: dict[str, set[str]] = {}
         self.breach: AssertionError | None = None
 
     # ------------------------------------------------------------- what others ask of it
@@ -194,6 +202,7 @@ class Reference:
         self.deciding = {e.attempt: e.kind for e in entries if e.stream == e.transaction_key}
         self.commit, self.call, self.operation = entries, call, operation
         for entry in entries:
+            self._check_open(entry)
             getattr(self, f"_{entry.kind}")(entry)
         for message, place in self.place.items():
             assert place[0] != "moving", f"P1 {message} left {place} and arrived nowhere"
@@ -209,7 +218,44 @@ class Reference:
         for other in self.disturbed:
             self.disturbed[other] |= other != call
 
+    def _check_open(self, entry: Any) -> None:
+        """From its closing on a queue takes no work but what was prepared."""
+        if entry.queue_id not in self.closed or entry.shard in (model.CATALOG, model.FENCE):
+            return
+        rolled_back = entry.kind == model.RELEASED and entry.sequence is None
+        before = entry.attempt in self.prepared and entry.queue_id not in self.dropped
+        assert rolled_back or before, f"P6 {entry.kind} in {entry.queue_id}, which was closed"
+
+    def naming(self, queue_id: str) -> set[str]:
+        """The prepared and undecided transactions that name a queue."""
+        found = {a for a, named in self.names.items() if queue_id in named}
+        return {self.prepared[attempt] for attempt in found if attempt not in self.decided}
+
     # --------------------------------------------------------------- one method per kind
+
+    def _queue_created(self, entry: Any) -> None:
+        self.dead_of[entry.queue_id] = entry.body["dead_letter"]
+
+    def _queue_closing(self, entry: Any) -> None:
+        if entry.shard == model.FENCE:
+            assert entry.queue_id not in self.closed, f"{entry.queue_id} is closed twice"
+            self.closed.add(entry.queue_id)
+
+    def _queue_dropped(self, entry: Any) -> None:
+        if entry.shard != model.FENCE:
+            return
+        queue_id, gone = entry.queue_id, 0
+        assert queue_id in self.closed and queue_id not in self.dropped, queue_id
+        assert not self.naming(queue_id), f"P5 {queue_id} went under {self.naming(queue_id)}"
+        self.dropped.add(queue_id)
+        for message, place in self.place.items():
+            ready = place[:2] == ("ready", queue_id)
+            if ready or (place[0] == "held" and place[1][0] == queue_id):
+                self.place[message] = ("gone", "dropped")
+                gone += 1
+        assert gone == entry.count, f"P2 {gone} went with {queue_id}, not {entry.count}"
+        self.claims = {name: c for name, c in self.claims.items() if name[0] != queue_id}
+        self.counts["dropped"] += 1
 
     def _committed(self, entry: Any) -> None:
         self._decide(entry)
@@ -233,6 +279,9 @@ class Reference:
         assert entry.attempt not in self.decided, f"P4 {entry.attempt} was decided before"
         assert entry.stream not in self.waiting(), f"P5 {entry.stream} is prepared twice"
         self.prepared[entry.attempt] = entry.stream
+        manifest = entry.body["manifest"]["entries"]
+        self.names[entry.attempt] = {e["queue_id"] for e in manifest if e["queue_id"]}
+        assert self.names[entry.attempt].isdisjoint(self.closed), "P6 prepared in a closed queue"
         self.counts["prepared"] += 1
 
     def _decide(self, entry: Any) -> None:
@@ -337,6 +386,8 @@ class Reference:
             self.place[message] = ("moving", target) if target else ("gone", "rejected")
 
     def _released(self, entry: Any) -> None:
+        if entry.queue_id in self.dropped:
+            return
         name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
         claim = self.claims[name]
         for message in self._settled(entry):
@@ -517,10 +568,12 @@ class Client:
         except TransactionUnknown as error:
             self.reference.counts["in doubt"] += 1
             return None, error
-        except (Busy, ConnectionError, *expected) as error:
+        except (Busy, ConnectionError, QueueClosed, QueueNotFound, *expected) as error:
             self.reference.follow()
             self.reference.counts[type(error).__name__] += 1
-            landed = set(self.reference.landed[self.call]) - {"rollback"}
+            if is_closed(error):
+                assert error.queue_id in self.reference.closed, f"P9 it is open: {error}"
+            landed = set(self.reference.landed[self.call]) - {"rollback", "close queue"}
             assert HandlerFailed in expected or not landed or self.doubtful, (
                 f"P9 {self.call} landed, and raised {error!r}"
             )
@@ -535,6 +588,11 @@ class Client:
         return not self.reference.disturbed[self.call]
 
     def queue(self) -> Any:
+        if self.simulation.random.random() < 0.2:
+            try:
+                return self.manager.queue(COMES_AND_GOES)
+            except QueueNotFound:
+                pass
         return self.manager.queue(self.simulation.random.choice(QUEUES))
 
     def active(self) -> tuple[Any, Intent] | tuple[None, None]:
@@ -566,6 +624,19 @@ class Client:
     def do_purge(self) -> None:
         queue = self.queue()
         self.ask(queue.purge)
+
+    def do_drop(self) -> None:
+        result, _ = self.ask(lambda: self.manager.drop_queue(COMES_AND_GOES))
+        if result and not result.dropped:
+            self.reference.counts["held back"] += 1
+            assert result.held_by, "P5 it is held back by nothing"
+            if self.quiet:
+                queue_id = self.manager.queue(COMES_AND_GOES).info.queue_id
+                assert set(result.held_by) == self.reference.naming(queue_id)
+
+    def do_create(self) -> None:
+        simulation = self.simulation
+        self.ask(lambda: simulation.create(self, COMES_AND_GOES, simulation.lanes, False))
 
     def do_redrive(self) -> None:
         dead = self.manager.queue("in.dead")
@@ -901,6 +972,8 @@ ACTIONS = {
     "purge": 0.3,
     "redrive": 1,
     "move": 0.5,
+    "drop": 1,
+    "create": 2,
 }
 _NAMES, _WEIGHTS = list(ACTIONS), list(ACTIONS.values())
 
@@ -920,24 +993,29 @@ class Simulation:
         self.store = MemoryStore(step=self._step)
         self.reference = Reference(self.store, chance.choice((1, 2, 4)))
         self.clients: list[Client] = []
-        self._create(chance.choice((1, 1, 2, 3)))
+        self.lanes = chance.choice((1, 1, 2, 3))
+        self._create()
         self.clients = [Client(self, f"consumer {n}") for n in range(chance.randint(2, 4))]
         self.fault_rate = chance.choice((0.0, 0.01, 0.05))
         self.switch_rate = chance.choice((0.0, 0.1, 0.4))
 
-    def _create(self, lanes: int) -> None:
+    def _create(self) -> None:
         creator = Client(self, "creator")
-        for name in QUEUES:
-            queue = creator.manager.create_queue(
-                name,
-                "n long",
-                lanes=lanes,
-                lease_seconds=LEASE_SECONDS,
-                deliveries_max=self.reference.deliveries_max,
-                dead_letter=name == "in",
-            )
+        for name in (*QUEUES, COMES_AND_GOES):
+            queue = self.create(creator, name, self.lanes, name == "in")
             self.reference.dead_of[queue.info.queue_id] = queue.info.dead_letter_id
         self.reference.seen = len(self.store.journal.commits)
+
+    def create(self, client: Client, name: str, lanes: int, dead_letter: bool) -> Any:
+        return client.manager.create_queue(
+            name,
+            "n long",
+            lanes=lanes,
+            lease_seconds=LEASE_SECONDS,
+            deliveries_max=self.reference.deliveries_max,
+            dead_letter=dead_letter,
+            exist_ok=True,
+        )
 
     def number(self) -> int:
         """Draw a number that was not drawn before."""
@@ -1016,13 +1094,17 @@ class Simulation:
         last.runtime.run_id = "recover at last"
         last.manager.recover()
         self.reference.follow()
+        assert self.reference.closed == self.reference.dropped, "P5 nothing holds a drop back"
+        queues = [
+            n for n in (*QUEUES, "in.dead", COMES_AND_GOES) if n in last.manager.list_queues()
+        ]
         left = {
             m
             for m, place in self.reference.place.items()
             if place[0] in ("ready", "held") and not self.reference.expired(m, self.clock.now_ms)
         }
         self.reference.disturbed.clear()
-        received = [m for name in (*QUEUES, "in.dead") for m in self._empty(last, name)]
+        received = [m for name in queues for m in self._empty(last, name)]
         self.reference.follow()  # a receive that finds only expired messages takes them out
         assert sorted(received) == sorted(left), "P2 everything comes once"
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
@@ -1070,6 +1152,7 @@ SEEN = (
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
     *("HandlerFailed", "already committed", "expired", "purged", "moved"),
+    *("dropped", "held back", "QueueClosed", "QueueNotFound"),
 )
 
 

@@ -464,7 +464,7 @@ def test_a_claim_of_an_unknown_position_is_corruption():
 
 
 def test_a_fold_names_the_shards_that_it_is_read_from():
-    assert QueueFold("q", 2).shards == ("lane/q/0", "lane/q/1", "backlog/q")
+    assert QueueFold("q", 2).shards == ("lane/q/0", "lane/q/1", "backlog/q", "fence")
 
 
 # ------------------------------------------------------------------------------- the keys
