@@ -662,7 +662,13 @@ class Client:
         tx, intent = self.active()
         if tx is None:
             return self.do_begin()
-        queue = self.queue()
+        self._send_to(self.queue().name, tx, intent)
+
+    def _send_to(self, name: str, tx: Any, intent: Intent) -> None:
+        try:
+            queue = self.manager.queue(name)
+        except QueueNotFound:
+            return
         aside = Intent(self.name)
         rows = self._rows(queue, aside)
         said = self.placing()
@@ -810,6 +816,8 @@ class Client:
         tx, intent = self.active()
         if tx is None:
             return self.do_begin()
+        if self.simulation.random.random() < 0.5:
+            self._send_to(COMES_AND_GOES, tx, intent)
         self.reference.preparing.add(tx.attempt)
         _, error = self.ask(tx.prepare, TransactionAborted, LeaseLost)
         if error is None:
