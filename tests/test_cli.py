@@ -318,6 +318,7 @@ def test_recover_names_what_it_aborted_and_what_waits(shell, three):
         "prepared": ["waiting"],
         "waiting": [],
         "databases": [],
+        "drops": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
     assert "waits for a decision: waiting" in shell("recover").stdout
@@ -439,3 +440,22 @@ def test_what_waits_is_purged_moved_and_sent_back(shell, three):
     shell("send", "orders", three, "--ttl-seconds", 5)
     shell.clock.advance(5)
     assert shell.json("depth", "orders")[0]["available"] == 3
+
+
+def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell, three):
+    shell("send", "orders", three)
+    manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
+    tx = manager.transaction("T")
+    tx.queue("orders").receive(1)
+    tx.prepare()
+    assert shell("drop", "orders", code=2).stdout == ""
+    assert "T" in shell("drop", "orders", "--yes", code=75).stdout
+    assert shell.json("recover")[0]["drops"][0]["held_by"] == ["T"]
+    shell("send", "orders", three, code=3)
+    manager.rollback("T")
+    result = shell.json("drop", "orders", "--yes", "--reason", "replaced")
+    assert result == [{"queue": "orders", "dropped": True, "held_by": [], "messages": 3}]
+    assert [row["queue"] for row in shell.json("list")] == ["orders.dead"]
+    shell("drop", "orders", "--yes", code=3)
+    shell("drop", "orders", "--yes", "--missing-ok")
+    assert "queue_dropped" in [row["kind"] for row in shell.json("history", "--queue", "orders")]

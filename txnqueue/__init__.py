@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "DrainResult",
+    "DropResult",
     "Outcome",
     "Queue",
     "QueueManager",
@@ -26,6 +27,7 @@ def __getattr__(name: str) -> object:
     homes = {
         "Batch": "batch",
         "DrainResult": "consumer",
+        "DropResult": "dropping",
         "Outcome": "manager",
         "Queue": "queue",
         "QueueManager": "manager",

@@ -38,6 +38,7 @@ except ModuleNotFoundError as error:
     )
     raise SystemExit(3) from None
 
+from txnqueue.presenting import told_of_drop
 from txnqueue.reading import check_file, read_file, spelled_out
 
 if TYPE_CHECKING:
@@ -314,6 +315,7 @@ def recover(session: Session) -> None:
         "prepared": list(found.prepared),
         "waiting": [asdict(change) for change in found.waiting],
         "databases": list(found.databases),
+        "drops": [asdict(drop) for drop in found.drops],
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
@@ -324,6 +326,7 @@ def recover(session: Session) -> None:
         for change in found.waiting
     ]
     lines += [f"has not confirmed a commit: the database {name}" for name in found.databases]
+    lines += [told_of_drop(drop) for drop in found.drops]
     session.printer.fact(values, "\n".join(lines))
     if found.waiting:
         raise typer.Exit(NOT_APPLIED)

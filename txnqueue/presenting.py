@@ -9,11 +9,14 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from txnqueue.dropping import DropResult
 
 PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
@@ -149,3 +152,14 @@ def _cell(value: object) -> Text:
     if isinstance(value, (bool, int, float)):
         return Text(str(value), justify="right")
     return Text(printable(json.dumps(plain(value), ensure_ascii=False)))
+
+
+def told_of_drop(drop: DropResult) -> str:
+    """Say in a sentence how far the drop of a queue has come."""
+    if drop.dropped:
+        return f"Queue {drop.queue} is dropped, {drop.messages} messages with it."
+    waits = ", ".join(drop.held_by)
+    return (
+        f"Queue {drop.queue} is closing and takes no more work; held back by what is prepared: "
+        f"{waits}. Decide that, then drop again."
+    )

@@ -1,19 +1,40 @@
-"""Commands of the command line for what waits: purge, move, redrive, metrics."""
+"""Commands of the command line that tend queues: drop, purge, move, redrive, metrics."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from txnqueue.console import Session, command
+from txnqueue.console import TRY_AGAIN, Session, command
 from txnqueue.metrics import GAUGES
+from txnqueue.presenting import told_of_drop
 
 _Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
 _Where = Annotated[
     str | None,
     typer.Option(help="Only messages that fulfil this SQL predicate over payload and _message."),
 ]
+
+
+@command("drop")
+def drop(
+    session: Session,
+    queue: _Queue,
+    reason: Annotated[str | None, typer.Option(help="Why; it stands in the history.")] = None,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="No error if there is no such queue.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: its messages are gone.")] = False,
+) -> None:
+    """Drop a queue with its messages; code 75 while prepared transactions hold it back."""
+    if not yes:
+        raise typer.BadParameter(f"{queue} and its messages would be gone: say --yes.")
+    result = session.manager.drop_queue(queue, reason=reason, missing_ok=missing_ok)
+    session.printer.fact(asdict(result), told_of_drop(result))
+    if not result.dropped:
+        raise typer.Exit(TRY_AGAIN)
 
 
 @command("purge")
