@@ -1,0 +1,164 @@
+"""The octets of AMQP 1.0's transaction types, by Proton; and messages as octets."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import in_memory
+from tests.specifications.controllers import Scene, bodies, condition, row
+from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AmqpError,
+    AmqpValue,
+    ApplicationProperties,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    ErrorCondition,
+    Header,
+    Modified,
+    Properties,
+    Rejected,
+    Released,
+    TransactionalState,
+    TransactionError,
+    TxnCapability,
+)
+from txnqueue.protocols.amqp.codec import ProtonCodec
+
+LOCAL, SEVERAL = TxnCapability.LOCAL_TRANSACTIONS, TxnCapability.MULTI_TXNS_PER_SSN
+
+
+@pytest.fixture
+def codec() -> ProtonCodec:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+    return ProtonCodec()
+
+
+@pytest.mark.rule("S1-14")
+@pytest.mark.parametrize(
+    ("value", "octets"),
+    [
+        (Coordinator((LOCAL,)), "0053 30"),
+        (Declare(), "0053 31 45"),
+        (Declare(b"g"), "0053 31"),
+        (Discharge(b"t", True), "0053 32"),
+        (Declared(b"t"), "0053 33"),
+        (TransactionalState(b"t"), "0053 34"),
+    ],
+)
+def test_the_descriptors_of_the_five_types(codec: Any, value: Any, octets: str) -> None:
+    assert codec.encode_type(value).startswith(bytes.fromhex(octets))
+    assert codec.decode_type(codec.encode_type(value)) == value
+
+
+@pytest.mark.rule("S1-14", "S1-22", "S1-08", "S1-15")
+@pytest.mark.parametrize(
+    ("octets", "value"),
+    [
+        ("005331 45", Declare()),
+        ("00a311 616d71703a6465636c6172653a6c697374 45", Declare()),  # by its name
+        ("005332 c0050 2a00174 41", Discharge(b"t", True)),
+        ("005332 c0040 1a00174", Discharge(b"t")),
+        ("005333 c0040 1a00174", Declared(b"t")),
+        ("005334 c0080 2a00174 005324 45", TransactionalState(b"t", Accepted())),
+        ("005330 45", Coordinator()),
+        (
+            "005330 c0 1a 01 a3 17 616d71703a6c6f63616c2d7472616e73616374696f6e73",
+            Coordinator((LOCAL,)),
+        ),
+    ],
+)
+def test_octets_that_others_write_are_read(codec: Any, octets: str, value: Any) -> None:
+    assert codec.decode_type(bytes.fromhex(octets.replace(" ", ""))) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Coordinator((LOCAL, SEVERAL)),
+        Discharge(b"t", False),
+        TransactionalState(b"t" * 32, Rejected(Error(TransactionError.TIMEOUT, "late"))),
+        TransactionalState(b"t", Modified(delivery_failed=True)),
+        Released(),
+        Rejected(),
+        Error(ErrorCondition.NOT_FOUND, "no such queue"),
+        Header(9, 60_000, True, 3),
+        Properties("id", "replies", "c-1"),
+        ApplicationProperties({"a": "b"}),
+        AmqpValue({"n": 1, "x": None, "y": [1.5, True], "z": b"octets"}),
+        AmqpValue({"at": datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)}),
+    ],
+)
+def test_what_is_written_is_read_again(codec: Any, value: Any) -> None:
+    assert codec.decode_type(codec.encode_type(value)) == value
+
+
+@pytest.mark.rule("S1-14", "S1-22")
+@pytest.mark.parametrize(
+    "octets",
+    [
+        "005332 45",  # no txn-id
+        "005334 45",
+        "005333 c0020 140",  # null
+        "005334 c0" + "24 01 a0 21" + "78" * 33,  # 33 octets
+        "005334 c0050 1a10178",  # a string
+        "005334 c0",
+        "00",
+        "005399 45",
+        "005331 45 45",
+    ],
+)
+def test_octets_that_are_wrong_are_refused(codec: Any, octets: str) -> None:
+    with pytest.raises(InvalidInput):
+        codec.decode_type(bytes.fromhex(octets.replace(" ", "")))
+
+
+def test_a_value_without_a_type_is_refused(codec: Any) -> None:
+    with pytest.raises(InvalidInput):
+        codec.encode((AmqpValue(object()),))
+
+
+def test_sections_without_a_use_are_skipped(codec: Any) -> None:
+    sections = (Header(priority=9), AmqpValue({"n": 1}))
+    annotations = bytes.fromhex("005372c10100")
+    octets = codec.encode(sections[:1]) + annotations + codec.encode(sections[1:])
+    assert codec.decode(octets) == sections
+    with pytest.raises(InvalidInput):
+        codec.decode(codec.encode_type(Declare()))
+
+
+@in_memory
+@pytest.mark.rule("S1-26")
+def test_a_controller_that_speaks_in_octets(world: Any, codec: Any) -> None:
+    """Messages as octets, in frames that are shorter than a message."""
+    scene = Scene(world, controller={"codec": codec, "max_frame_size": 20})
+    sender, receiver = scene.sender(), scene.receiver()
+    txn_id = scene.controller.declare()
+    sender.send(row(1), txn_id, headers={"a": "b"})
+    octets = codec.encode((AmqpValue(row(2)),))
+    state = TransactionalState(txn_id)
+    part = sender.transfer(octets[:5], state=state, more=True)
+    sender.transfer(octets[5:], state=state, part_of=part)
+    scene.controller.discharge(txn_id)
+    txn_id = scene.controller.declare()
+    found = receiver.flow(2, txn_id)
+    assert bodies(found) == [1, 2] and ApplicationProperties({"a": "b"}) in found[0].payload
+    receiver.dispose(found, Accepted(), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.counts == (0, 0)
+    with pytest.raises(AmqpError) as caught:
+        sender.transfer(b"\x00\x53")
+    assert condition(caught.value) == "amqp:decode-error"
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: Any) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "proton", None)
+    with pytest.raises(PlatformMissing, match="amqp"):
+        ProtonCodec()

@@ -1,0 +1,522 @@
+"""AMQP 1.0 transactions: control links, declare and discharge, capabilities, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.specifications.controllers import Scene, bodies, condition, message, row
+from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AmqpError,
+    AmqpValue,
+    ApplicationProperties,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    Flow,
+    Header,
+    Rejected,
+    Role,
+    Source,
+    TransactionalResource,
+    TransactionalState,
+    TransactionError,
+    Transfer,
+    TxnCapability,
+    key_of,
+    txn_id_of,
+)
+from txnqueue.protocols.amqp.types import transaction_id
+from txnqueue.transaction import Status
+
+LOCAL = TxnCapability.LOCAL_TRANSACTIONS
+SEVERAL = TxnCapability.MULTI_TXNS_PER_SSN
+DISTRIBUTED = TxnCapability.DISTRIBUTED_TRANSACTIONS
+WITHOUT_REJECTED = ("amqp:accepted:list",)
+
+
+def control(session: Any, body: Any, handle: int = 0, **how: Any) -> Any:
+    """Send something to the coordinator as a bare performative; give what comes back."""
+    payload = how.pop("payload", (AmqpValue(body),))
+    return session.handle(Transfer(handle=handle, delivery_id=7, payload=payload, **how))
+
+
+def opened(scene: Scene) -> Any:
+    """A session of bare performatives, with a control link of handle 0."""
+    session = scene.resource.connect().begin()
+    target = Coordinator((LOCAL,))
+    session.handle(
+        Attach(name="txn-ctl", handle=0, role=Role.SENDER, source=Source(), target=target)
+    )
+    return session
+
+
+@pytest.mark.rule("S1-01", "S1-21")
+def test_declare_and_discharge_allocate_and_complete_and_demarcate_nothing(world: Any) -> None:
+    scene = Scene(world)
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    sender.send(row(1))  # between the two, and no work of the transaction
+    sender.send(row(2), txn_id)
+    assert scene.waiting() == [1]
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [1, 2]
+    other = scene.controller.control_link()
+    second = scene.controller.declare()
+    with pytest.raises(AmqpError) as caught:
+        other.discharge(second)
+    assert condition(caught.value) == TransactionError.UNKNOWN_ID.value
+
+
+@in_memory
+@pytest.mark.rule("S1-02")
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"payload": (AmqpValue({"n": 1}),)},
+        {"payload": (AmqpValue(Declare()),), "state": TransactionalState(b"x")},
+        {"payload": (AmqpValue(Declare()), AmqpValue(Declare()))},
+        {"payload": ()},
+    ],
+)
+def test_no_work_on_the_control_link(world: Any, how: Any) -> None:
+    session = opened(Scene(world))
+    (detach,) = control(session, None, **how)
+    assert isinstance(detach, Detach) and condition(detach.error) == "amqp:not-allowed"
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-03")
+def test_live_transactions_of_a_session_do_not_mix(world: Any) -> None:
+    scene = Scene(world)
+    one, two = scene.sender(), scene.sender()
+    first, second = scene.controller.declare(), scene.controller.declare()
+    one.send(row(1), first)
+    one.send(row(2), second)
+    two.send(row(3), first)
+    scene.controller.discharge(second, fail=True)
+    assert scene.waiting() == []
+    scene.controller.discharge(first)
+    assert scene.waiting() == [1, 3]
+
+
+@in_memory
+@pytest.mark.rule("S1-03", "S1-11")
+@pytest.mark.parametrize("able", [True, False])
+def test_other_sessions_of_the_connection_join_in_if_the_capability_allows(
+    world: Any, able: bool
+) -> None:
+    capabilities = (LOCAL, TxnCapability.MULTI_SSNS_PER_TXN) if able else (LOCAL,)
+    scene = Scene(world, capabilities=capabilities)
+    txn_id = scene.controller.declare()
+    elsewhere = scene.controller.session().sender(scene.name)
+    if able:
+        elsewhere.send(row(1), txn_id)
+    else:
+        with pytest.raises(AmqpError) as caught:
+            elsewhere.send(row(1), txn_id)
+        assert condition(caught.value) == "amqp:transaction:unknown-id"
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == ([1] if able else [])
+    stranger = scene.connect()
+    with pytest.raises(AmqpError):
+        stranger.sender(scene.name).send(row(2), scene.controller.declare())
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-04")
+@pytest.mark.parametrize("how", ["detach", "closed=False", "session", "connection"])
+def test_a_closed_control_link_rolls_back_what_it_declared(world: Any, how: str) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    sender, receiver = scene.sender(), scene.receiver()
+    mine, others = scene.controller.declare(), scene.connect()
+    theirs = others.declare()
+    others.sender(scene.name).send(row(3), theirs)
+    sender.send(row(2), mine)
+    assert bodies(receiver.flow(1, mine)) == [1]
+    assert scene.counts == (0, 1)
+    {
+        "detach": scene.controller.control.detach,
+        "closed=False": lambda: scene.controller.control.detach(closed=False),
+        "session": scene.controller.sessions[0].session.end,
+        "connection": scene.controller.close,
+    }[how]()
+    assert scene.waiting() == [1] and scene.counts == (1, 0)
+    assert scene.manager.outcome(key_of(mine)).status is Status.ROLLED_BACK
+    if how in ("detach", "closed=False"):
+        with pytest.raises(AmqpError) as caught:
+            sender.send(row(4), mine)
+        assert condition(caught.value) == "amqp:transaction:unknown-id"
+    others.discharge(theirs)
+    assert scene.waiting() == [1, 3]
+
+
+@in_memory
+@pytest.mark.rule("S1-05")
+def test_a_control_link_is_not_resumed(world: Any) -> None:
+    session = opened(Scene(world))
+    (answer,) = control(session, Declare())
+    again = Attach(
+        name="txn-ctl",
+        handle=1,
+        role=Role.SENDER,
+        target=Coordinator(),
+        unsettled={b"tag": answer.state},
+    )
+    (refusal, detach) = session.handle(again)  # while it is attached
+    assert refusal.target is None and condition(detach.error) == "amqp:not-allowed"
+    session.handle(Detach(handle=0, closed=False))
+    (refusal, detach) = session.handle(again)
+    assert refusal.target is None and condition(detach.error) == "amqp:not-allowed"
+    session.handle(Attach(name="txn-ctl", handle=1, role=Role.SENDER, target=Coordinator()))
+    (answer,) = control(session, Discharge(answer.state.txn_id), handle=1)
+    assert condition(answer.state.error) == "amqp:transaction:unknown-id"
+
+
+@in_memory
+@pytest.mark.rule("S1-06", "S1-08")
+def test_a_declare_is_one_amqp_value_section_and_the_others_are_ignored(world: Any) -> None:
+    session = opened(Scene(world))
+    sections = (Header(priority=9), ApplicationProperties({"a": "b"}), AmqpValue(Declare()))
+    (answer,) = control(session, None, payload=sections)
+    assert isinstance(answer, Disposition) and answer.settled and answer.first == 7
+    assert isinstance(answer.state, Declared) and 1 <= len(answer.state.txn_id) <= 32
+
+
+@in_memory
+@pytest.mark.rule("S1-07")
+@pytest.mark.parametrize("body", [Declare(), Discharge(b"x"), Discharge(b"x", fail=True)])
+def test_declare_and_discharge_must_not_be_settled(world: Any, body: Any) -> None:
+    session = opened(Scene(world))
+    (detach,) = control(session, body, settled=True)
+    assert isinstance(detach, Detach) and condition(detach.error) == "amqp:not-allowed"
+    assert control(session, body) == [], "what was under way meanwhile is ignored"
+
+
+@in_memory
+@pytest.mark.rule("S1-08", "S1-44")
+def test_the_resource_assigns_the_txn_id(world: Any) -> None:
+    scene = Scene(world)
+    assert {f.name for f in Declare.__dataclass_fields__.values()} == {"global_id"}
+    drawn = {scene.controller.declare() for _ in range(5)}
+    assert len(drawn) == 5
+    with pytest.raises(TypeError):
+        Declared()  # type: ignore[call-arg]
+
+
+@in_memory
+@pytest.mark.rule("S1-09", "S1-13")
+@pytest.mark.parametrize("outcomes", [None, ("amqp:rejected:list",), WITHOUT_REJECTED, ()])
+def test_a_declare_that_fails_is_rejected_or_ends_the_link(world: Any, outcomes: Any) -> None:
+    scene = Scene(world, controller={"outcomes": outcomes})
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.declare(global_id=b"global")
+    assert condition(caught.value) == "amqp:not-implemented"
+    rejects = outcomes is None or "amqp:rejected:list" in outcomes
+    assert scene.controller.control.attached == rejects
+    if rejects:
+        assert scene.controller.declare()
+
+
+@in_memory
+@pytest.mark.rule("S1-10", "S1-11")
+def test_the_resource_tells_what_it_can_and_the_controller_checks(world: Any) -> None:
+    scene = Scene(world, capabilities=(LOCAL, SEVERAL))
+    for wanted in [(LOCAL,), (DISTRIBUTED,)]:
+        session = scene.resource.connect().begin()
+        answer, credit = session.handle(
+            Attach(name="c", handle=0, role=Role.SENDER, target=Coordinator(wanted))
+        )
+        assert answer.target == Coordinator((LOCAL, SEVERAL)) and answer.role is Role.RECEIVER
+        assert isinstance(credit, Flow) and credit.link_credit
+    with pytest.raises(AmqpError) as caught:
+        scene.connect(capabilities=(DISTRIBUTED,))
+    assert condition(caught.value) == "amqp:not-implemented"
+    assert scene.controller.control.capabilities == (LOCAL, SEVERAL)
+
+
+@in_memory
+@pytest.mark.rule("S1-11")
+def test_capabilities_are_symbols(world: Any) -> None:
+    assert {one.value for one in TxnCapability} == {
+        "amqp:local-transactions",
+        "amqp:distributed-transactions",
+        "amqp:promotable-transactions",
+        "amqp:multi-txns-per-ssn",
+        "amqp:multi-ssns-per-txn",
+    }
+    assert Scene(world, capabilities=("amqp:local-transactions",)).resource.capabilities == (LOCAL,)
+    for unknown in ("amqp:promotable-transactions", "amqp:nested-transactions"):
+        with pytest.raises(InvalidInput):
+            TransactionalResource(world.manager(), capabilities=(unknown,))
+
+
+@in_memory
+@pytest.mark.rule("S1-12")
+def test_several_transactions_on_a_session_need_a_capability(world: Any) -> None:
+    scene = Scene(world, capabilities=(LOCAL,))
+    first = scene.controller.declare()
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.declare()
+    assert condition(caught.value) == "amqp:resource-limit-exceeded"
+    elsewhere = scene.controller.control_link(scene.controller.session())
+    assert elsewhere.declare(), "another session is not busy"
+    scene.controller.discharge(first)
+    assert scene.controller.declare() != first
+    able = Scene(world, capabilities=(LOCAL, SEVERAL), settings={"exist_ok": True}).controller
+    assert len({able.declare() for _ in range(3)}) == 3
+
+
+@in_memory
+@pytest.mark.rule("S1-13", "S1-19")
+def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -> None:
+    scene = Scene(world, capabilities=(LOCAL, SEVERAL, DISTRIBUTED))
+    scene.orders.send([row(1)])
+    sender, receiver = scene.sender(), scene.receiver()
+    txn_id = scene.controller.declare(global_id=b"global-1")
+    sender.send(row(2), txn_id)
+    receiver.dispose(receiver.flow(1, txn_id), Accepted(), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.counts == (0, 1), "nothing is decided by the discharge"
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:unknown-id"
+    elsewhere = world.manager("coordinator")
+    assert "global-1" in elsewhere.recover().prepared
+    elsewhere.commit("global-1")
+    assert scene.waiting() == [2] and scene.counts == (1, 0)
+    with pytest.raises(AmqpError):
+        scene.controller.declare(global_id=b"global-1")
+
+
+@in_memory
+@pytest.mark.rule("S1-19")
+def test_a_discharge_that_fails_makes_the_global_transaction_rollback_only(world: Any) -> None:
+    scene = Scene(world, capabilities=(LOCAL, SEVERAL, DISTRIBUTED))
+    txn_id = scene.controller.declare(global_id="global-2")
+    scene.sender().send(row(1), txn_id)
+    scene.controller.discharge(txn_id, fail=True)
+    assert scene.manager.outcome("global-2").status is Status.ROLLED_BACK
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.declare(global_id="global-2")
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    local = scene.controller.declare()
+    scene.sender().send(row(2), local)
+    scene.controller.discharge(local)
+    assert scene.waiting() == [2], "without a global-id the discharge decides"
+
+
+@in_memory
+@pytest.mark.rule("S1-14")
+def test_a_txn_id_is_binary_of_1_to_32_octets(world: Any) -> None:
+    assert transaction_id(b"x") == b"x" and len(transaction_id(b"x" * 32)) == 32
+    for wrong in (b"", b"x" * 33, "text", 0, None):
+        with pytest.raises(InvalidInput):
+            transaction_id(wrong)
+    scene = Scene(world)
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(b"x" * 33)
+    assert condition(caught.value) == "amqp:invalid-field"
+    with pytest.raises(AmqpError) as caught:
+        scene.sender().send(row(1), b"x" * 33)
+    assert condition(caught.value) == "amqp:invalid-field"
+
+
+@in_memory
+@pytest.mark.rule("S1-14")
+def test_a_txn_id_names_the_transaction_in_the_store(world: Any) -> None:
+    scene = Scene(world)
+    txn_id = scene.controller.declare()
+    assert txn_id_of(key_of(txn_id)) == txn_id
+    scene.sender().send(row(1), txn_id)
+    scene.controller.discharge(txn_id)
+    assert world.manager("auditor").outcome(key_of(txn_id)).status is Status.COMMITTED
+    for wrong in (b"x", b"\x10" + b"x" * 16):
+        with pytest.raises(InvalidInput):
+            key_of(wrong)
+    with pytest.raises(InvalidInput):
+        txn_id_of("mine")
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-15")
+@pytest.mark.parametrize(("fail", "found"), [(None, [1]), (False, [1]), (True, [])])
+def test_the_fail_flag_decides_and_success_is_accepted(
+    world: Any, fail: bool | None, found: list[int]
+) -> None:
+    scene = Scene(world)
+    session = opened(scene)
+    (answer,) = control(session, Declare())
+    txn_id = answer.state.txn_id
+    session.handle(
+        Attach(name="s", handle=1, role=Role.SENDER, target=scene.sender().answer.target)
+    )
+    state = TransactionalState(txn_id)
+    session.handle(Transfer(handle=1, delivery_id=8, state=state, payload=message(1)))
+    (answer,) = control(session, Discharge(txn_id, fail))
+    assert (answer.state, answer.settled) == (Accepted(), True)
+    assert scene.waiting() == found
+    with pytest.raises(TypeError):
+        Discharge(fail=True)  # type: ignore[call-arg]
+
+
+@in_memory
+@pytest.mark.rule("S1-16", "S1-30")
+@pytest.mark.parametrize("outcomes", [None, WITHOUT_REJECTED])
+def test_a_discharge_that_cannot_complete_is_refused(world: Any, outcomes: Any) -> None:
+    scene = Scene(world, controller={"outcomes": outcomes})
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    assert sender.send(row(1), txn_id).state == TransactionalState(txn_id, Accepted())
+    stage = world.store.payload.stage
+    world.store.payload.stage = failing
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    world.store.payload.stage = stage
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    assert scene.controller.control.attached == (outcomes is None)
+    assert scene.waiting() == []
+
+
+def failing(*_: Any, **__: Any) -> None:
+    raise OSError("no space left")
+
+
+@in_memory
+@pytest.mark.rule("S1-16", "S1-18")
+def test_a_discharge_that_was_refused_has_rolled_back(world: Any) -> None:
+    scene = Scene(world)
+    txn_id = scene.controller.declare()
+    scene.sender().send({"n": "no number"}, txn_id, settled=True)
+    for _ in range(2):
+        with pytest.raises(AmqpError) as caught:
+            scene.controller.discharge(txn_id)
+        assert condition(caught.value) == "amqp:transaction:rollback"
+    with pytest.raises(AmqpError) as caught:
+        scene.sender().send(row(1), txn_id)
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    scene.controller.discharge(txn_id, fail=True)
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id, fail=True)
+    assert condition(caught.value) == "amqp:transaction:unknown-id"
+
+
+@in_memory
+@pytest.mark.rule("S1-17")
+def test_a_discharge_as_failed_always_completes(world: Any) -> None:
+    scene = Scene(world, timeout_seconds=60)
+    scene.orders.send([row(1)])
+    sender, receiver = scene.sender(), scene.receiver()
+    plain, doomed, late, partial = (scene.controller.declare() for _ in range(4))
+    sender.send({"wrong": 1}, doomed, settled=True)
+    receiver.flow(1, plain)
+    scene.controller.discharge(plain, fail=True)
+    scene.controller.discharge(doomed, fail=True)
+    sender.transfer(message(1)[:1], state=TransactionalState(partial), more=True)
+    scene.controller.discharge(partial, fail=True)
+    unreachable = scene.controller.declare()
+    scene.receiver().flow(1, unreachable)
+    append = world.store.journal.append
+    world.store.journal.append = failing
+    scene.controller.discharge(unreachable, fail=True)
+    world.store.journal.append = append
+    world.clock.advance(61)
+    scene.controller.tick()
+    scene.controller.discharge(late, fail=True)
+    world.lease_over()
+    world.manager("other").recover()
+    assert scene.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S1-18", "S1-20")
+def test_a_txn_id_that_is_unknown_or_finished(world: Any) -> None:
+    scene = Scene(world)
+    finished = scene.controller.declare()
+    scene.controller.discharge(finished)
+    for txn_id in (finished, b"never declared"):
+        for fail in (False, True):
+            with pytest.raises(AmqpError) as caught:
+                scene.controller.discharge(txn_id, fail)
+            assert condition(caught.value) == "amqp:transaction:unknown-id"
+
+
+@in_memory
+@pytest.mark.rule("S1-20")
+def test_a_transaction_that_took_too_long_is_rolled_back(world: Any) -> None:
+    scene = Scene(world, timeout_seconds=10)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    receiver.flow(1, txn_id)
+    world.clock.advance(9)
+    scene.controller.tick()
+    assert scene.counts == (0, 1)
+    world.clock.advance(1)
+    scene.controller.tick()
+    assert scene.manager.outcome(key_of(txn_id)).status is Status.ROLLED_BACK
+    assert [e.value for e in TransactionError] == [
+        "amqp:transaction:unknown-id",
+        "amqp:transaction:rollback",
+        "amqp:transaction:timeout",
+    ]
+    for act in (
+        lambda: scene.sender().send(row(2), txn_id),
+        lambda: scene.controller.discharge(txn_id),
+    ):
+        with pytest.raises(AmqpError) as caught:
+            act()
+        assert condition(caught.value) == "amqp:transaction:timeout"
+
+
+@in_memory
+@pytest.mark.rule("S1-20")
+def test_a_transaction_whose_lease_was_taken_over_took_too_long(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    receiver.dispose(receiver.flow(1, txn_id), Accepted(), txn_id)
+    world.lease_over()
+    assert len(scene.orders.receive()) == 1, "somebody else has it now"
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:timeout"
+    assert scene.counts == (0, 1)
+
+
+@in_memory
+@pytest.mark.rule("S1-16")
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_discharge_in_doubt_is_answered_once_it_is_known(world: Any, landed: bool) -> None:
+    scene = Scene(world)
+    txn_id = scene.controller.declare()
+    scene.sender().send(row(1), txn_id)
+    journal = world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        if landed:
+            append(units, metadata)
+        journal.read = failing
+        raise OSError("no reply")
+
+    journal.append = lost
+    with pytest.raises(TransactionUnknown):
+        scene.controller.discharge(txn_id)
+    scene.controller.tick()  # still nobody knows
+    journal.append, journal.read = append, read
+    delivery = list(scene.controller.control.deliveries.values())[-1]
+    assert delivery.state is None
+    scene.controller.tick()
+    assert isinstance(delivery.state, Accepted if landed else Rejected)
+    assert scene.waiting() == ([1] if landed else [])

@@ -1,0 +1,748 @@
+"""AMQP 1.0 transactions: posting, acquiring, retiring, and how settlement meets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.specifications.controllers import Scene, bodies, condition, message, row
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AmqpError,
+    Attach,
+    Coordinator,
+    Declare,
+    Detach,
+    Discharge,
+    Disposition,
+    Error,
+    ErrorCondition,
+    Flow,
+    Header,
+    Modified,
+    ReceiverSettleMode,
+    Rejected,
+    Released,
+    Role,
+    SenderSettleMode,
+    Source,
+    TransactionalState,
+    Transfer,
+    TxnCapability,
+)
+from txnqueue.protocols.amqp.types import AmqpValue
+
+SECOND = ReceiverSettleMode.SECOND
+SETTLED = SenderSettleMode.SETTLED
+
+
+# ------------------------------------------------------------------------ all of the work
+
+
+@pytest.mark.rule("S1-21", "S1-22", "S1-25", "S1-34", "S1-38")
+def test_one_discharge_posts_acquires_and_retires(world: Any) -> None:
+    """The three operations by the three performatives, in one transaction and in none."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2), row(3)])
+    sender, receiver = scene.sender(), scene.receiver()
+    (held,) = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    sender.send(row(4), txn_id)
+    acquired = receiver.flow(1, txn_id)
+    receiver.dispose([held, *acquired], Accepted(), txn_id)
+    assert scene.waiting() == [3] and scene.counts == (1, 2)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [3, 4] and scene.counts == (2, 0)
+    assert (held.state, held.settled) == (Accepted(), True)
+    assert (acquired[0].state, acquired[0].settled) == (Accepted(), True)
+
+
+@pytest.mark.rule("S1-25", "S1-35", "S1-37", "S1-41")
+def test_the_two_ways_to_roll_back(world: Any) -> None:
+    """Acquired inside goes back to the queue; acquired outside stays with the controller."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    sender, receiver = scene.sender(), scene.receiver()
+    (outside,) = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    sender.send(row(3), txn_id)
+    (inside,) = receiver.flow(1, txn_id)
+    receiver.dispose([outside, inside], Accepted(), txn_id)
+    scene.controller.discharge(txn_id, fail=True)
+    assert scene.waiting() == [2] and scene.counts == (1, 1)
+    assert (inside.state, inside.settled) == (Released(), True)
+    assert not outside.settled
+    again = scene.controller.declare()
+    receiver.dispose([outside], Accepted(), again)
+    scene.controller.discharge(again)
+    assert scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-21")
+def test_who_disappears_leaves_nothing_behind(world: Any) -> None:
+    """The state lies in the store: everybody sees it, and can end it."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    txn_id = scene.controller.declare()
+    scene.sender().send(row(2), txn_id)
+    scene.receiver().flow(1, txn_id)
+    rows = world.manager("auditor").history.as_of(
+        scene.orders._client.store.journal.version() << 10
+    )
+    assert [r["status"] for r in rows.transaction_rows()].count("pending") == 1
+    world.lease_over()
+    assert len(world.manager("other").recover().aborted) == 1
+    assert scene.waiting() == [1] and scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-22")
+def test_a_transactional_state_has_a_txn_id_and_maybe_an_outcome(world: Any) -> None:
+    with pytest.raises(TypeError):
+        TransactionalState(outcome=Accepted())  # type: ignore[call-arg]
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    receiver = scene.receiver()
+    first, second = receiver.flow(2)
+    txn_id = scene.controller.declare()
+    receiver.dispose([first], None, txn_id)
+    receiver.dispose([second], Rejected(Error(ErrorCondition.NOT_FOUND, "no such")), txn_id)
+    receiver.dispose([second], Accepted(), txn_id)  # the last word in the transaction counts
+    scene.controller.discharge(txn_id)
+    assert scene.counts == (0, 1) and not first.settled
+    assert (second.state, second.settled) == (Accepted(), True)
+
+
+@in_memory
+@pytest.mark.rule("S1-23")
+def test_the_resource_tells_the_transaction_of_what_it_does(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2), row(3)])
+    sender, receiver = scene.sender(rcv_settle_mode=SECOND), scene.receiver()
+    txn_id = scene.controller.declare()
+    (outside,) = receiver.flow(1)
+    (inside,) = receiver.flow(1, txn_id)
+    assert outside.state is None and inside.state == TransactionalState(txn_id)
+    assert receiver.transaction == txn_id, "later transfers will be in it"
+    assert sender.send(row(4)).state == Accepted()
+    assert sender.send(row(5), txn_id).state == TransactionalState(txn_id, Accepted())
+    scene.controller.discharge(txn_id)
+    assert receiver.transaction is None
+    (later,) = receiver.flow(1)
+    assert later.state is None
+
+
+@in_memory
+@pytest.mark.rule("S1-24", "S1-18")
+def test_work_of_an_unknown_transaction(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    (held,) = receiver.flow(1)
+    acts = [
+        lambda: scene.sender().send(row(2), b"nobody's"),
+        lambda: scene.receiver().flow(1, b"nobody's"),
+    ]
+    for act in acts:
+        with pytest.raises(AmqpError) as caught:
+            act()
+        assert condition(caught.value) == "amqp:transaction:unknown-id"
+    receiver.dispose([held], Accepted(), b"nobody's")
+    assert condition(receiver.error) == "amqp:transaction:unknown-id"
+    assert scene.waiting() == [1], "nothing was posted, retired or left acquired"
+
+
+# ---------------------------------------------------------------------------- posting
+
+
+@in_memory
+@pytest.mark.rule("S1-26")
+def test_the_parts_of_a_delivery_are_one_message(world: Any) -> None:
+    scene = Scene(world)
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    state = TransactionalState(txn_id)
+    part = sender.transfer((Header(priority=9),), state=state, more=True)
+    sender.transfer(message(2), state=state, part_of=part)
+    sender.send(row(1), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [2, 1]
+
+
+@in_memory
+@pytest.mark.rule("S1-26")
+@pytest.mark.parametrize("later", ["another", "none", "one where there was none"])
+def test_the_parts_of_a_delivery_name_one_transaction(world: Any, later: str) -> None:
+    scene = Scene(world)
+    sender = scene.sender()
+    first, second = scene.controller.declare(), scene.controller.declare()
+    states = {
+        "another": (TransactionalState(first), TransactionalState(second)),
+        "none": (TransactionalState(first), None),
+        "one where there was none": (None, TransactionalState(first)),
+    }[later]
+    part = sender.transfer((Header(),), state=states[0], more=True)
+    with pytest.raises(AmqpError) as caught:
+        sender.transfer(message(1), state=states[1], part_of=part)
+    assert condition(caught.value) == "amqp:not-allowed"
+    for txn_id, involved in ((first, True), (second, later == "another")):
+        if involved:
+            with pytest.raises(AmqpError):
+                scene.controller.discharge(txn_id)
+        else:
+            scene.controller.discharge(txn_id)
+    assert scene.waiting() == []
+
+
+@in_memory
+@pytest.mark.rule("S1-27")
+def test_a_discharge_of_half_a_delivery_ends_the_control_link(world: Any) -> None:
+    scene = Scene(world)
+    sender = scene.sender()
+    first, second = scene.controller.declare(), scene.controller.declare()
+    sender.send(row(1), first)
+    sender.send(row(2), second)
+    part = sender.transfer((Header(),), state=TransactionalState(first), more=True)
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(first)
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    assert not scene.controller.control.attached
+    with pytest.raises(AmqpError) as caught:
+        sender.transfer(message(3), state=TransactionalState(first), part_of=part)
+    assert condition(caught.value) == "amqp:transaction:unknown-id"
+    assert scene.waiting() == [], "all transactions of the link are rolled back"
+
+
+@in_memory
+@pytest.mark.rule("S1-27")
+def test_a_delivery_that_is_aborted_is_not_half_posted(world: Any) -> None:
+    scene = Scene(world)
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    part = sender.transfer((Header(),), state=TransactionalState(txn_id), more=True)
+    sender.transfer((), state=TransactionalState(txn_id), aborted=True, part_of=part)
+    sender.send(row(1), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S1-28")
+@pytest.mark.parametrize(("mode", "settles"), [(ReceiverSettleMode.FIRST, True), (SECOND, False)])
+def test_the_outcome_is_told_before_the_discharge_is_accepted(
+    world: Any, mode: Any, settles: bool
+) -> None:
+    scene = Scene(world)
+    sender = scene.sender(rcv_settle_mode=mode)
+    txn_id = scene.controller.declare()
+    good, bad = sender.send(row(1), txn_id), sender.send({"wrong": 1}, txn_id)
+    assert good.state == TransactionalState(txn_id, Accepted())
+    assert isinstance(bad.state, TransactionalState) and isinstance(bad.state.outcome, Rejected)
+    assert condition(bad.state.outcome.error) == "amqp:invalid-field"
+    assert (good.settled, bad.settled) == (settles, settles)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [1], "a rejected message keeps nobody from committing"
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-29")
+@pytest.mark.parametrize("outcomes", [None, ()])
+def test_what_was_sent_settled_and_cannot_be_posted_forbids_the_commit(
+    world: Any, outcomes: Any
+) -> None:
+    scene = Scene(world, controller={"outcomes": outcomes})
+    sender = scene.sender()
+    txn_id, other = scene.controller.declare(), scene.controller.declare()
+    sender.send(row(1), txn_id, settled=True)
+    assert sender.send({"n": "no number", "key": None}, txn_id, settled=True).state is None
+    sender.send(row(2), other, settled=True)
+    assert scene.waiting() == []
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    if outcomes is None:
+        scene.controller.discharge(txn_id, fail=True)
+        scene.controller.discharge(other)
+        assert scene.waiting() == [2]
+    else:
+        assert not scene.controller.control.attached
+
+
+@in_memory
+@pytest.mark.rule("S1-30")
+def test_an_outcome_that_can_no_longer_be_applied_forbids_the_commit(world: Any) -> None:
+    """Here the outcome of a retirement: the lease ended, and somebody else has the message."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    sender, receiver = scene.sender(), scene.receiver()
+    (held,) = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    posted = sender.send(row(2), txn_id)
+    assert posted.settled and posted.state == TransactionalState(txn_id, Accepted())
+    receiver.dispose([held], Accepted(), txn_id)
+    world.lease_over()
+    assert len(scene.orders.receive()) == 1
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    assert scene.counts == (0, 1)
+
+
+@in_memory
+@pytest.mark.rule("S1-31")
+@pytest.mark.parametrize("fail", [False, True])
+def test_an_unsettled_posting_shows_the_outcome_that_was_applied(world: Any, fail: bool) -> None:
+    scene = Scene(world)
+    sender = scene.sender(rcv_settle_mode=SECOND)
+    txn_id = scene.controller.declare()
+    posted = sender.send(row(1), txn_id)
+    assert not posted.settled
+    scene.controller.discharge(txn_id, fail)
+    session = scene.controller.sessions[0].session
+    assert posted.state == (None if fail else Accepted()) and not posted.settled
+    assert [d.state for d in session.incoming.values()] == [posted.state]
+    sender.settle(posted)
+    assert not session.incoming
+
+
+# -------------------------------------------------------------------------- retirement
+
+
+@in_memory
+@pytest.mark.rule("S1-32")
+@pytest.mark.parametrize("acquired", ["inside", "outside"])
+def test_an_outcome_in_another_live_transaction_ends_the_control_link(
+    world: Any, acquired: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver, theirs = scene.receiver(), scene.controller.control_link()
+    first, second = scene.controller.declare(), theirs.declare()
+    deliveries = receiver.flow(1, first if acquired == "inside" else None)
+    if acquired == "outside":
+        receiver.dispose(deliveries, Accepted(), first)
+    scene.sender().send(row(2), second)
+    receiver.dispose(deliveries, Accepted(), second)
+    assert condition(theirs.error) == "amqp:transaction:rollback"
+    assert scene.controller.control.attached
+    receiver.dispose(deliveries, Accepted(), first)
+    scene.controller.discharge(first)
+    assert scene.counts == (0, 0), "the second transaction is rolled back, the first goes on"
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-32", "S1-33")
+def test_an_outcome_may_be_of_another_transaction_than_a_discharged_one(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    receiver = scene.receiver()
+    first, second = scene.controller.declare(), scene.controller.declare()
+    deliveries = receiver.flow(2, first)
+    scene.controller.discharge(first)
+    assert scene.counts == (0, 2), "acquired, and no outcome yet"
+    receiver.dispose(deliveries[:1], Accepted(), second)
+    receiver.dispose(deliveries[1:], Released(), second)
+    scene.controller.discharge(second)
+    assert scene.counts == (1, 0) and scene.waiting() == [2]
+
+
+@in_memory
+@pytest.mark.rule("S1-34")
+@pytest.mark.parametrize(
+    ("outcome", "left", "dead"),
+    [
+        (Accepted(), [], 0),
+        (Released(), [1], 0),
+        (Modified(delivery_failed=True), [1], 0),
+        (Rejected(Error(ErrorCondition.INVALID_FIELD, "bad amount")), [], 1),
+    ],
+)
+def test_a_commit_applies_each_outcome(world: Any, outcome: Any, left: Any, dead: int) -> None:
+    scene = Scene(world, settings={"dead_letter": True})
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    deliveries = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    receiver.dispose(deliveries, outcome, txn_id)
+    assert scene.counts == (0, 1)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == left and scene.orders.in_flight() == 0
+    assert (deliveries[0].state, deliveries[0].settled) == (outcome, True)
+    letters = world.manager().queue(f"{scene.name}.dead").receive().messages()
+    assert [m["_message"]["origin"]["reason"] for m in letters] == ["bad amount"] * dead
+    counts = [m["_message"]["delivery_count"] for m in scene.orders.receive().messages()]
+    assert counts == [int(isinstance(outcome, Modified))] * len(left)
+
+
+@in_memory
+@pytest.mark.rule("S1-35")
+@pytest.mark.parametrize("how", ["failed", "refused", "detached"])
+def test_after_each_roll_back_the_controller_still_holds_the_messages(world: Any, how: str) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    sender, receiver = scene.sender(), scene.receiver()
+    first, second = receiver.flow(2)
+    txn_id = scene.controller.declare()
+    receiver.dispose([first, second], Accepted(), txn_id)
+    if how == "failed":
+        scene.controller.discharge(txn_id, fail=True)
+    elif how == "refused":
+        sender.send({"wrong": 1}, txn_id, settled=True)
+        with pytest.raises(AmqpError):
+            scene.controller.discharge(txn_id)
+    else:
+        scene.controller.control.detach()
+    assert scene.counts == (0, 2)
+    assert len(scene.connect().receiver(scene.name).flow(2)) == 0, "nobody else gets them"
+    receiver.dispose([first], Accepted())
+    assert scene.counts == (0, 1) and first.settled
+    control = scene.controller.control_link()
+    again = control.declare()
+    receiver.dispose([second], Accepted(), again)
+    control.discharge(again)
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-36")
+@pytest.mark.parametrize("default", [None, Modified(delivery_failed=True), Rejected()])
+def test_settled_and_rolled_back_the_default_outcome_is_applied(world: Any, default: Any) -> None:
+    scene = Scene(world, settings={"dead_letter": True})
+    scene.orders.send([row(1)])
+    receiver = scene.receiver(default_outcome=default)
+    deliveries = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    receiver.dispose(deliveries, Accepted(), txn_id, settled=True)
+    receiver.dispose(deliveries, Rejected())  # too late: it is settled
+    assert scene.counts == (0, 1)
+    scene.controller.discharge(txn_id, fail=True)
+    rejected = isinstance(default, Rejected)
+    assert scene.waiting() == ([] if rejected else [1]) and scene.orders.in_flight() == 0
+    assert world.manager().queue(f"{scene.name}.dead").depth() == int(rejected)
+    counts = [m["_message"]["delivery_count"] for m in scene.orders.receive().messages()]
+    assert counts == ([] if rejected else [int(default is not None)])
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-36")
+def test_settled_and_committed_the_given_outcome_is_applied(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver(default_outcome=Released())
+    txn_id = scene.controller.declare()
+    receiver.dispose(receiver.flow(1), Accepted(), txn_id, settled=True)
+    scene.controller.discharge(txn_id)
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-37")
+def test_unsettled_and_rolled_back_the_state_is_the_former_one(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    deliveries = receiver.flow(1)
+    session = scene.controller.sessions[0].session
+    (at_resource,) = session.unsettled.values()
+    for fail in (True, True, False):
+        txn_id = scene.controller.declare()
+        receiver.dispose(deliveries, Accepted() if not fail else Rejected(), txn_id)
+        assert at_resource.state is not None
+        scene.controller.discharge(txn_id, fail)
+        assert fail == (at_resource in session.unsettled.values())
+        assert not fail or at_resource.state is None
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-34")
+def test_links_that_close_leave_outcomes_to_their_transaction(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2), row(3), row(4)])
+    receiver = scene.receiver()
+    said, _ = receiver.flow(2)
+    txn_id = scene.controller.declare()
+    receiver.dispose([said], Accepted(), txn_id)
+    receiver.flow(2, txn_id)
+    receiver.detach()
+    assert scene.waiting() == [2] and scene.counts == (1, 3)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [2, 3, 4] and scene.counts == (3, 0)
+
+
+# ------------------------------------------------------------------------- acquisition
+
+
+@in_memory
+@pytest.mark.rule("S1-38")
+def test_the_transaction_of_a_link_is_its_own(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(4)])
+    one, two = scene.receiver(), scene.receiver()
+    first, second = scene.controller.declare(), scene.controller.declare()
+    assert [d.state for d in one.flow(1, first)] == [TransactionalState(first)]
+    assert [d.state for d in two.flow(1, second)] == [TransactionalState(second)]
+    assert [d.state for d in one.flow(1)] == [TransactionalState(first)], "no entry: no change"
+    assert [d.state for d in scene.receiver().flow(1)] == [None], "it is optional"
+    scene.controller.discharge(first, fail=True)
+    assert scene.counts == (2, 2)
+
+
+@in_memory
+@pytest.mark.rule("S1-39")
+def test_a_discharge_leaves_credit_and_clears_the_transaction(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    receiver.dispose(receiver.flow(3, txn_id), Accepted(), txn_id)
+    scene.controller.discharge(txn_id)
+    assert receiver.transaction is None and receiver.credit == 2
+    scene.orders.send([row(2)])
+    scene.controller.tick()
+    outside = list(receiver.deliveries.values())[-1]
+    assert outside.body["n"] == 2 and outside.state is None
+    assert scene.counts == (0, 1)
+
+
+@in_memory
+@pytest.mark.rule("S1-39")
+def test_a_link_that_drains_has_no_credit_left_when_its_transaction_ends(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    receiver.flow(5, txn_id, drain=True)
+    assert receiver.credit == 0
+    scene.controller.discharge(txn_id, fail=True)
+    scene.controller.tick()
+    assert scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-40")
+def test_a_link_that_does_not_acquire_in_transactions_is_ended(world: Any) -> None:
+    scene = Scene(world, transactional_acquisition=False)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    with pytest.raises(AmqpError) as caught:
+        receiver.flow(1, txn_id)
+    assert condition(caught.value) == "amqp:not-implemented" and not receiver.attached
+    assert scene.counts == (1, 0)
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-41")
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_an_acquisition_is_undone_with_its_outcome(world: Any, settled: bool, fail: bool) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    mode = SETTLED if settled else SenderSettleMode.UNSETTLED
+    receiver = scene.receiver(snd_settle_mode=mode)
+    txn_id = scene.controller.declare()
+    deliveries = receiver.flow(2, txn_id)
+    assert [d.settled for d in deliveries] == [settled] * 2
+    if not settled:
+        receiver.dispose(deliveries, Accepted(), txn_id)
+    scene.controller.discharge(txn_id, fail)
+    assert scene.counts == ((2, 0) if fail else (0, 0))
+
+
+@in_memory
+@pytest.mark.rule("S1-41")
+def test_sent_settled_in_no_transaction_is_gone_at_once(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    assert bodies(scene.receiver(snd_settle_mode=SETTLED).flow(1)) == [1]
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-42")
+@pytest.mark.parametrize("settled", [True, False])
+def test_the_outcome_of_an_acquired_message_belongs_to_its_transaction(
+    world: Any, settled: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    deliveries = receiver.flow(1, txn_id)
+    receiver.dispose(deliveries, Accepted(), settled=settled)
+    assert condition(scene.controller.control.error) == "amqp:transaction:rollback"
+    assert scene.waiting() == [1] and scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-43")
+@pytest.mark.parametrize("how", ["failed", "refused", "committed"])
+def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: str) -> None:
+    """A message has three sections here, and the session's window takes two of them."""
+    scene = Scene(world, controller={"incoming_window": 2, "max_frame_size": 1})
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    (half,) = receiver.flow(1, txn_id)
+    assert not half.complete and len(half.payload) == 2
+    if how == "committed":
+        scene.controller.discharge(txn_id)
+        assert scene.counts == (0, 1), "acquired for good"
+        scene.controller.sessions[0].send(Flow(incoming_window=2))
+        assert half.complete and half.body["n"] == 1
+        receiver.dispose([half], Accepted())
+        assert scene.counts == (0, 0)
+        return
+    if how == "refused":
+        scene.sender().send({"wrong": 1}, txn_id, settled=True)
+        with pytest.raises(AmqpError):
+            scene.controller.discharge(txn_id)
+    else:
+        scene.controller.discharge(txn_id, fail=True)
+    assert half.aborted and scene.waiting() == [1] and scene.counts == (1, 0)
+    scene.controller.sessions[0].send(Flow(incoming_window=9))
+    assert not half.complete, "nothing of it comes after it was given up"
+
+
+@in_memory
+@pytest.mark.rule("S1-43")
+def test_it_is_given_up_before_the_discharge_is_answered(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    session = scene.resource.connect(max_frame_size=1).begin(incoming_window=1)
+    session.handle(Attach(name="c", handle=0, role=Role.SENDER, target=Coordinator()))
+    declared = Transfer(handle=0, delivery_id=0, payload=(AmqpValue(Declare()),))
+    txn_id = session.handle(declared)[0].state.txn_id
+    session.handle(Attach(name="r", handle=1, role=Role.RECEIVER, source=Source(scene.name)))
+    session.handle(Flow(handle=1, link_credit=1, properties={"txn-id": txn_id}))
+    failed = (AmqpValue(Discharge(txn_id, fail=True)),)
+    frames = session.handle(Transfer(handle=0, delivery_id=1, payload=failed))
+    aborted = [f for f in frames if isinstance(f, Transfer) and f.aborted]
+    answer = next(f for f in frames if isinstance(f, Disposition) and f.role is Role.RECEIVER)
+    assert frames.index(aborted[0]) < frames.index(answer)
+
+
+# ------------------------------------------------------------------ links, outside of rules
+
+
+@in_memory
+def test_a_message_keeps_what_a_queue_can_keep(world: Any) -> None:
+    scene = Scene(world)
+    sender, receiver = scene.sender(), scene.receiver()
+    txn_id = scene.controller.declare()
+    sender.send(row(1), txn_id, headers={"a": "b"})
+    sender.send(row(2), txn_id, header=Header(priority=9, ttl=60_000))
+    sender.send(row(3), txn_id)
+    scene.controller.discharge(txn_id)
+    found = receiver.flow(3)
+    assert bodies(found) == [2, 1, 3]
+    assert [len(d.payload) for d in found] == [3, 4, 3]
+    assert found[1].payload[2].values == {"a": "b"}
+    world.clock.advance(61)
+    receiver.dispose(found, Released())
+    assert [d.payload[0].delivery_count for d in receiver.flow(5)] == [0, 0]
+
+
+@in_memory
+def test_an_outcome_that_came_too_late_is_told_to_have_failed(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    (held,) = receiver.flow(1)
+    world.lease_over()
+    scene.orders.receive()
+    receiver.dispose([held], Accepted())
+    assert held.state == Modified(delivery_failed=True) and held.settled
+
+
+@in_memory
+def test_the_resource_keeps_leases_alive(world: Any) -> None:
+    scene = Scene(world, settings={"lease_seconds": 60})
+    scene.orders.send([row(1), row(2)])
+    receiver = scene.receiver()
+    txn_id = scene.controller.declare()
+    receiver.flow(1)
+    receiver.flow(1, txn_id)
+    for _ in range(5):
+        world.clock.advance(40)
+        scene.controller.tick()
+        assert len(scene.orders.receive()) == 0
+    assert scene.counts == (0, 2)
+
+
+@in_memory
+def test_links_are_refused_with_a_reason(world: Any) -> None:
+    scene = Scene(world)
+    session = scene.resource.connect().begin()
+
+    def refused(**what: Any) -> str | None:
+        answer, detach = session.handle(Attach(name="x", handle=3, **what))
+        assert isinstance(detach, Detach) and answer.source is None and answer.target is None
+        return condition(detach.error)
+
+    assert refused(role=Role.RECEIVER, source=Source("nothing")) == "amqp:not-found"
+    assert refused(role=Role.RECEIVER) == "amqp:not-found"
+    session.handle(Attach(name="r", handle=3, role=Role.RECEIVER, source=Source(scene.name)))
+    assert refused(role=Role.RECEIVER, source=Source(scene.name)) == "amqp:not-allowed"
+    with pytest.raises(AmqpError) as caught:
+        session.handle(Flow(handle=9, link_credit=1))
+    assert condition(caught.value) == "amqp:session:unattached-handle"
+
+
+@in_memory
+def test_wrong_frames_end_their_link(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    sender = scene.sender()
+    with pytest.raises(AmqpError) as caught:
+        sender.transfer(b"octets")
+    assert condition(caught.value) == "amqp:decode-error"
+    with pytest.raises(AmqpError) as caught:
+        scene.sender().send({"wrong": 1}, settled=True)
+    assert condition(caught.value) == "amqp:invalid-field"
+    receiver = scene.receiver()
+    receiver.dispose(receiver.flow(1), Modified(undeliverable_here=True))
+    assert condition(receiver.error) == "amqp:not-implemented"
+    assert scene.waiting() == [1]
+
+
+@in_memory
+def test_a_controller_sends_as_much_as_it_has_credit_for(world: Any) -> None:
+    scene = Scene(world)
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    for n in range(1_500):
+        sender.send(row(n), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.orders.depth() == 1_500
+    session = scene.resource.connect().begin()
+    target = sender.answer.target
+    session.handle(Attach(name="s", handle=0, role=Role.SENDER, target=target))
+    session.links[0]._credit = 0  # type: ignore[attr-defined]
+    (detach,) = session.handle(Transfer(handle=0, delivery_id=1, payload=message(1)))
+    assert condition(detach.error) == "amqp:link:transfer-limit-exceeded"
+
+
+@in_memory
+def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTINGS_HELD_MAX", 2)
+    scene = Scene(world)
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    for n in range(5):
+        sender.send(row(n), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
+def test_a_resource_without_several_transactions_is_still_one(world: Any) -> None:
+    scene = Scene(world, capabilities=(TxnCapability.LOCAL_TRANSACTIONS,))
+    txn_id = scene.controller.declare()
+    scene.sender().send(row(1), txn_id)
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [1]

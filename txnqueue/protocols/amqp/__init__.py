@@ -1,0 +1,86 @@
+"""AMQP 1.0 transactions: the specification's terms on a store of queues.
+
+``TransactionalResource`` is a store as a container that performs transactional work; a
+``Session`` of one of its connections takes performatives and gives those that answer them, so
+that a server can be put in front of it. ``TransactionController`` is the other end, for
+programs of this process. ``codec`` writes and reads octets; it needs python-qpid-proton.
+"""
+
+from txnqueue.protocols.amqp.connection import Connection
+from txnqueue.protocols.amqp.controller import ControllerSession, TransactionController
+from txnqueue.protocols.amqp.endpoints import Control, Receiver, Sender
+from txnqueue.protocols.amqp.performatives import (
+    Attach,
+    Detach,
+    Disposition,
+    Flow,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+    Transfer,
+)
+from txnqueue.protocols.amqp.resource import TransactionalResource, key_of, txn_id_of
+from txnqueue.protocols.amqp.session import Session
+from txnqueue.protocols.amqp.types import (
+    Accepted,
+    AmqpError,
+    AmqpValue,
+    ApplicationProperties,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    ErrorCondition,
+    Header,
+    Modified,
+    Properties,
+    Rejected,
+    Released,
+    Source,
+    Target,
+    TransactionalState,
+    TransactionError,
+    TxnCapability,
+)
+
+__all__ = [
+    "Accepted",
+    "AmqpError",
+    "AmqpValue",
+    "ApplicationProperties",
+    "Attach",
+    "Connection",
+    "Control",
+    "ControllerSession",
+    "Coordinator",
+    "Declare",
+    "Declared",
+    "Detach",
+    "Discharge",
+    "Disposition",
+    "Error",
+    "ErrorCondition",
+    "Flow",
+    "Header",
+    "Modified",
+    "Properties",
+    "Receiver",
+    "ReceiverSettleMode",
+    "Rejected",
+    "Released",
+    "Role",
+    "Sender",
+    "SenderSettleMode",
+    "Session",
+    "Source",
+    "Target",
+    "TransactionController",
+    "TransactionError",
+    "TransactionalResource",
+    "TransactionalState",
+    "Transfer",
+    "TxnCapability",
+    "key_of",
+    "txn_id_of",
+]

@@ -1,0 +1,272 @@
+"""Octets of AMQP 1.0, by the codec of Apache Qpid Proton.
+
+The descriptors are those of the specification; what a message or a type may say and a queue has
+no use for is skipped.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.protocols.amqp.types import (
+    Accepted,
+    AmqpValue,
+    ApplicationProperties,
+    Condition,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    ErrorCondition,
+    Header,
+    Modified,
+    Properties,
+    Rejected,
+    Released,
+    Section,
+    TransactionalState,
+    TransactionError,
+    TxnCapability,
+    transaction_id,
+)
+
+_SKIPPED = frozenset({0x71, 0x72, 0x78})
+"""Sections that say nothing to a queue: the annotations and the footer."""
+
+
+class ProtonCodec:
+    """Writes and reads sections and described types; needs python-qpid-proton."""
+
+    def __init__(self) -> None:
+        """Load the library.
+
+        Raises:
+            PlatformMissing: It is not installed.
+        """
+        try:
+            import proton
+        except ImportError as error:
+            raise PlatformMissing(
+                "AMQP octets need python-qpid-proton: pip install 'txnqueue[amqp]'."
+            ) from error
+        self._proton: Any = proton
+
+    def encode(self, sections: Sequence[Section]) -> bytes:
+        """Write a message.
+
+        Raises:
+            InvalidInput: A value has no type in AMQP.
+        """
+        return b"".join(self.encode_type(section) for section in sections)
+
+    def decode(self, octets: bytes) -> tuple[Section, ...]:
+        """Read a message.
+
+        Raises:
+            InvalidInput: The octets are no message, or one with sections that a queue cannot take.
+        """
+        sections: list[Any] = []
+        while octets:
+            found, octets = self._read(octets)
+            if isinstance(found, Section):
+                sections.append(found)
+            elif found is not None:
+                raise InvalidInput(f"{found!r} is no section that a queue takes.")
+        return tuple(sections)
+
+    def encode_type(self, value: Any) -> bytes:
+        """Write one value: a section, a described type, or what a row may hold.
+
+        Raises:
+            InvalidInput: It has no type in AMQP.
+        """
+        data = self._proton.Data()
+        try:
+            data.put_object(self._wire(value))
+            return bytes(data.encode())
+        except (self._proton.ProtonException, KeyError, OverflowError, TypeError) as error:
+            raise InvalidInput(f"{value!r} cannot be written in AMQP: {error}") from error
+
+    def decode_type(self, octets: bytes) -> Any:
+        """Read one value.
+
+        Raises:
+            InvalidInput: The octets are none, or more than one.
+        """
+        value, rest = self._read(octets)
+        if rest:
+            raise InvalidInput(f"{len(rest)} octets too many.")
+        return value
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _read(self, octets: bytes) -> tuple[Any, bytes]:
+        data = self._proton.Data()
+        try:
+            size = data.decode(octets)
+            data.rewind()
+            data.next()
+            found = data.get_object()
+        except (self._proton.ProtonException, ValueError, TypeError) as error:
+            raise InvalidInput(f"These octets are no AMQP: {error}") from error
+        # Binaries are views of the library's memory, which goes with ``data``.
+        return self._typed(found), octets[size:]
+
+    def _described(self, code: int, fields: Any) -> Any:
+        return self._proton.Described(self._proton.ulong(code), fields)
+
+    def _wire(self, value: Any) -> Any:
+        """Write a value as the library's types."""
+        symbol = self._proton.symbol
+        if isinstance(value, datetime.datetime):
+            return self._proton.timestamp(round(value.timestamp() * 1000))
+        if isinstance(value, Mapping):
+            return {self._wire(key): self._wire(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._wire(one) for one in value]
+        if isinstance(value, TxnCapability | TransactionError | ErrorCondition):
+            return symbol(value.value)
+        code = _CODES.get(type(value))
+        if code is None:
+            return value
+        if isinstance(value, ApplicationProperties):
+            return self._described(code, dict(value.values))
+        if isinstance(value, AmqpValue):
+            return self._described(code, self._wire(value.value))
+        if isinstance(value, Header):
+            ubyte, uint = self._proton.ubyte, self._proton.uint
+            priority = None if value.priority is None else ubyte(value.priority)
+            ttl = None if value.ttl is None else uint(value.ttl)
+            count = uint(value.delivery_count)
+            return self._described(code, [None, priority, ttl, value.first_acquirer, count])
+        if isinstance(value, Coordinator):
+            array = self._proton.Array(self._proton.UNDESCRIBED, self._proton.Data.SYMBOL)
+            array.elements = tuple(symbol(one.value) for one in value.capabilities)
+            return self._described(code, [array] if array.elements else [])
+        return self._described(code, [self._wire(one) for one in _FIELDS[type(value)](value)])
+
+    def _typed(self, value: Any) -> Any:
+        """Read the library's types."""
+        described = self._proton.Described
+        if isinstance(value, memoryview):
+            return bytes(value)
+        if isinstance(value, self._proton.timestamp):
+            return datetime.datetime.fromtimestamp(value / 1000, datetime.timezone.utc)
+        if isinstance(value, self._proton.Array):
+            return [self._typed(one) for one in value.elements]
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, dict):
+            return {self._typed(key): self._typed(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._typed(one) for one in value]
+        if isinstance(value, described):
+            return self._of_descriptor(value)
+        for plain in (int, float, str):
+            if isinstance(value, plain):
+                return plain(value)
+        return value
+
+    def _of_descriptor(self, value: Any) -> Any:
+        code = value.descriptor
+        code = _NAMES.get(str(code)) if isinstance(code, str) else int(code)
+        if code in _SKIPPED:
+            return None
+        read = _READ.get(code or -1)
+        if read is None:
+            raise InvalidInput(f"The described type {value.descriptor!r} is not known here.")
+        inside = self._typed(value.value)
+        try:
+            return read(inside)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"{value!r} lacks a field, or has a wrong one: {error}") from error
+
+
+def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:
+    """Read a field of a list, which may be short of those that are left out."""
+    return fields[number] if len(fields) > number and fields[number] is not None else default
+
+
+def _condition(symbol: str) -> Condition:
+    try:
+        return TransactionError(symbol)
+    except ValueError:
+        return ErrorCondition(symbol)
+
+
+def _capabilities(found: Any) -> tuple[TxnCapability, ...]:
+    symbols = [found] if isinstance(found, str) else found or ()
+    return tuple(TxnCapability(one) for one in symbols)
+
+
+_CODES: dict[type, int] = {
+    Coordinator: 0x30,
+    Declare: 0x31,
+    Discharge: 0x32,
+    Declared: 0x33,
+    TransactionalState: 0x34,
+    Error: 0x1D,
+    Accepted: 0x24,
+    Rejected: 0x25,
+    Released: 0x26,
+    Modified: 0x27,
+    Header: 0x70,
+    Properties: 0x73,
+    ApplicationProperties: 0x74,
+    AmqpValue: 0x77,
+}
+_NAMES = {
+    "amqp:coordinator:list": 0x30,
+    "amqp:declare:list": 0x31,
+    "amqp:discharge:list": 0x32,
+    "amqp:declared:list": 0x33,
+    "amqp:transactional-state:list": 0x34,
+    "amqp:error:list": 0x1D,
+    "amqp:accepted:list": 0x24,
+    "amqp:rejected:list": 0x25,
+    "amqp:released:list": 0x26,
+    "amqp:modified:list": 0x27,
+    "amqp:header:list": 0x70,
+    "amqp:delivery-annotations:map": 0x71,
+    "amqp:message-annotations:map": 0x72,
+    "amqp:properties:list": 0x73,
+    "amqp:application-properties:map": 0x74,
+    "amqp:amqp-value:*": 0x77,
+    "amqp:footer:map": 0x78,
+}
+_FIELDS: dict[type, Callable[[Any], list[Any]]] = {
+    Declare: lambda v: [] if v.global_id is None else [v.global_id],
+    Discharge: lambda v: [v.txn_id] if v.fail is None else [v.txn_id, v.fail],
+    Declared: lambda v: [v.txn_id],
+    TransactionalState: lambda v: [v.txn_id] if v.outcome is None else [v.txn_id, v.outcome],
+    Error: lambda v: [v.condition, v.description],
+    Accepted: lambda v: [],
+    Rejected: lambda v: [] if v.error is None else [v.error],
+    Released: lambda v: [],
+    Modified: lambda v: [v.delivery_failed, v.undeliverable_here],
+    Properties: lambda v: [v.message_id, None, None, None, v.reply_to, v.correlation_id],
+}
+_READ: dict[int, Callable[[Any], Any]] = {
+    0x30: lambda f: Coordinator(_capabilities(_field(f, 0))),
+    0x31: lambda f: Declare(_field(f, 0)),
+    0x32: lambda f: Discharge(transaction_id(_field(f, 0)), _field(f, 1)),
+    0x33: lambda f: Declared(transaction_id(_field(f, 0))),
+    0x34: lambda f: TransactionalState(transaction_id(_field(f, 0)), _field(f, 1)),
+    0x1D: lambda f: Error(_condition(f[0]), _field(f, 1, "")),
+    0x24: lambda f: Accepted(),
+    0x25: lambda f: Rejected(_field(f, 0)),
+    0x26: lambda f: Released(),
+    0x27: lambda f: Modified(_field(f, 0, False), _field(f, 1, False)),
+    0x70: lambda f: Header(_field(f, 1), _field(f, 2), _field(f, 3, False), _field(f, 4, 0)),
+    0x73: lambda f: Properties(*(_text(_field(f, n)) for n in (0, 4, 5))),
+    0x74: lambda f: ApplicationProperties({k: str(v) for k, v in f.items()}),
+    0x77: AmqpValue,
+}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

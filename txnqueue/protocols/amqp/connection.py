@@ -1,0 +1,96 @@
+"""Connections of a resource: the sessions that share transactions, and what time brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.session import Session
+from txnqueue.protocols.amqp.transactions import LiveTransaction
+from txnqueue.protocols.amqp.types import (
+    AmqpError,
+    ErrorCondition,
+    Payload,
+    Section,
+)
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp.resource import TransactionalResource
+
+
+class Codec(Protocol):
+    """Turns sections into octets and back."""
+
+    def encode(self, sections: Sequence[Section]) -> bytes:
+        """Write a message."""
+        ...
+
+    def decode(self, octets: bytes) -> tuple[Section, ...]:
+        """Read a message."""
+        ...
+
+
+class Connection:
+    """One controller's connection to a resource. One thread works on it at a time.
+
+    Attributes:
+        sessions: The sessions that are open.
+        max_frame_size: What one transfer carries at most: octets with a codec, otherwise
+            sections; None: whole messages.
+    """
+
+    def __init__(
+        self,
+        resource: TransactionalResource,
+        codec: Codec | None = None,
+        max_frame_size: int | None = None,
+    ) -> None:
+        """Connect; use ``TransactionalResource.connect``."""
+        self.resource = resource
+        self.codec = codec
+        self.max_frame_size = max_frame_size
+        self.sessions: list[Session] = []
+
+    def begin(self, incoming_window: int | None = None) -> Session:
+        """Begin a session.
+
+        Args:
+            incoming_window: So many transfers the controller can take; None: any number.
+        """
+        session = Session(self, incoming_window)
+        self.sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        """End every session: what is not discharged is rolled back."""
+        for session in list(self.sessions):
+            session.end()
+
+    def tick(self) -> None:
+        """Do what time brings: send new messages, extend leases, end what takes too long."""
+        for session in list(self.sessions):
+            session.tick()
+
+    def transactions(self) -> Iterator[LiveTransaction]:
+        """Give the transactions that are declared on this connection and not discharged."""
+        for session in self.sessions:
+            for link in session.links.values():
+                if isinstance(link, CoordinatorLink):
+                    yield from link.transactions.values()
+
+    def sections(self, payload: Payload) -> tuple[Section, ...]:
+        """Read a message."""
+        if not isinstance(payload, bytes):
+            return payload
+        if self.codec is None:
+            raise AmqpError(ErrorCondition.DECODE_ERROR, "This connection has no codec.")
+        try:
+            return self.codec.decode(payload)
+        except InvalidInput as error:
+            raise AmqpError(ErrorCondition.DECODE_ERROR, str(error)) from error
+
+    def payload(self, sections: tuple[Section, ...]) -> Payload:
+        """Write a message."""
+        return sections if self.codec is None else self.codec.encode(sections)

@@ -1,0 +1,182 @@
+"""The transaction coordinator: the target of control links."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from txnqueue.errors import InvalidInput, TransactionUnknown, TxnQueueError
+from txnqueue.protocols.amqp.links import IncomingLink
+from txnqueue.protocols.amqp.performatives import Attach, Disposition, Role, Transfer
+from txnqueue.protocols.amqp.transactions import IncomingDelivery, LiveTransaction
+from txnqueue.protocols.amqp.types import (
+    Accepted,
+    AmqpError,
+    AmqpValue,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    ErrorCondition,
+    Outcome,
+    Rejected,
+    TransactionalState,
+    TransactionError,
+    TxnCapability,
+    transaction_id,
+)
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp.session import Session
+
+logger = logging.getLogger("txnqueue")
+
+
+class CoordinatorLink(IncomingLink):
+    """The resource's end of a control link: it allocates and completes transactions.
+
+    Attributes:
+        transactions: Those that it has declared and that are not discharged, by txn-id.
+        in_doubt: Discharges that are not answered, because the store did not say how they ended.
+    """
+
+    def __init__(self, session: Session, attach: Attach) -> None:
+        """Take the resource's end of a control link."""
+        super().__init__(session, attach)
+        self.target = Coordinator(session.connection.resource.capabilities)
+        self.transactions: dict[bytes, LiveTransaction] = {}
+        self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []
+
+    def check_first(self, frame: Transfer) -> None:
+        """Check that a delivery asks for a transaction, and can be answered."""
+        if frame.settled:
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, "Declare and discharge must not be sent settled."
+            )
+        if isinstance(frame.state, TransactionalState):
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, "No transactional work on the control link."
+            )
+
+    def complete(self, delivery: IncomingDelivery) -> None:
+        """Declare or discharge."""
+        body = self._body(delivery)
+        try:
+            if isinstance(body, Declare):
+                self._answer(delivery, Declared(self._declare(body)))
+            else:
+                self._discharge(delivery, body)
+        except AmqpError as error:
+            self._refuse(delivery, error)
+
+    def tick(self, now_ms: int) -> None:
+        """Roll back what takes too long, and ask again what is in doubt."""
+        for transaction in list(self.transactions.values()):
+            if transaction.deadline_ms is not None and transaction.deadline_ms <= now_ms:
+                transaction.roll_back(
+                    Error(TransactionError.TIMEOUT, "The transaction took too long.")
+                )
+        waiting, self.in_doubt = self.in_doubt, []
+        for transaction, delivery in waiting:
+            try:
+                self._resolve(transaction, delivery)
+            except TransactionUnknown:
+                self.in_doubt.append((transaction, delivery))
+
+    def closed(self) -> None:
+        """Roll back every transaction that was declared here and is not discharged."""
+        for transaction in self.transactions.values():
+            transaction.roll_back(Error(TransactionError.ROLLBACK, "The control link is closed."))
+        for transaction, _ in self.in_doubt:
+            try:
+                transaction.resolve()
+            except TransactionUnknown:
+                logger.warning("in doubt transaction_id=%s", transaction.transaction.id)
+        self.transactions = {}
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _body(self, delivery: IncomingDelivery) -> Declare | Discharge:
+        """Read what is asked for: the one amqp-value section; the others are ignored.
+
+        Raises:
+            AmqpError: It is something else.
+        """
+        sections = self.session.connection.sections(delivery.payload)
+        values = [one.value for one in sections if isinstance(one, AmqpValue)]
+        if len(values) == 1 and isinstance(values[0], Declare | Discharge):
+            return values[0]
+        raise AmqpError(
+            ErrorCondition.NOT_ALLOWED,
+            "A coordinator takes declare and discharge, in one amqp-value section.",
+        )
+
+    def _declare(self, body: Declare) -> bytes:
+        connection = self.session.connection
+        able = connection.resource.capabilities
+        if body.global_id is not None and TxnCapability.DISTRIBUTED_TRANSACTIONS not in able:
+            raise AmqpError(
+                ErrorCondition.NOT_IMPLEMENTED, "global-id: there are local transactions only."
+            )
+        several = TxnCapability.MULTI_TXNS_PER_SSN in able
+        if not several and any(
+            not one.ended and one.control.session is self.session
+            for one in connection.transactions()
+        ):
+            raise AmqpError(
+                ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
+                "One transaction at a time on a session: discharge the other one.",
+            )
+        try:
+            transaction = connection.resource.begin(self, body.global_id)
+        except AmqpError:
+            raise
+        except TxnQueueError as error:
+            raise AmqpError(ErrorCondition.INTERNAL_ERROR, str(error)) from error
+        self.transactions[transaction.txn_id] = transaction
+        return transaction.txn_id
+
+    def _discharge(self, delivery: IncomingDelivery, body: Discharge) -> None:
+        try:
+            transaction = self.transactions.get(transaction_id(body.txn_id))
+        except InvalidInput as error:
+            raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
+        if transaction is None:
+            raise AmqpError(TransactionError.UNKNOWN_ID, "There is no such transaction.")
+        if body.fail:
+            transaction.roll_back(Error(TransactionError.ROLLBACK, "Discharged as failed."))
+        elif transaction.partial:
+            self.detach(
+                Error(TransactionError.ROLLBACK, "A delivery of it has not come completely.")
+            )
+            return
+        else:
+            try:
+                transaction.commit()
+            except TransactionUnknown:
+                del self.transactions[transaction.txn_id]
+                self.in_doubt.append((transaction, delivery))
+                return
+        del self.transactions[transaction.txn_id]
+        self._answer(delivery, Accepted())
+
+    def _resolve(self, transaction: LiveTransaction, delivery: IncomingDelivery) -> None:
+        if transaction.resolve():
+            self._answer(delivery, Accepted())
+        else:
+            self._refuse(
+                delivery, AmqpError(TransactionError.ROLLBACK, "The commit has not happened.")
+            )
+
+    def _answer(self, delivery: IncomingDelivery, state: Outcome | Declared) -> None:
+        self.session.emit(
+            Disposition(role=Role.RECEIVER, first=delivery.delivery_id, settled=True, state=state)
+        )
+
+    def _refuse(self, delivery: IncomingDelivery, error: AmqpError) -> None:
+        """Tell why not: by rejecting, or by ending a link that cannot be told so."""
+        if self.source.supports_rejected:
+            self._answer(delivery, Rejected(error.error))
+        else:
+            self.detach(error.error)

@@ -1,0 +1,111 @@
+"""Messages between AMQP and a queue: sections become a row, a row becomes sections.
+
+The amqp-value section is a map of the queue's columns; application-properties are headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import InvalidInput
+from txnqueue.payload import CORRELATION_ID, REPLY_TO
+from txnqueue.placing import check_headers, placing_of
+from txnqueue.protocols.amqp.types import (
+    AmqpValue,
+    ApplicationProperties,
+    Header,
+    Properties,
+    Section,
+)
+
+if TYPE_CHECKING:
+    from txnqueue.queue import Queue
+    from txnqueue.transaction import Transaction
+
+MESSAGE = "_message"
+_PRIORITY, _TTL, _HEADER = "_priority", "_ttl_seconds", "_header_"
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """A message that a queue will take: a row, and where it is to stand."""
+
+    row: Mapping[str, Any]
+    priority: int | None = None
+    ttl_seconds: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
+    """Read a message, and check that the queue will take it.
+
+    Raises:
+        InvalidInput: It will not.
+    """
+    from txnqueue.payload.rows import arrow_table
+
+    row: Any = None
+    header = Header()
+    headers: dict[str, str] = {}
+    for section in sections:
+        if isinstance(section, AmqpValue):
+            row = section.value
+        elif isinstance(section, Header):
+            header = section
+        elif isinstance(section, ApplicationProperties):
+            headers.update(section.values)
+        elif isinstance(section, Properties):
+            known = {REPLY_TO: section.reply_to, CORRELATION_ID: section.correlation_id}
+            headers.update({name: value for name, value in known.items() if value is not None})
+        else:
+            raise InvalidInput(f"{section!r} is no section of a message.")
+    if not isinstance(row, Mapping):
+        raise InvalidInput("A message needs an amqp-value section with a map of the columns.")
+    arrow_table(queue.schema, [row])
+    check_headers(headers, {})
+    ttl_seconds = None if header.ttl is None else header.ttl / 1000
+    placing_of(queue.info.settings, 0, header.priority, None, None, ttl_seconds)
+    return Posting(row, header.priority, ttl_seconds, headers)
+
+
+def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | None) -> None:
+    """Send messages in one go, in their order; without a transaction they are posted at once."""
+    names = sorted({name for posting in postings for name in posting.headers})
+    columns = {name: f"{_HEADER}{number}" for number, name in enumerate(names)}
+    placed: dict[str, Any] = {}
+    if any(posting.priority is not None for posting in postings):
+        placed["priority"] = _PRIORITY
+    if any(posting.ttl_seconds is not None for posting in postings):
+        placed["ttl_seconds"] = _TTL
+    rows = [_widened(posting, placed, columns) for posting in postings]
+    queue.send(rows, header_columns=columns, transaction=transaction, **placed)
+
+
+def _widened(
+    posting: Posting, placed: Mapping[str, str], columns: Mapping[str, str]
+) -> dict[str, Any]:
+    row = {name: value for name, value in posting.row.items() if name != MESSAGE}
+    if "priority" in placed:
+        row[_PRIORITY] = posting.priority
+    if "ttl_seconds" in placed:
+        row[_TTL] = posting.ttl_seconds
+    return row | {column: posting.headers.get(name) for name, column in columns.items()}
+
+
+def sections_of(message: Mapping[str, Any]) -> tuple[Section, ...]:
+    """Write a received message as sections."""
+    about = message[MESSAGE]
+    found: list[Section] = [
+        Header(
+            first_acquirer=not about["redelivered"],
+            delivery_count=about["delivery_count"],
+        ),
+        Properties(about["id"], about["reply_to"], about["correlation_id"]),
+    ]
+    headers = dict(about["headers"] or {})
+    if headers:
+        found.append(ApplicationProperties(headers))
+    found.append(AmqpValue({name: value for name, value in message.items() if name != MESSAGE}))
+    return tuple(found)

@@ -1,0 +1,122 @@
+"""The transactional resource: a store of queues as an AMQP 1.0 container sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from txnqueue import model
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.amqp.connection import Codec, Connection
+from txnqueue.protocols.amqp.transactions import LiveTransaction
+from txnqueue.protocols.amqp.types import AmqpError, TransactionError, TxnCapability
+from txnqueue.transaction import Status
+
+if TYPE_CHECKING:
+    from txnqueue.manager import QueueManager
+    from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+
+CAPABILITIES = (
+    TxnCapability.LOCAL_TRANSACTIONS,
+    TxnCapability.MULTI_TXNS_PER_SSN,
+    TxnCapability.MULTI_SSNS_PER_TXN,
+)
+
+
+class TransactionalResource:
+    """A store as transactional resource: controllers connect to it, and ask it for work.
+
+    Each transaction is one of the store's. Its txn-id is its id in the store, as octets:
+    ``key_of`` tells under which id the manager lists, recovers and decides it.
+
+    Example::
+
+        resource = TransactionalResource(manager)
+        controller = TransactionController(resource)
+        txn_id = controller.declare()
+        controller.sender("orders").send({"order_id": 1, "amount": 9.5}, txn_id)
+        controller.discharge(txn_id)
+    """
+
+    def __init__(
+        self,
+        manager: QueueManager,
+        *,
+        capabilities: Iterable[TxnCapability | str] = CAPABILITIES,
+        timeout_seconds: float | None = None,
+        transactional_acquisition: bool = True,
+    ) -> None:
+        """Offer a store.
+
+        Args:
+            manager: The store.
+            capabilities: What the coordinator can do. With distributed-transactions, a declare
+                may name a global-id, which is a transaction id of the store: its discharge
+                prepares the work, and ``manager.commit`` or ``manager.rollback`` decides it.
+            timeout_seconds: Transactions that take longer are rolled back.
+            transactional_acquisition: Whether links acquire in transactions.
+
+        Raises:
+            InvalidInput: A capability is unknown or not supported.
+        """
+        self.manager = manager
+        try:
+            self.capabilities = tuple(TxnCapability(one) for one in capabilities)
+        except ValueError as error:
+            raise InvalidInput(f"capabilities: {error}.", name="capabilities") from error
+        if TxnCapability.PROMOTABLE_TRANSACTIONS in self.capabilities:
+            raise InvalidInput("Transactions cannot be promoted.", name="capabilities")
+        self.timeout_seconds = timeout_seconds
+        self.transactional_acquisition = transactional_acquisition
+
+    def connect(self, codec: Codec | None = None, max_frame_size: int | None = None) -> Connection:
+        """Accept a controller's connection.
+
+        Args:
+            codec: Writes and reads messages as octets; None hands sections over.
+            max_frame_size: What one transfer carries at most: octets with a codec, otherwise
+                sections; None: whole messages.
+        """
+        return Connection(self, codec, max_frame_size)
+
+    def now_ms(self) -> int:
+        """Tell the time."""
+        return self.manager.transaction().client.runtime.now_ms()
+
+    def begin(self, control: CoordinatorLink, global_id: bytes | str | None) -> LiveTransaction:
+        """Allocate a transaction.
+
+        Raises:
+            AmqpError: The global transaction takes no more work.
+        """
+        local = self.manager.transaction()
+        txn_id = txn_id_of(local.id)
+        transaction = local
+        if global_id is not None:
+            key = global_id.decode() if isinstance(global_id, bytes) else global_id
+            transaction = self.manager.transaction(key)
+            if self.manager.outcome(key).status is not Status.UNKNOWN:
+                raise AmqpError(
+                    TransactionError.ROLLBACK, f"The global transaction {key!r} takes no more work."
+                )
+        transaction.begin()
+        if global_id is not None:
+            transaction.claiming()  # a roll back is recorded: it ends the global transaction
+        deadline_ms = None
+        if self.timeout_seconds is not None:
+            deadline_ms = self.now_ms() + round(self.timeout_seconds * 1000)
+        return LiveTransaction(txn_id, transaction, control, deadline_ms, global_id is not None)
+
+
+def txn_id_of(key: str) -> bytes:
+    """Write the id of a local transaction as a txn-id: 17 octets."""
+    if not model.is_generated_key(key):
+        raise InvalidInput(f"{key!r} is no local transaction's id.", name="txn-id")
+    return bytes([int(key[1], 16)]) + bytes.fromhex(key[3:])
+
+
+def key_of(txn_id: bytes) -> str:
+    """Find the id under which the store knows a local transaction."""
+    if len(txn_id) != 17 or txn_id[0] > 15:
+        raise InvalidInput(f"{txn_id!r} is no local transaction's txn-id.", name="txn-id")
+    return model.generated_key(txn_id[0], txn_id[1:].hex())

@@ -1,0 +1,203 @@
+"""The end of a link that sends: it acquires messages of a queue, in a transaction or outside."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from txnqueue.protocols.amqp.links import Link
+from txnqueue.protocols.amqp.messages import sections_of
+from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
+from txnqueue.protocols.amqp.transactions import (
+    LiveTransaction,
+    OutgoingDelivery,
+    apply_defaults,
+)
+from txnqueue.protocols.amqp.types import (
+    Accepted,
+    AmqpError,
+    ErrorCondition,
+    Outcome,
+    Released,
+    TransactionalState,
+)
+
+if TYPE_CHECKING:
+    from txnqueue.batch import Batch
+    from txnqueue.protocols.amqp.session import Session
+    from txnqueue.queue import Queue
+
+
+class SendingLink(Link):
+    """An end by which messages of a queue are acquired and sent.
+
+    Attributes:
+        credit: So many more messages the controller takes.
+        transaction: The transaction that acquires them; None: they are held under a lease.
+    """
+
+    def __init__(self, session: Session, attach: Attach, queue: Queue) -> None:
+        """Take the resource's end of a link from a queue."""
+        super().__init__(session, attach)
+        self.queue = queue
+        self.credit = 0
+        self.transaction: LiveTransaction | None = None
+        self._delivery_count = 0
+        self._drain = False
+        self._waiting: deque[OutgoingDelivery] = deque()
+
+    @property
+    def default_outcome(self) -> Outcome:
+        """What becomes of a delivery that ends without an outcome."""
+        return self.source.default_outcome or Released()
+
+    def flow(self, frame: Flow) -> None:
+        """Take credit, and the transaction of later acquisitions."""
+        moved = False
+        if TXN_ID in frame.properties:
+            moved = self._enter(frame.properties[TXN_ID])
+        if frame.link_credit is not None:
+            known = frame.delivery_count if frame.delivery_count is not None else 0
+            self.credit = max(0, known + frame.link_credit - self._delivery_count)
+        self._drain = frame.drain
+        drained = self.pump()
+        if (frame.echo or moved) and not drained:
+            self._tell()
+
+    def pump(self) -> bool:
+        """Send what there is credit for.
+
+        Returns:
+            Whether the credit was given back, because the controller drains.
+        """
+        self._send_waiting()
+        while self.credit and not self._waiting and self.session.can_send:
+            limit = self.credit
+            if self.session.window is not None:
+                limit = min(limit, self.session.window)
+            transaction = self.transaction
+            batch = self.queue.receive(
+                limit, transaction=transaction.transaction if transaction else None
+            )
+            if not len(batch):
+                break
+            self._acquired(batch)
+            self._send_waiting()
+        if not (self._drain and self.credit and not self._waiting and self.session.can_send):
+            return False
+        self._delivery_count += self.credit
+        self.credit, self._drain = 0, False
+        self._tell()
+        return True
+
+    def leave(self, transaction: LiveTransaction) -> None:
+        """Acquire outside of any transaction from now on."""
+        if self.transaction is transaction:
+            self.transaction = None
+            if self.attached:
+                self._tell()
+
+    def give_up(self, delivery: OutgoingDelivery) -> None:
+        """Send no more of a delivery."""
+        delivery.rest = ()
+        if delivery in self._waiting:
+            self._waiting.remove(delivery)
+
+    def closed(self) -> None:
+        """Give back what the controller did not speak of; what it did, its transaction ends."""
+        self._waiting.clear()
+        if self.transaction is not None:
+            self.transaction.links.discard(self)
+            self.transaction = None
+        mine = [d for d in self.session.unsettled.values() if d.link is self]
+        for delivery in mine:
+            delivery.settled, delivery.rest = True, ()
+            if delivery.transaction is not None and delivery.outcome is None:
+                delivery.associate(delivery.transaction, self.default_outcome)
+            self.session.forget(delivery)
+        apply_defaults(delivery for delivery in mine if delivery.transaction is None)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _enter(self, txn_id: bytes | None) -> bool:
+        if txn_id is None:
+            found = None
+        elif not self.session.connection.resource.transactional_acquisition:
+            raise AmqpError(
+                ErrorCondition.NOT_IMPLEMENTED, "This link does not acquire in transactions."
+            )
+        else:
+            found = self.session.transaction(txn_id)
+        if found is self.transaction:
+            return False
+        if self.transaction is not None:
+            self.transaction.links.discard(self)
+        if found is not None:
+            found.links.add(self)
+        self.transaction = found
+        return True
+
+    def _acquired(self, batch: Batch) -> None:
+        """Make deliveries of a claim."""
+        transaction = self.transaction
+        connection = self.session.connection
+        for message in batch.messages():
+            delivery = OutgoingDelivery(
+                self,
+                self.session.next_delivery_id(),
+                batch,
+                message["_message"]["id"],
+                transaction,
+                transaction,
+                connection.payload(sections_of(message)),
+                settled=self.sends_settled,
+            )
+            if transaction is not None:
+                delivery.state = TransactionalState(transaction.txn_id)
+                transaction.deliveries.append(delivery)
+                if self.sends_settled:
+                    delivery.associate(transaction, Accepted())
+            if not self.sends_settled:
+                self.session.unsettled[delivery.delivery_id] = delivery
+            self._waiting.append(delivery)
+        self.credit -= len(batch)
+        self._delivery_count += len(batch)
+        if self.sends_settled and transaction is None:
+            batch.accept(transaction=None)
+
+    def _send_waiting(self) -> None:
+        size = self.session.connection.max_frame_size
+        while self._waiting and self.session.can_send:
+            delivery = self._waiting[0]
+            part = delivery.rest if size is None else delivery.rest[:size]
+            delivery.rest = delivery.rest[len(part) :]
+            more = bool(delivery.rest)
+            state = None if delivery.transaction is None else delivery.state
+            if isinstance(state, TransactionalState):
+                state = TransactionalState(state.txn_id)
+            self.session.send(
+                Transfer(
+                    handle=self.handle,
+                    delivery_id=delivery.delivery_id,
+                    delivery_tag=delivery.delivery_id.to_bytes(4, "big"),
+                    settled=self.sends_settled,
+                    more=more,
+                    state=state,
+                    payload=part,
+                )
+            )
+            delivery.started = True
+            if not more:
+                self._waiting.popleft()
+
+    def _tell(self) -> None:
+        """Tell the controller of credit, and in which transaction later transfers are."""
+        self.session.emit(
+            Flow(
+                handle=self.handle,
+                delivery_count=self._delivery_count,
+                link_credit=self.credit,
+                drain=self._drain,
+                properties={TXN_ID: self.transaction.txn_id if self.transaction else None},
+            )
+        )

@@ -1,0 +1,344 @@
+"""A transaction as a resource keeps it between its declare and its discharge.
+
+What it has promised to do lies here until the discharge; what decides is one commit of the
+store's own transaction, which has its journal, its leases and its recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txnqueue.errors import (
+    InvalidInput,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
+from txnqueue.protocols.amqp.messages import Posting, stage
+from txnqueue.protocols.amqp.performatives import Transfer
+from txnqueue.protocols.amqp.types import (
+    Accepted,
+    AmqpError,
+    DeliveryState,
+    Error,
+    Modified,
+    Outcome,
+    Payload,
+    Rejected,
+    Released,
+    TransactionalState,
+    TransactionError,
+)
+
+if TYPE_CHECKING:
+    from txnqueue.batch import Batch
+    from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+    from txnqueue.protocols.amqp.links import IncomingLink
+    from txnqueue.protocols.amqp.sending import SendingLink
+    from txnqueue.queue import Queue
+    from txnqueue.transaction import Transaction
+
+logger = logging.getLogger("txnqueue")
+POSTINGS_HELD_MAX = 10_000
+"""So many messages of a transaction wait in memory before they are staged."""
+
+
+@dataclass(eq=False, slots=True)
+class IncomingDelivery:
+    """A message that a controller transfers: complete, or in parts so far.
+
+    Attributes:
+        link: The link that it comes on.
+        delivery_id: Its number in the session.
+        settled: Whether the controller has settled it.
+        transaction: The live transaction that it is posted in.
+        payload: What has come of it.
+        outcome: What becomes of it, once that is known.
+        state: Its state at the resource.
+    """
+
+    link: IncomingLink
+    delivery_id: int
+    settled: bool
+    transaction: LiveTransaction | None = None
+    payload: Payload = ()
+    outcome: Outcome | None = None
+    state: DeliveryState | None = None
+
+
+@dataclass(eq=False, slots=True)
+class OutgoingDelivery:
+    """A message that the resource sends: acquired, and not forgotten yet.
+
+    Attributes:
+        link: The link that it goes on.
+        delivery_id: Its number in the session.
+        batch: The claim that holds it.
+        message_id: Its id in the queue.
+        acquired_in: The live transaction that acquired it; None: it is held under a lease.
+        transaction: The live transaction that it or its outcome belongs to.
+        outcome: The outcome that is to be applied if that transaction commits.
+        settled: Whether it is settled, so that nothing can be said of it any more.
+        state: Its state as the controller left it.
+        former_state: Its state before that transaction.
+        started: Whether a part of it has been sent.
+        rest: What is still to be sent.
+    """
+
+    link: SendingLink
+    delivery_id: int
+    batch: Batch
+    message_id: str
+    acquired_in: LiveTransaction | None
+    transaction: LiveTransaction | None
+    rest: Payload
+    settled: bool = False
+    outcome: Outcome | None = None
+    state: DeliveryState | None = None
+    former_state: DeliveryState | None = None
+    started: bool = False
+
+    def associate(self, transaction: LiveTransaction, outcome: Outcome | None) -> None:
+        """Take a provisional outcome in a transaction."""
+        if self.transaction is None:
+            self.former_state, self.transaction = self.state, transaction
+            transaction.deliveries.append(self)
+        self.outcome = outcome
+        self.state = TransactionalState(transaction.txn_id, outcome)
+
+
+@dataclass(eq=False, slots=True)
+class LiveTransaction:
+    """A transaction that is declared and not discharged.
+
+    Attributes:
+        txn_id: What the controller calls it.
+        transaction: What it is in the store.
+        control: The control link on which it was declared.
+        deadline_ms: When it has taken too long; None: never.
+        distributed: Whether its discharge leaves the decision to whoever coordinates its
+            global transaction.
+        error: Why it can no longer be committed.
+        ended: Whether it was rolled back.
+    """
+
+    txn_id: bytes
+    transaction: Transaction
+    control: CoordinatorLink
+    deadline_ms: int | None = None
+    distributed: bool = False
+    error: Error | None = None
+    ended: bool = False
+    postings: dict[str, tuple[Queue, list[Posting]]] = field(default_factory=dict)
+    partial: set[IncomingDelivery] = field(default_factory=set)
+    incoming: list[IncomingDelivery] = field(default_factory=list)
+    deliveries: list[OutgoingDelivery] = field(default_factory=list)
+    links: set[SendingLink] = field(default_factory=set)
+
+    # ------------------------------------------------------------------------- work
+
+    def post(self, queue: Queue, posting: Posting) -> None:
+        """Take a message that becomes available with the commit."""
+        held = self.postings.setdefault(queue.name, (queue, []))[1]
+        held.append(posting)
+        if len(held) >= POSTINGS_HELD_MAX:
+            stage(queue, held, self.transaction)
+            held.clear()
+
+    def doom(self, description: str) -> None:
+        """Let no commit happen any more: something that the controller relies on is not done."""
+        self.error = self.error or Error(TransactionError.ROLLBACK, description)
+
+    # -------------------------------------------------------------------- discharge
+
+    def commit(self) -> None:
+        """Carry everything out by one commit; with a global-id, prepare it.
+
+        Raises:
+            AmqpError: It is rolled back instead.
+            TransactionUnknown: In doubt: ``resolve`` finds out.
+        """
+        try:
+            if self.error is not None:
+                raise AmqpError(self.error.condition, self.error.description)
+            for queue, held in self.postings.values():
+                if held:
+                    stage(queue, held, self.transaction)
+            self._say_outcomes()
+        except Exception as error:
+            refused = _refusal(error)
+            self.roll_back(refused.error)
+            raise refused from error
+        try:
+            if self.distributed:
+                self.transaction.prepare()
+            else:
+                self.transaction.commit()
+        except TransactionUnknown:
+            raise
+        except Exception as error:
+            refused = _refusal(error)
+            if not self.resolve(refused.error):
+                raise refused from error
+            return
+        self.committed()
+
+    def resolve(self, error: Error | None = None) -> bool:
+        """Find out what became of a commit that failed or is in doubt; if nothing did, roll back.
+
+        Args:
+            error: Why it failed.
+
+        Returns:
+            Whether it is committed.
+
+        Raises:
+            TransactionUnknown: The store does not say yet.
+        """
+        why = error or Error(TransactionError.ROLLBACK, "The commit has not happened.")
+        try:
+            self.transaction.rollback(_reason(why))
+        except TransactionFinished:
+            self.committed()
+            return True
+        except Exception as failed:
+            raise TransactionUnknown(
+                f"The outcome of {self.transaction.id!r} is in doubt: "
+                f"ask manager.outcome({self.transaction.id!r}).",
+                transaction_id=self.transaction.id,
+            ) from failed
+        self.roll_back(why)
+        return False
+
+    def committed(self) -> None:
+        """Let deliveries have the outcomes that were applied, and forget the transaction."""
+        for posted in self.incoming:
+            posted.state, posted.transaction = posted.outcome, None
+            posted.link.session.show(posted)
+        for delivery in self.deliveries:
+            delivery.transaction = delivery.acquired_in = None
+            if delivery.outcome is not None:
+                delivery.link.session.settle(delivery, delivery.outcome)
+            else:
+                delivery.state = None
+        self._leave_links()
+
+    def roll_back(self, error: Error) -> None:
+        """Undo everything: acquisitions end, outcomes are forgotten, nothing was posted."""
+        if self.ended:
+            return
+        self.ended, self.error = True, error
+        try:
+            self.transaction.rollback(_reason(error))
+        except Exception as failed:  # nobody can commit it any more: its leases end
+            logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
+        for posted in self.incoming:
+            posted.state = posted.outcome = posted.transaction = None
+            posted.link.session.show(posted)
+        kept = [delivery for delivery in self.deliveries if delivery.acquired_in is not self]
+        for delivery in self.deliveries:
+            if delivery.acquired_in is self:
+                _end_acquisition(delivery)
+        for delivery in kept:
+            delivery.transaction, delivery.outcome = None, None
+            delivery.state = delivery.former_state
+        apply_defaults(delivery for delivery in kept if delivery.settled)
+        self._leave_links()
+
+    def _say_outcomes(self) -> None:
+        """Tell the store's transaction how the messages end; what nobody spoke of is kept."""
+        said = [(d, d.outcome) for d in self.deliveries if d.outcome is not None]
+        apply(said, self.transaction)
+        silent = {id(d.batch): d.batch for d in self.deliveries if d.acquired_in is self}
+        for batch in silent.values():
+            batch.keep()
+
+    def _leave_links(self) -> None:
+        self.postings, self.incoming, self.deliveries, links = {}, [], [], self.links
+        self.links = set()
+        for link in links:
+            link.leave(self)
+
+
+def _reason(error: Error) -> str:
+    """Write for the journal why a transaction was rolled back."""
+    return f"{error.condition.value}: {error.description}"[:500]
+
+
+def _refusal(error: Exception) -> AmqpError:
+    """Say why a commit was not possible."""
+    if isinstance(error, AmqpError):
+        return error
+    late = isinstance(error, TransactionAborted) and getattr(error, "reason", "") == "lease over"
+    condition = TransactionError.TIMEOUT if late else TransactionError.ROLLBACK
+    return AmqpError(condition, str(error))
+
+
+def _end_acquisition(delivery: OutgoingDelivery) -> None:
+    """Tell the controller that a message is back in its queue."""
+    session = delivery.link.session
+    delivery.transaction = delivery.acquired_in = None
+    if delivery.rest:
+        delivery.link.give_up(delivery)
+        if delivery.started:
+            session.emit(
+                Transfer(
+                    handle=delivery.link.handle, delivery_id=delivery.delivery_id, aborted=True
+                )
+            )
+        session.forget(delivery)
+    else:
+        session.settle(delivery, Released())
+
+
+def apply(
+    settled: Iterable[tuple[OutgoingDelivery, Outcome]], transaction: Transaction | None
+) -> None:
+    """Apply outcomes: one call of the queue's for each batch and outcome.
+
+    Args:
+        settled: Deliveries with their outcomes.
+        transaction: The transaction whose commit applies them; None: at once.
+    """
+    groups: dict[tuple[int, Outcome], tuple[Batch, list[str]]] = {}
+    for delivery, outcome in settled:
+        group = groups.setdefault((id(delivery.batch), outcome), (delivery.batch, []))
+        group[1].append(delivery.message_id)
+    for (_, outcome), (batch, ids) in groups.items():
+        if isinstance(outcome, Accepted):
+            batch.accept(matching=ids, transaction=transaction)
+        elif isinstance(outcome, Rejected):
+            error = outcome.error
+            why = (error.description or error.condition.value) if error else None
+            batch.reject(matching=ids, reason=why, transaction=transaction)
+        elif isinstance(outcome, Released):
+            batch.release(matching=ids, transaction=transaction)
+        else:
+            failed = outcome.delivery_failed
+            batch.modify(matching=ids, delivery_failed=failed, transaction=transaction)
+
+
+def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
+    """Apply the default outcome of their source to deliveries that nobody can speak of any more."""
+    for delivery in deliveries:
+        try:
+            apply([(delivery, delivery.link.default_outcome)], None)
+        except Exception as error:  # the lease ends, which gives it to others
+            logger.warning("default outcome failed message=%s error=%s", delivery.message_id, error)
+        delivery.link.session.forget(delivery)
+
+
+def check_outcome(outcome: object) -> Outcome | None:
+    """Check that a queue can apply an outcome.
+
+    Raises:
+        InvalidInput: It cannot.
+    """
+    if isinstance(outcome, Modified) and outcome.undeliverable_here:
+        raise InvalidInput("modified with undeliverable-here: a queue keeps no such record.")
+    if outcome is not None and not isinstance(outcome, Accepted | Rejected | Released | Modified):
+        raise InvalidInput(f"{outcome!r} is no terminal outcome of a delivery.")
+    return outcome

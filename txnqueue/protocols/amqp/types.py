@@ -1,0 +1,244 @@
+"""The types of AMQP 1.0 that transactions speak of: sections, outcomes, coordination, errors.
+
+Classes are called as the specification calls its types, fields as its fields, with ``_`` for ``-``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from txnqueue.errors import InvalidInput, TxnQueueError
+
+TXN_ID_LENGTH_MAX = 32
+"""So many octets may a transaction-id have."""
+
+
+class TxnCapability(str, enum.Enum):
+    """What a coordinator can do: symbols, desired by the controller, actual of the resource."""
+
+    LOCAL_TRANSACTIONS = "amqp:local-transactions"
+    DISTRIBUTED_TRANSACTIONS = "amqp:distributed-transactions"
+    PROMOTABLE_TRANSACTIONS = "amqp:promotable-transactions"
+    MULTI_TXNS_PER_SSN = "amqp:multi-txns-per-ssn"
+    MULTI_SSNS_PER_TXN = "amqp:multi-ssns-per-txn"
+
+
+class TransactionError(str, enum.Enum):
+    """The error conditions of transactions."""
+
+    UNKNOWN_ID = "amqp:transaction:unknown-id"
+    ROLLBACK = "amqp:transaction:rollback"
+    TIMEOUT = "amqp:transaction:timeout"
+
+
+class ErrorCondition(str, enum.Enum):
+    """The other error conditions that a resource answers with."""
+
+    INTERNAL_ERROR = "amqp:internal-error"
+    NOT_FOUND = "amqp:not-found"
+    DECODE_ERROR = "amqp:decode-error"
+    RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+    NOT_ALLOWED = "amqp:not-allowed"
+    INVALID_FIELD = "amqp:invalid-field"
+    NOT_IMPLEMENTED = "amqp:not-implemented"
+    UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+    TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
+
+
+Condition = TransactionError | ErrorCondition
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Why something was refused: what ``rejected`` and ``detach`` carry."""
+
+    condition: Condition
+    description: str = ""
+
+
+class AmqpError(TxnQueueError):
+    """The resource refused; ``condition`` is the symbol of the specification that says why."""
+
+    condition: Condition
+
+    def __init__(self, condition: Condition, description: str) -> None:
+        """Refuse with a condition."""
+        super().__init__(f"{condition.value}: {description}", condition=condition)
+        self.description = description
+
+    @property
+    def error(self) -> Error:
+        """The error as a frame carries it."""
+        return Error(self.condition, self.description)
+
+
+def transaction_id(value: object) -> bytes:
+    """Check a transaction-id: 1 to 32 octets of binary data.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, bytes) or not 1 <= len(value) <= TXN_ID_LENGTH_MAX:
+        raise InvalidInput(
+            f"txn-id {value!r}: a transaction-id is binary, 1 to {TXN_ID_LENGTH_MAX} octets.",
+            name="txn-id",
+        )
+    return value
+
+
+# ---------------------------------------------------------------------- message sections
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header section, as far as a queue has a use for it.
+
+    Attributes:
+        priority: 0 to 9, 9 first.
+        ttl: The time to live, in milliseconds.
+        first_acquirer: Whether nobody acquired the message before.
+        delivery_count: How many deliveries of it have failed.
+    """
+
+    priority: int | None = None
+    ttl: int | None = None
+    first_acquirer: bool = False
+    delivery_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """The properties section, as far as a queue has a use for it."""
+
+    message_id: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationProperties:
+    """The application-properties section: a message's headers."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpValue:
+    """The amqp-value section: a map of the queue's columns, or what a coordinator is told."""
+
+    value: Any
+
+
+Section = Header | Properties | ApplicationProperties | AmqpValue
+Payload = tuple[Section, ...] | bytes
+"""A message: its sections in this process, octets where a connection has a codec."""
+
+
+# ------------------------------------------------------------------------- coordination
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The target of a control link: the transaction coordinator of a resource."""
+
+    capabilities: tuple[TxnCapability, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """Asks for a txn-id; with a ``global_id`` for work of that global transaction."""
+
+    global_id: bytes | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discharge:
+    """Says that a txn-id is no longer in use, and whether its work has failed."""
+
+    txn_id: bytes
+    fail: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The outcome of a declare: the txn-id that the resource has allocated."""
+
+    txn_id: bytes
+
+
+# ---------------------------------------------------------------------------- outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The message was processed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The message cannot be processed, or what it asked for was refused."""
+
+    error: Error | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The message was not and will not be processed by this receiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modified:
+    """As released, but the message is changed: its delivery has failed, or not."""
+
+    delivery_failed: bool = False
+    undeliverable_here: bool = False
+
+
+Outcome = Accepted | Rejected | Released | Modified
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalState:
+    """That a delivery belongs to a transaction, and the outcome that a commit will apply."""
+
+    txn_id: bytes
+    outcome: Outcome | None = None
+
+
+DeliveryState = Outcome | Declared | TransactionalState
+REJECTED_OUTCOME: Final = "amqp:rejected:list"
+"""How a source names the rejected outcome among those that it supports."""
+
+
+# ------------------------------------------------------------------------------ termini
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where messages of a link come from.
+
+    Attributes:
+        address: The queue, for links on which the resource sends.
+        default_outcome: What becomes of a delivery that is settled without an outcome, or whose
+            outcome was rolled back after it was settled; released when left out.
+        outcomes: Symbols of the outcomes that the source supports; all when left out.
+    """
+
+    address: str | None = None
+    default_outcome: Outcome | None = None
+    outcomes: tuple[str, ...] | None = None
+
+    @property
+    def supports_rejected(self) -> bool:
+        """Whether a delivery of this source can be rejected."""
+        return self.outcomes is None or REJECTED_OUTCOME in self.outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where messages of a link go: a queue."""
+
+    address: str
