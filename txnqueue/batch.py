@@ -55,6 +55,12 @@ class Batch:
         self._schema = schema
         self._held = list(held)
         self._transaction = transaction
+        self._carried = [  # what is in memory only stays there as long as this batch
+            client.store.transient.payload.carried(position.payload_id, position.send_id)
+            for one in held
+            if one.info.transient
+            for position in one.positions.values()
+        ]
         self._rest: dict[Name, dict[PositionId, tuple[Range, ...]]] = {
             _name(one): dict(one.claim.items) for one in held
         }
@@ -75,11 +81,11 @@ class Batch:
         redelivered, enqueued_at, transaction_id, headers, correlation_id, reply_to, origin
         (queue, reason, delivery_count of a moved message), send_id, send_offset.
         """
-        return self._client.store.payload.frame(self._schema, self._parts())
+        return self._client.payload.frame(self._schema, self._parts())
 
     def to_arrow(self) -> pa.Table:
         """Read the messages into an Arrow table, in delivery order; columns as in ``df``."""
-        return self._client.store.payload.table(self._schema, self._parts())
+        return self._client.payload.table(self._schema, self._parts())
 
     def messages(self) -> list[dict[str, Any]]:
         """Read the messages as dicts, in delivery order; for a few, not for a million."""
@@ -259,22 +265,8 @@ class Batch:
         if not any(self._rest.values()):
             return
 
-        deadline_ms = 0
-
-        def plan(lost: int) -> Plan:
-            nonlocal deadline_ms
-            stamp = self._client.stamp()
-            deadline_ms = stamp.now_ms + round(seconds * 1000)
-            return self._lane_plan(
-                [one for one in self._held if self._rest[_name(one)]],
-                lambda one, held, sequence: [
-                    planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
-                ],
-            )
-
-        self._client.land(plan, "extend lease", queue=self._held[0].info.name)
-        for one in self._held:
-            one.claim.deadline_ms = deadline_ms
+        for side, held in self._by_side(lambda one: bool(self._rest[_name(one)])):
+            self._extend(side, held, seconds)
 
     # ------------------------------------------------------- what transactions ask of it
 
@@ -309,6 +301,34 @@ class Batch:
             self._transaction, self._keeping = None, False
 
     # -------------------------------------------------------------------------- helpers
+
+    def _by_side(self, which: Callable[[Held], bool]) -> list[tuple[Client, list[Held]]]:
+        """Sort some of the claims by the view of the store that they are in."""
+        found: dict[bool, list[Held]] = {}
+        for one in self._held:
+            if which(one):
+                found.setdefault(one.info.transient, []).append(one)
+        return [(self._client.of(held[0].info), held) for held in found.values()]
+
+    def _extend(self, side: Client, mine: Sequence[Held], seconds: float) -> None:
+        deadline_ms = 0
+
+        def plan(lost: int) -> Plan:
+            nonlocal deadline_ms
+            stamp = side.stamp()
+            deadline_ms = stamp.now_ms + round(seconds * 1000)
+            return self._lane_plan(
+                side,
+                mine,
+                lambda one, held, sequence: [
+                    planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
+                ],
+            )
+
+        side.land(plan, "extend lease", queue=mine[0].info.name)
+        for one in self._held:
+            if self._client.of(one.info) is side:
+                one.claim.deadline_ms = deadline_ms
 
     def _parts(self) -> list[Part]:
         return [
@@ -408,11 +428,19 @@ class Batch:
 
     def _settle_now(self, chosen: Said) -> None:
         """Settle outside a transaction: the lane entries are the settlement."""
+        sides = self._by_side(lambda one: _name(one) in chosen)
+        if len(sides) > 1:  # both kinds, as a whole: that takes a transaction
+            with self._client.begin_transaction() as tx:
+                tx.adopt(self)
+                self._said[tx.attempt] = chosen
+            return
+        (side, involved) = sides[0]
 
         def plan(lost: int) -> Plan:
-            stamp = self._client.stamp()
+            stamp = side.stamp()
             lanes = self._lane_plan(
-                [one for one in self._held if _name(one) in chosen],
+                side,
+                involved,
                 lambda one, held, sequence: [
                     planning.settlement(
                         one.info.queue_id, held, d, stamp, sequence=sequence + i, owner=None
@@ -422,18 +450,19 @@ class Batch:
             )
             # Looked at after the lanes' next numbers: what changes later bars the append.
             moved = Plan()
-            for one in self._held:
-                for disposition in chosen.get(_name(one), ()):
-                    check_held(self._client, one, disposition)
+            for one in involved:
+                for disposition in chosen[_name(one)]:
+                    check_held(side, one, disposition)
                     moved += rejections(one, disposition, stamp, None)
             return lanes + moved
 
-        self._client.land(plan, "settle", queue=self._held[0].info.name)
+        side.land(plan, "settle", queue=involved[0].info.name)
 
-    def _lane_plan(self, involved: Sequence[Held], write: LaneWriter) -> Plan:
+    def _lane_plan(self, side: Client, involved: Sequence[Held], write: LaneWriter) -> Plan:
         """Plan entries of the lanes that hold our claims, which must be ours still.
 
         Args:
+            side: The view of the store that they are in.
             involved: The claims that the entries are about.
             write: Given what we hold, the claim as it stands in the journal, and the next
                 sequence number of its lane, writes entries with sequence numbers from there.
@@ -441,9 +470,9 @@ class Batch:
         entries: list[model.Entry] = []
         firsts: dict[tuple[str, int], int] = {}
         nexts: dict[tuple[str, int], int] = {}
-        with self._client.lock:
+        with side.lock:
             for one in involved:
-                fold, held = still_ours(self._client, one)
+                fold, held = still_ours(side, one)
                 lane = (one.info.queue_id, held.lane)
                 sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)
                 firsts.setdefault(lane, sequence)

@@ -211,6 +211,7 @@ def send(
         with spelled_out(file):
             sent = into.send(
                 rows,
+                durable=True,  # the process ends with the command
                 order_by=order_by,
                 priority=priority,
                 delay_seconds=delay_seconds,

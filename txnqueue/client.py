@@ -14,6 +14,7 @@ from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueError, QueueNotFound, StoreNotFound
 from txnqueue.ledger import KeyState, QueueFold
+from txnqueue.payload.kinds import BothKinds
 from txnqueue.planning import Plan, Stamp
 from txnqueue.remembering import ShardReader
 from txnqueue.runtime import Runtime
@@ -37,10 +38,14 @@ class Client:
         store: Store,
         runtime: Runtime,
         make_queue: Callable[[Client, QueueInfo, Transaction], Queue],
+        begin: Callable[[Client], Transaction],
     ) -> None:
         """Share a store; nothing is read yet."""
         self.store = store
         self._make_queue = make_queue
+        self._begin = begin
+        self._transient: TransientClient | None = None
+        self.payload = BothKinds(store.payload, store.transient.payload, store.spark)
         self.runtime = runtime
         self.lock = threading.RLock()
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
@@ -110,6 +115,29 @@ class Client:
     def make_queue(self, info: QueueInfo, transaction: Transaction) -> Queue:
         """Make a queue whose calls all work in a transaction."""
         return self._make_queue(self, info, transaction)
+
+    def begin_transaction(self) -> Transaction:
+        """Begin a transaction of the library's own."""
+        return self._begin(self)
+
+    # ------------------------------------------------------------------ transient messages
+
+    @property
+    def transient(self) -> TransientClient:
+        """This manager's view of the messages that are in the memory of this process."""
+        if self._transient is None:
+            self._transient = TransientClient(self)
+        return self._transient
+
+    def of(self, info: QueueInfo) -> Client:
+        """Give the view of the store that a queue, or its transient part, is in."""
+        return self.transient if info.transient else self
+
+    def parts_of(self, info: QueueInfo) -> list[QueueInfo]:
+        """List the parts of a queue: the durable one, and the transient one if there may be any."""
+        return [info, info.in_memory()] if self.store.transient.used else [info]
+
+    # ----------------------------------------------------------------------- and the rest
 
     def slice_of(self, begun: int) -> int:
         """Find the payload slice of work that began at a version."""
@@ -323,3 +351,54 @@ class Client:
             self._local.blocks = []
         blocks: list[Transaction] = self._local.blocks
         return blocks
+
+
+class TransientClient(Client):
+    """One manager's view of the transient messages, which all managers of a process share.
+
+    The catalog is the durable store's; nothing here makes a Delta commit, or waits for one.
+    """
+
+    def __init__(self, durable: Client) -> None:
+        """Look at the transient part of a client's store."""
+        super().__init__(
+            durable.store.transient, durable.runtime, durable._make_queue, durable._begin
+        )
+        self._durable = durable
+        self._shared = durable.store.transient
+        self._folds = self._shared.folds
+        self.lock = self._shared.lock
+        self.payload = durable.payload
+
+    @property
+    def transient(self) -> TransientClient:
+        """Itself."""
+        return self
+
+    def open(self) -> None:
+        """Check nothing: memory is always there."""
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: the transient parts of the queues by name."""
+        return {name: info.in_memory() for name, info in self._durable.queues().items()}
+
+    def key_states(self, keys: Iterable[str]) -> dict[str, KeyState]:
+        """Read what is known in memory of some transaction keys."""
+        wanted = sorted(set(keys))
+        entries = self.store.journal.read([model.transaction_shard(key) for key in wanted]).entries
+        return {key: KeyState.of(key, entries) for key in wanted}
+
+    def land(
+        self,
+        plan: Planner,
+        operation: str,
+        *,
+        transaction_id: str | None = None,
+        queue: str | None = None,
+    ) -> Landed | None:
+        """Append what is planned; nobody of this process comes in between."""
+        with self.lock:
+            landed = super().land(plan, operation, transaction_id=transaction_id, queue=queue)
+            if landed is not None:
+                self._shared.landed(landed.entries)
+        return landed

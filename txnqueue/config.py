@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded
+from txnqueue.model import in_memory, is_in_memory
 
 NAME_LENGTH_MAX = 100
 LANES_MAX = 256
@@ -21,6 +22,10 @@ BRANCH_PREFIX = "xid:"
 """So the keys of branches begin; the ids of other transactions may not."""
 BRANCH_SECONDS_DEFAULT = 300.0
 BRANCH_SECONDS_MAX = 366 * 24 * 3600
+TRANSIENT_BYTES_MAX = 1 << 30
+"""So much the transient messages of one store may carry in the memory of a process."""
+TRANSIENT_KEYS_MAX = 10_000
+"""So many committed transaction ids without durable work are remembered by a process."""
 SLICE_WIDTH = 1_000
 """How many versions of the journal share a slice of the payload; fixed per store."""
 
@@ -102,6 +107,7 @@ class QueueSettings:
         dead_letter_expired: Whether messages whose time to live is over go there too.
         delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
         ordered: Whether one consumer at a time has messages of a lane in flight.
+        durable: Whether messages are kept in the store unless a send says otherwise.
     """
 
     lanes: int = 1
@@ -112,6 +118,7 @@ class QueueSettings:
     dead_letter_expired: bool = False
     delay_step_seconds: float = 1.0
     ordered: bool = False
+    durable: bool = True
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -174,3 +181,18 @@ class QueueInfo:
     headers: Mapping[str, str] = field(default_factory=dict)
     sequence: int = 1
     closing: bool = False
+
+    @property
+    def transient(self) -> bool:
+        """Whether this is the part of a queue that is in the memory of this process."""
+        return is_in_memory(self.queue_id)
+
+    def in_memory(self) -> QueueInfo:
+        """Describe the transient part of the queue, whose dead letters are transient as well."""
+        dead = self.dead_letter_id
+        return replace(
+            self,
+            queue_id=in_memory(self.queue_id),
+            payload_id=in_memory(self.payload_id),
+            dead_letter_id=in_memory(dead) if dead is not None else None,
+        )

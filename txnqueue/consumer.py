@@ -18,7 +18,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionFinished,
 )
-from txnqueue.receiving import Receiver
+from txnqueue.gathering import Upto, now
 from txnqueue.transaction import Status, Transaction
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Drain:
         check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
         self._number = 0
-        self._upto: int | None = None
+        self._upto: Upto | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
         self._applied = True
@@ -140,7 +140,7 @@ class Drain:
         if self._given and not self._find_place():
             return DrainResult(self._run_id, finished=True, already_finished=True)
         if until == "start":
-            self._upto = self._client.store.journal.version()
+            self._upto = now(self._client)
         started = self._client.runtime.monotonic()
 
         def room(batches_done: int = 0) -> int:
@@ -191,9 +191,11 @@ class Drain:
         """Find the number of the next batch of the run; false if the run has finished."""
         prefix = f"{self._run_id}/"
         shard = model.transaction_shard(f"{prefix}0")
+        journals = (self._client.store.journal, self._client.store.transient.journal)
         committed = [
             entry.stream[len(prefix) :]
-            for entry in self._client.store.journal.read([shard]).entries
+            for journal in journals
+            for entry in journal.read([shard]).entries
             if entry.kind == model.COMMITTED and entry.stream.startswith(prefix)
         ]
         self._number = max((int(n) + 1 for n in committed if n.isdigit()), default=0)
@@ -212,19 +214,12 @@ class Drain:
         tx.begin()
         return tx
 
-    def _receiver(self, tx: Transaction, limit: int, joined_with: str | None = None) -> Receiver:
-        return self._queue.receiver(limit, tx, upto=self._upto, joined_with=joined_with)
-
     def _receive(self, limit: int) -> tuple[Transaction, Batch]:
         """Claim a batch by an append of its own."""
         tx = self._transaction()
         if limit <= 0:
             return tx, Batch(self._client, self._queue.schema, [], tx)
-        receiver = self._receiver(tx, limit)
-        landed = self._client.land(
-            receiver.plan, "claim", transaction_id=tx.id, queue=self._queue.name
-        )
-        return tx, self._queue.batch(receiver, landed.entries if landed else (), tx)
+        return tx, self._queue.claim(limit, tx, upto=self._upto)
 
     def _handle(self, batch: Batch, tx: Transaction) -> bool:
         """Hand a batch to the handler; roll it back if that fails.
@@ -283,11 +278,14 @@ class Drain:
             self._applied &= tx.commit().applied
             nothing = Batch(self._client, self._queue.schema, [], following)
             return self._receive(room) if room > 0 else (following, nothing)
-        receiver = self._receiver(following, room, tx.attempt)
+        receiver = self._queue.receiver(room, following, self._upto, tx.attempt)
         landed = tx.commit_joined(receiver.plan)
         self._applied &= tx.committed_by(landed).applied
-        batch = self._queue.batch(receiver, landed.entries, following)
-        return (following, batch) if len(batch) else self._receive(room)
+        held = receiver.held(landed.entries)
+        if not held:
+            return self._receive(room)
+        batch = self._queue.claim(room, following, upto=self._upto, before=held)
+        return following, batch
 
     def _unless_raising(
         self, on_batch: Callable[[int], None], count: int, ahead: Transaction

@@ -26,7 +26,8 @@ class Receipt:
     Attributes:
         transaction_id: The transaction.
         commit_seq: Its place in commit order, which is total and never changes.
-        journal_version: The Delta version of the journal that holds it.
+        journal_version: The Delta version of the journal that holds it; without durable work
+            the one at which it began.
         committed_at: When, by the clock of whoever committed it: information only.
         applied: Whether its table changes have been applied; true if it has none.
     """
@@ -44,6 +45,15 @@ class Receipt:
             entry.recorded_at_ms / 1000, datetime.timezone.utc
         )
         return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant, applied)
+
+    @classmethod
+    def in_memory(cls, transaction_id: str, begun: int, committed_at_ms: int) -> Receipt:
+        """Write the receipt of a commit without durable work.
+
+        It has no place of its own in commit order: it names the version that it began at.
+        """
+        instant = datetime.datetime.fromtimestamp(committed_at_ms / 1000, datetime.timezone.utc)
+        return cls(transaction_id, model.commit_seq(begun), begun, instant)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.runtime import Runtime
 from txnqueue.store import DeltaStore, Store
 from txnqueue.transaction import Status, Transaction
+from txnqueue.transient_work import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +116,7 @@ class QueueManager:
         chosen.run_id = run_id or chosen.run_id
         chosen.consumer = consumer or chosen.consumer
         chosen.retry = retry or chosen.retry
-        self._client = Client(store, chosen, Queue)
+        self._client = Client(store, chosen, Queue, lambda client: Transaction(client, None))
 
     @property
     def root(self) -> str:
@@ -156,6 +157,7 @@ class QueueManager:
         dead_letter_expired: bool = False,
         delay_step_seconds: float = 1.0,
         ordered: bool = False,
+        durable: bool = True,
     ) -> Queue:
         """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
 
@@ -175,6 +177,10 @@ class QueueManager:
             ordered: While a consumer has messages of a lane in flight, no other one gets
                 messages of that lane, so that they are worked on in order; the other lanes
                 are free.
+            durable: Whether messages are kept in the store. Those of a queue that is not, or
+                of a send that says so, are kept in the memory of the sending process only:
+                they cost no Delta commit, other processes do not see them, and they are gone
+                when the process ends.
 
         Returns:
             The queue.
@@ -197,6 +203,7 @@ class QueueManager:
             dead_letter_expired,
             delay_step_seconds,
             ordered,
+            durable,
         )
         columns = check_schema(self._schema(schema, like), group_by)
         creation.create_store(self._client)
@@ -373,6 +380,7 @@ class QueueManager:
         self._client.open()
         if transaction_id.startswith("append:"):
             return self._append_outcome(transaction_id)
+        resolve(self._client, [transaction_id])
         state = self._client.key_states([transaction_id])[transaction_id]
         attempts = len({*state.decisions, *state.prepared})
         if state.committed is not None:
@@ -389,7 +397,7 @@ class QueueManager:
             )
         if state.branch:
             return Outcome(transaction_id, Status.ACTIVE, None, None, 1)
-        return Outcome(transaction_id, Status.UNKNOWN)
+        return self._outcome_in_memory(transaction_id)
 
     def commit(self, transaction_id: str) -> Receipt:
         """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
@@ -541,6 +549,18 @@ class QueueManager:
             return spark.createDataFrame([], str(schema)).schema
         except Exception as error:
             raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
+
+    def _outcome_in_memory(self, transaction_id: str) -> Outcome:
+        """Say what became of a transaction that had no durable work, as long as it is known."""
+        state = self._client.transient.key_states([transaction_id])[transaction_id]
+        attempts, entry = len(state.decisions), state.committed
+        if entry is not None:
+            receipt = Receipt.in_memory(transaction_id, entry.begun or 0, entry.recorded_at_ms)
+            return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts)
+        if state.decisions:
+            last = list(state.decisions.values())[-1]
+            return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts)
+        return Outcome(transaction_id, Status.UNKNOWN)
 
     def _append_outcome(self, known_as: str) -> Outcome:
         append_id, _, shard = known_as.removeprefix("append:").partition("@")

@@ -7,7 +7,7 @@ what was appended since is read, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client import Client
@@ -40,11 +40,14 @@ class Metrics:
         """Measure; users get this from ``manager.metrics``."""
         self._client = client
         client.open()
-        with client.lock:
+        with client.lock, client.transient.lock:
             infos = client.queues()
             now_ms = client.runtime.now_ms()
-            waiting = {info.queue_id: client.fold(info) for info in infos.values()}
-            self._rows = [_measured(client, info, waiting, now_ms) for info in infos.values()]
+            folds = {
+                info.queue_id: [client.of(part).fold(part) for part in client.parts_of(info)]
+                for info in infos.values()
+            }
+            self._rows = [_measured(client, info, folds, now_ms) for info in infos.values()]
 
     def rows(self) -> list[dict[str, Any]]:
         """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
@@ -78,23 +81,24 @@ class Metrics:
 
 
 def _measured(
-    client: Client, info: QueueInfo, folds: Mapping[str, QueueFold], now_ms: int
+    client: Client, info: QueueInfo, folds: Mapping[str, Sequence[QueueFold]], now_ms: int
 ) -> dict[str, Any]:
-    fold = folds[info.queue_id]
-    standing = [segment for lane in fold.lanes.values() for segment in lane.available]
+    mine = folds[info.queue_id]
+    standing = [s for fold in mine for lane in fold.lanes.values() for s in lane.available]
+    in_flight = sum(fold.in_flight() for fold in mine)
     visible = [segment for segment in standing if segment.position.receivable(now_ms)]
     expired = [segment for segment in standing if segment.position.expired(now_ms)]
-    dead = folds.get(info.dead_letter_id or "")
+    dead = folds.get(info.dead_letter_id or "", ())
     ages = [(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible]
     return {
         "queue": info.name,
-        "length": _count(standing) + fold.in_flight(),
+        "length": _count(standing) + in_flight,
         "visible": _count(visible),
-        "in_flight": fold.in_flight(),
+        "in_flight": in_flight,
         "delayed": _count(standing) - _count(visible) - _count(expired),
         "expired": _count(expired),
         "redelivered": _count(s for s in standing if s.delivery_count),
-        "dead": dead.available(now_ms) if dead else 0,
+        "dead": sum(fold.available(now_ms) for fold in dead),
         "oldest_age_seconds": max(ages, default=None),
         "newest_age_seconds": min(ages, default=None),
         "conflicts": client.conflicts.get(info.name, 0),

@@ -19,6 +19,8 @@ TABLE_SHARDS = 16
 PROTOCOL_SHARDS = 16
 FENCE = "fence"
 CATALOG = "catalog"
+IN_MEMORY = "~memory"
+"""What the ids of transient queues and of their payload end with."""
 
 # kinds, by the shard that they lie in
 LAYOUT_CHANGED = "layout_changed"
@@ -249,6 +251,19 @@ def lane_shard(queue_id: str, lane: int) -> str:
 def backlog_shard(queue_id: str) -> str:
     """Name the shard of a queue's facts: positions posted, claims settled."""
     return f"backlog/{queue_id}"
+
+
+def in_memory(owner_id: str) -> str:
+    """Name the part of a queue, or of its payload, that is in the memory of a process.
+
+    It is a queue of its own there. A name has no "~", so that no queue is called that.
+    """
+    return owner_id if is_in_memory(owner_id) else owner_id + IN_MEMORY
+
+
+def is_in_memory(owner_id: str) -> bool:
+    """Say whether an id names what is in the memory of a process."""
+    return owner_id.endswith(IN_MEMORY)
 
 
 def queue_stream(queue_id: str) -> str:

@@ -23,10 +23,11 @@ from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.dropping import DropResult, drop
 from txnqueue.errors import InvalidInput, LimitExceeded, TransactionAborted
-from txnqueue.ledger import Segment
+from txnqueue.gathering import Upto, gather, upto_of
+from txnqueue.ledger import QueueFold, Segment
 from txnqueue.payload import Part, Placing, Send
 from txnqueue.placing import check_headers, placing_of
-from txnqueue.receiving import Receiver, Wanting, part_of
+from txnqueue.receiving import Held, Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
@@ -97,6 +98,7 @@ class Queue:
         ttl_seconds: float | str | None = None,
         headers: Mapping[str, str] | None = None,
         header_columns: Mapping[str, str] | None = None,
+        durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> Sent:
         """Send messages: one per row.
@@ -118,6 +120,9 @@ class Queue:
                 ``correlation_id`` and ``reply_to`` have columns of their own in ``_message``.
             header_columns: Columns of the rows that headers are taken from, by the headers'
                 names: strings, whole numbers, booleans or dates. They need not be the queue's.
+            durable: Whether the messages are kept in the store; the queue's setting when left
+                out. Others are kept in the memory of this process only, with the same
+                transactions and no Delta commit: they are gone when the process ends.
             transaction: The transaction that sends them; None commits at once.
 
         Returns:
@@ -126,7 +131,8 @@ class Queue:
         Raises:
             SchemaMismatch: A column is unknown, missing, of another type or null though it
                 may not be; nothing was staged.
-            LimitExceeded: So many different delays and priorities are too many for one send.
+            LimitExceeded: So many different delays and priorities are too many for one send,
+                or there is no memory left for transient messages.
             QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
@@ -140,8 +146,10 @@ class Queue:
         placing = placing_of(
             self._info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
+        kept = self._info.settings.durable if durable is None else durable
+        info = self._info if kept else self._info.in_memory()
         send = self._stage(
-            tx, rows, order_by, placing, *check_headers(headers or {}, header_columns or {})
+            tx, info, rows, order_by, placing, *check_headers(headers or {}, header_columns or {})
         )
         count = sum(run.count for run in send.runs)
         if inside is None and count:
@@ -194,16 +202,8 @@ class Queue:
             return Batch(self._client, self.schema, [], tx)
         patience = Patience(self._client, self._info, wait_seconds)
         while True:
-            receiver = self.receiver(
-                limit, tx, lease_seconds, wanted=wanted.of_lane if wanted else None
-            )
-            landed = self._client.land(
-                receiver.plan,
-                "claim",
-                transaction_id=tx.id if tx else None,
-                queue=self.name,
-            )
-            batch = self.batch(receiver, landed.entries if landed else (), tx)
+            of_lane = wanted.of_lane if wanted else None
+            batch = self.claim(limit, tx, lease_seconds, wanted=of_lane)
             if len(batch) or not patience.until_something_changes():
                 return batch
 
@@ -216,25 +216,23 @@ class Queue:
         Returns:
             A DataFrame as ``Batch.df``; committed state only, in no particular order.
         """
-        return self._client.store.payload.frame(self.schema, self._first(limit))
+        return self._client.payload.frame(self.schema, self._first(limit))
 
     def peek_messages(self, limit: int = 20) -> list[dict[str, Any]]:
         """Look at the first available messages as dicts, in delivery order."""
         parts = self._first(limit)
         rows: list[dict[str, Any]]
-        rows = self._client.store.payload.table(self.schema, parts).to_pylist()
+        rows = self._client.payload.table(self.schema, parts).to_pylist()
         return rows
 
     def depth(self) -> int:
         """Count what can be received now: not in flight, not delayed, not expired."""
-        with self._client.lock:
-            fold = self._client.fold_to_show(self._info)
-            return fold.available(self._client.runtime.now_ms())
+        now_ms = self._client.runtime.now_ms()
+        return self._sum(lambda fold: fold.available(now_ms))
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""
-        with self._client.lock:
-            return self._client.fold_to_show(self._info).in_flight()
+        return self._sum(QueueFold.in_flight)
 
     def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
         """Throw waiting messages away, for good and on record; what is in flight stays.
@@ -247,7 +245,7 @@ class Queue:
             How many are gone.
         """
         self._client.open()
-        return self._remove(model.PURGED, where, removing.purging(reason))
+        return self._remove(model.PURGED, where, lambda part: removing.purging(reason))
 
     def move(self, to: str | Queue, where: str | None = None) -> int:
         """Move waiting messages to another queue of the same columns; nothing is copied.
@@ -270,7 +268,11 @@ class Queue:
         target = to.info if isinstance(to, Queue) else self._client.queue(check_name(to))
         if target.queue_id == self._info.queue_id:
             raise InvalidInput(f"Messages of {self.name!r} cannot be moved to where they are.")
-        sort = removing.moving(self._client, self._info, target, self.schema)
+
+        def sort(part: QueueInfo) -> removing.Sort:
+            there = target.in_memory() if part.transient else target
+            return removing.moving(self._client.of(part), part, there, self.schema)
+
         return self._remove(model.MOVED, where, sort)
 
     def redrive(self, where: str | None = None) -> int:
@@ -289,8 +291,12 @@ class Queue:
             QueueNotFound: A queue that they came from is gone.
         """
         self._client.open()
-        sort = removing.redriving(self._client)
-        return self._remove(model.MOVED, where, sort, removing.came_from_elsewhere)
+        return self._remove(
+            model.MOVED,
+            where,
+            lambda part: removing.redriving(self._client.of(part)),
+            removing.came_from_elsewhere,
+        )
 
     def drop(self, *, reason: str | None = None) -> DropResult:
         """Drop the queue with everything in it; repeating it goes on.
@@ -362,45 +368,76 @@ class Queue:
 
     # ----------------------------------------------------------------------- for others
 
-    def receiver(
+    def claim(
         self,
         limit: int,
         transaction: Transaction | None,
         lease_seconds: float | None = None,
-        upto: int | None = None,
-        joined_with: str | None = None,
+        upto: Upto | None = None,
         wanted: Wanting | None = None,
+        before: Sequence[Held] = (),
+    ) -> Batch:
+        """Claim a batch, of both kinds of messages.
+
+        Args:
+            limit: At most so many messages.
+            transaction: What acquires them; None for a lease.
+            lease_seconds: For how long they are held.
+            upto: Leave out what was posted after this.
+            wanted: Cuts what a selector wants out of segments of a lane.
+            before: What was claimed already and belongs to the batch.
+        """
+
+        def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> Receiver:
+            version = upto_of(upto, part)
+            seconds = self._lease_seconds(transaction, lease_seconds)
+            return Receiver(
+                side, part, left, seconds, transaction, version, None, wanted, fresh_only
+            )
+
+        held = gather(self._client, self._info, limit, transaction, make, before)
+        batch = Batch(self._client, self.schema, held, transaction)
+        if transaction is not None and len(batch):
+            transaction.add_batch(batch)
+        return batch
+
+    def receiver(
+        self,
+        limit: int,
+        transaction: Transaction | None,
+        upto: Upto | None = None,
+        joined_with: str | None = None,
     ) -> Receiver:
-        """Make the planner of a receive."""
+        """Make the planner of a claim of durable messages that is joined with a commit."""
+        seconds = self._lease_seconds(transaction, None)
+        version = upto_of(upto, self._info)
+        return Receiver(self._client, self._info, limit, seconds, transaction, version, joined_with)
+
+    def _lease_seconds(self, transaction: Transaction | None, lease_seconds: float | None) -> float:
         seconds = lease_seconds
         if seconds is None and transaction is not None:
             seconds = transaction.lease_seconds
         if seconds is None:
             seconds = self._info.settings.lease_seconds
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        return Receiver(
-            self._client, self._info, limit, seconds, transaction, upto, joined_with, wanted
-        )
+        return seconds
 
-    def batch(self, receiver: Receiver, landed: Any, transaction: Transaction | None) -> Batch:
-        """Make the batch of what a receive's append brought."""
-        batch = Batch(self._client, self.schema, receiver.held(landed), transaction)
-        if transaction is not None and len(batch):
-            transaction.add_batch(batch)
-        return batch
-
-    def left(self, upto: int | None) -> tuple[bool, int]:
+    def left(self, upto: Upto | None) -> tuple[bool, int]:
         """Say, by one reading, whether there is something to receive, and how much is in flight.
 
         Args:
-            upto: Leave out what was posted after this version of the journal.
+            upto: Leave out what was posted after this.
         """
-        with self._client.lock:
-            fold = self._client.fold_to_change(self._info)
-            ordered = self._info.settings.ordered
-            taken = fold.lanes_of_others(self._client.consumer) if ordered else ()
-            available = fold.available(self._client.runtime.now_ms(), upto, taken)
-            return available > 0, fold.in_flight()
+        ordered, now_ms = self._info.settings.ordered, self._client.runtime.now_ms()
+        receivable, in_flight = False, 0
+        for part in self._client.parts_of(self._info):
+            side = self._client.of(part)
+            with side.lock:
+                fold = side.fold_to_change(part)
+                taken = fold.lanes_of_others(side.consumer) if ordered else ()
+                receivable |= fold.available(now_ms, upto_of(upto, part), taken) > 0
+                in_flight += fold.in_flight()
+        return receivable, in_flight
 
     # -------------------------------------------------------------------------- helpers
 
@@ -435,23 +472,36 @@ class Queue:
         self,
         kind: str,
         where: str | None,
-        sort: removing.Sort,
+        sort: Callable[[QueueInfo], removing.Sort],
         among: Callable[[Segment], bool] = lambda segment: True,
     ) -> int:
         resolve(self._client, NOT_GIVEN, f"{self.name}: {kind}")
         selector = self._selector(where)
-        return removing.remove(self._client, self._info, kind, selector, sort, among)
+        sorts = [(part, sort(part)) for part in self._client.parts_of(self._info)]
+        return sum(
+            removing.remove(self._client.of(part), part, kind, selector, by, among)
+            for part, by in sorts
+        )
+
+    def _sum(self, count: Callable[[QueueFold], int]) -> int:
+        """Count something in both parts of the queue."""
+        total = 0
+        for part in self._client.parts_of(self._info):
+            side = self._client.of(part)
+            with side.lock:
+                total += count(side.fold_to_show(part))
+        return total
 
     def _stage(
         self,
         tx: Transaction,
+        info: QueueInfo,
         rows: object,
         order_by: str | list[str] | None,
         placing: Placing,
         headers: Mapping[str, str],
         header_columns: Mapping[str, str],
     ) -> StagedSend:
-        info = self._info
         ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         unknown = [name for name in ordering if name not in self.schema.names]
         if unknown:
@@ -469,7 +519,9 @@ class Queue:
             header_columns=header_columns,
             note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
-        runs = self._client.store.payload.stage(send, rows)
+        if info.transient:
+            self._client.store.transient.make_room(self.name)
+        runs = self._client.of(info).store.payload.stage(send, rows)
         staged = StagedSend(info, send.slice, send.send_id, tuple(runs), placing)
         if len(staged.places) > POSITIONS_PER_SEND_MAX:
             raise LimitExceeded(
@@ -486,17 +538,18 @@ class Queue:
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
         parts: list[Part] = []
-        with self._client.lock:
-            fold = self._client.fold_to_show(self._info)
-            now_ms = self._client.runtime.now_ms()
-            for lane in fold.lanes.values():
-                for segment in lane.available:
-                    if limit <= 0:
-                        return parts
-                    if not segment.position.receivable(now_ms):
-                        continue
-                    taken = ranges.take([(segment.first, segment.last)], limit)
-                    limit -= ranges.count(taken)
-                    count = segment.delivery_count
-                    parts.append(part_of(segment.position, taken, self.name, lane.lane, count))
+        now_ms = self._client.runtime.now_ms()
+        for part in self._client.parts_of(self._info):
+            side = self._client.of(part)
+            with side.lock:
+                for lane in side.fold_to_show(part).lanes.values():
+                    for segment in lane.available:
+                        if limit <= 0:
+                            return parts
+                        if not segment.position.receivable(now_ms):
+                            continue
+                        taken = ranges.take([(segment.first, segment.last)], limit)
+                        limit -= ranges.count(taken)
+                        count = segment.delivery_count
+                        parts.append(part_of(segment.position, taken, self.name, lane.lane, count))
         return parts

@@ -76,6 +76,7 @@ class Receiver:
         upto: int | None = None,
         joined_with: str | None = None,
         wanted: Wanting | None = None,
+        fresh_only: bool = False,
     ) -> None:
         """Describe the receive.
 
@@ -89,6 +90,7 @@ class Receiver:
             joined_with: The attempt that the same append commits. Its claims end by that,
                 and are not to be taken over, however late it is.
             wanted: Cuts what a selector wants out of segments of a lane.
+            fresh_only: Whether what came back from a failure is left for another receive.
         """
         self.client = client
         self.info = info
@@ -98,6 +100,7 @@ class Receiver:
         self.upto = upto
         self.joined_with = joined_with
         self.wanted = wanted
+        self.fresh_only = fresh_only
         self._tried_lanes: list[int] = []
         self._positions: dict[PositionId, Position] = {}
 
@@ -117,7 +120,7 @@ class Receiver:
         if not chosen:
             return None
         if self.transaction is not None:
-            self.transaction.claiming()
+            self.transaction.claiming(transient=self.info.transient)
         self._tried_lanes = [selection.lane for selection in chosen]
         self._positions.update(
             (s.position.position_id, s.position) for c in chosen for s in c.segments
@@ -225,7 +228,8 @@ class Receiver:
             if not selection:
                 continue
             # What came back from a failure is tried alone: it takes nobody else with it.
-            if selection.redelivered and any(other.segments for other in chosen):
+            others = self.fresh_only or any(other.segments for other in chosen)
+            if selection.redelivered and others:
                 continue
             chosen.append(selection)
             left = 0 if selection.redelivered else left - selection.count

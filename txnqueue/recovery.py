@@ -24,6 +24,7 @@ from txnqueue.participants import (
 )
 from txnqueue.planning import Plan
 from txnqueue.receiving import abort_branch, held_inside, may_end
+from txnqueue.transient_work import resolve as follow_decisions
 
 logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
@@ -65,6 +66,7 @@ def recover(
         _unless_raising(_decide_by_last_resource, client, name, connection)
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
+    follow_decisions(client, abort=None)
     waiting, decided = prepared(client), heuristic(client)
     overdue, given_back = _abort_overdue_branches(client)
     aborted, released = _abort_abandoned(client)

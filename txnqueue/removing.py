@@ -169,7 +169,7 @@ def _lanes_of(
             for s in segments
         }
     parts = [part_of(s.position, ((s.first, s.last),), info.name, 0, 0) for s in segments]
-    table = client.store.payload.table(schema, parts)
+    table = client.payload.table(schema, parts)
     messages = table.column(MESSAGE_COLUMN).to_pylist()
     offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
     for key, message in zip(table.column(group_by).to_pylist(), messages, strict=True):

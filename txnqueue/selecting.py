@@ -103,7 +103,7 @@ class Selector:
                 self._wanted[position_id] = ranges.normalised((*known, *mine))
 
     def _places(self, parts: Sequence[Part]) -> list[tuple[str, int]]:
-        frame: Any = self._client.store.payload.frame(self._schema, parts)
+        frame: Any = self._client.payload.frame(self._schema, parts)
         if self._matching is not None:
             frame = frame.join(self._matching.select(*self._on), self._on, "left_semi")
         frame = frame.withColumn("_send_id", frame[f"{MESSAGE_COLUMN}.send_id"])

@@ -12,6 +12,8 @@ from txnqueue.tables import Tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from txnqueue.transient import TransientStore
+
 
 class Store(Protocol):
     """Where a manager keeps everything."""
@@ -29,6 +31,11 @@ class Store(Protocol):
     @property
     def tables(self) -> Tables:
         """The user's own tables."""
+        ...
+
+    @property
+    def transient(self) -> TransientStore:
+        """The messages that this process alone has, and loses when it ends."""
         ...
 
     @property
@@ -65,6 +72,7 @@ class DeltaStore:
         from txnqueue.journal.tables import TableNames
         from txnqueue.payload.delta import DeltaPayload
         from txnqueue.tables.delta import DeltaTables
+        from txnqueue.transient import of_root
 
         self.spark: SparkSession | None = spark
         self.root = canonical_root(root)
@@ -73,6 +81,7 @@ class DeltaStore:
         self.journal = DeltaJournal(self.statements)
         self.payload = DeltaPayload(self.statements)
         self.tables = DeltaTables(self.statements, self.payload)
+        self.transient = of_root(self.root)
 
     def exists(self) -> bool:
         """Say whether the journal is there."""
@@ -95,12 +104,14 @@ class MemoryStore:
         """
         from txnqueue.payload.memory import MemoryPayload
         from txnqueue.tables.memory import MemoryTables
+        from txnqueue.transient import TransientStore
 
         self.spark = spark
         self.root = "memory"
         self.journal = MemoryJournal(step)
         self.payload = MemoryPayload(spark, step)
         self.tables = MemoryTables(self.payload, step)
+        self.transient = TransientStore(self.root, step)
 
     def exists(self) -> bool:
         """Say whether the journal is there: in memory always."""

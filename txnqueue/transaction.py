@@ -7,7 +7,6 @@ id (the *key*): a rollback ends the attempt, not the key.
 
 from __future__ import annotations
 
-import datetime
 import enum
 import logging
 from collections.abc import Mapping
@@ -38,6 +37,7 @@ from txnqueue.model import Entry
 from txnqueue.participants import Auxiliary, LastResource, Participants
 from txnqueue.planning import Plan
 from txnqueue.tables import Change
+from txnqueue.transient_work import TransientWork
 from txnqueue.work import Work
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Transaction:
         self.metadata = dict(metadata or {})
         self._begun = -1
         self._work = Work()
+        self._transient = TransientWork(client, self._work)
         self._decision: Entry | None = None
         self._participants = Participants(self)
         self._claiming = False
@@ -202,8 +203,8 @@ class Transaction:
             assert receipt is not None
             return receipt
         self._check_open()
-        if not (self._work or self._participants or self._given or self._claiming):
-            return self._committed_nothing()
+        if not self._durable:
+            return self._commit_in_memory()
         if self._participants.last is not None:
             return self._commit_by_last_resource(self._participants.last)
         return self.committed_by(self.commit_joined(None))
@@ -229,9 +230,11 @@ class Transaction:
     def _land(self, plan: Planner, operation: str) -> Landed:
         """Append what decides or prepares; what surely cannot land is rolled back."""
         try:
-            self._prepare_others()
-            self._deciding = True
-            landed = self.client.land(plan, operation, transaction_id=self.id)
+            with self._transient.deciding():
+                self._transient.prepare(self._body)
+                self._prepare_others()
+                self._deciding = True
+                landed = self.client.land(plan, operation, transaction_id=self.id)
         except TransactionUnknown:
             self.status = Status.UNKNOWN
             raise
@@ -275,6 +278,7 @@ class Transaction:
         if self.status is Status.UNKNOWN and self._participants.last is not None:
             raise self._in_doubt(self._participants.last)
         self._decide_rollback(reason, counted)
+        self._transient.roll_back(reason or "rolled back", counted)
         self._participants.rolled_back()
 
     def _decide_rollback(self, reason: str | None, counted: bool) -> None:
@@ -286,6 +290,9 @@ class Transaction:
             return
         if self.status is Status.COMMITTED:
             raise TransactionFinished(f"Transaction {self.id!r} is committed.")
+        if self._transient.committed:
+            self._committed_in_memory()
+            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
         if not self._claiming and not self._deciding:
             self.status = Status.ROLLED_BACK  # only staged: nothing anywhere names it
             return
@@ -312,10 +319,16 @@ class Transaction:
         Raises:
             TransactionAborted: As in ``commit``.
             TransactionUnknown: As in ``commit``.
-            InvalidInput: A database takes part that cannot prepare.
+            InvalidInput: A database takes part that cannot prepare, or messages that are
+                in memory only; nothing was changed.
         """
         self.begin()
         self._check_open()
+        if self._transient:
+            raise InvalidInput(
+                f"Transaction {self.id!r} sent or received transient messages, which no promise "
+                "survives this process with: commit() it, or send with durable=True."
+            )
         if self._participants.last is not None:
             raise InvalidInput(
                 f"{self._participants.last.name!r} decides by its own commit and cannot prepare: "
@@ -389,7 +402,17 @@ class Transaction:
     @property
     def joinable(self) -> bool:
         """Whether its commit can share an append with something else."""
-        return self._participants.last is None
+        return self._participants.last is None and self._durable
+
+    @property
+    def _durable(self) -> bool:
+        """Whether the journal must say what becomes of it.
+
+        An id that the client gave is written down there, unless all that it stands for is
+        in memory, where it is remembered as long as that.
+        """
+        work = self._work.durable(self.attempt) or self._participants or self._claiming
+        return bool(work) or (self._given and not self._transient)
 
     def begin(self) -> None:
         """Begin: learn a version of the journal, and look up an id that the client gave."""
@@ -400,6 +423,8 @@ class Transaction:
         self.status = Status.ACTIVE
         if self._look_up_first:
             self._look_up(self.client.key_states([self.id])[self.id])
+            if not self.already_committed and self.client.store.transient.used:
+                self._look_up(self.client.transient.key_states([self.id])[self.id], memory=True)
 
     def check_active(self) -> None:
         """Check that it takes more work.
@@ -417,10 +442,16 @@ class Transaction:
     def add_send(self, send: StagedSend) -> None:
         """Take note of staged rows."""
         self._work.sends.append(send)
+        if send.info.transient:
+            self._transient.begin(self.owner)
 
-    def claiming(self) -> None:
+    def claiming(self, *, transient: bool = False) -> None:
         """Take note that a claim is about to be appended: a rollback must say so from now on."""
-        self._claiming = True
+        if transient:
+            self._transient.begin(self.owner)
+            self._transient.claimed = True
+        else:
+            self._claiming = True
 
     def add_batch(self, batch: Batch) -> None:
         """Take note of messages acquired inside."""
@@ -430,6 +461,8 @@ class Transaction:
         """Take note of a batch held under a lease that is settled in this transaction."""
         if batch not in self._work.batches:
             self._work.batches.append(batch)
+        if any(one.info.transient for one in batch.claims):
+            self._transient.begin(self.owner)
 
     def committed_by(self, landed: Landed) -> Receipt:
         """Take note that the commit has landed."""
@@ -505,9 +538,10 @@ class Transaction:
             )
         return state.rolled_back()
 
-    def _look_up(self, state: KeyState) -> None:
-        """Find out whether the id was committed before."""
-        self._rolled_back = state.rolled_back()
+    def _look_up(self, state: KeyState, *, memory: bool = False) -> None:
+        """Find out whether the id was committed before, in the journal or in memory only."""
+        if not memory:
+            self._rolled_back = state.rolled_back()
         entry = state.committed
         if entry is None:
             return
@@ -521,8 +555,11 @@ class Transaction:
                 digest=digest,
             )
         # Whoever repeats the work finishes it: its table changes may not be applied yet.
-        self.receipt, self.status = Receipt.of(entry, follow(self.client, entry)), Status.COMMITTED
-        self.already_committed = True
+        self.status, self.already_committed = Status.COMMITTED, True
+        if memory:
+            self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
+        else:
+            self.receipt = Receipt.of(entry, follow(self.client, entry))
 
     # -------------------------------------------------------------------------- endings
 
@@ -554,6 +591,7 @@ class Transaction:
         follows = bool(self.changes or self._participants)
         self.receipt = Receipt.of(decision, applied=not follows)
         self.status = Status.COMMITTED
+        self._transient.follow(commit=True)
         self._work.committed(self.attempt)
         self._confirm_others()
         if follows:
@@ -597,12 +635,20 @@ class Transaction:
             transaction_id=self.id,
         )
 
-    def _committed_nothing(self) -> Receipt:
-        """Commit a transaction without work under an id that nobody knows: no entry at all."""
-        now_ms = self.client.runtime.now_ms()
-        instant = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.timezone.utc)
-        self.receipt = Receipt(self.id, model.commit_seq(self._begun), self._begun, instant)
+    def _commit_in_memory(self) -> Receipt:
+        """Commit what has no durable work, or no work at all: no entry in the journal."""
+        if self._transient:
+            try:
+                self._transient.commit(self._body)
+            except (TransactionAborted, LeaseLost):
+                self.rollback()
+                raise
+        return self._committed_in_memory()
+
+    def _committed_in_memory(self) -> Receipt:
+        self.receipt = Receipt.in_memory(self.id, self._begun, self.client.runtime.now_ms())
         self.status = Status.COMMITTED
+        self._work.committed(self.attempt)
         self._confirm_others()
         return self.receipt
 
@@ -634,6 +680,7 @@ class Transaction:
             by_last_resource=self._participants.last is not None,
         )
         self.status = Status.COMMITTED if commit else Status.ROLLED_BACK
+        self._transient.follow(commit=commit)
         if commit:
             self.receipt = receipt
             self._work.committed(self.attempt)

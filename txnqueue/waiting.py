@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
+from txnqueue.gathering import now
 
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 5.0
@@ -13,12 +14,12 @@ class Patience:
     """How long a caller waits for something to receive.
 
     Between two looks only the journal's version is asked, a listing of one folder, and ever
-    more seldom. A look is worth it when the version has changed, or when a delay or a lease
-    has ended meanwhile.
+    more seldom; the memory of this process, which costs nothing, all the time. A look is
+    worth it when one of them has changed, or when a delay or a lease has ended meanwhile.
     """
 
     def __init__(self, client: Client, info: QueueInfo, wait_seconds: float) -> None:
-        """Begin to wait.
+        """Begin to wait, before the first look.
 
         Args:
             client: Whose clock and journal they are.
@@ -29,30 +30,43 @@ class Patience:
         self._info = info
         self._deadline = client.runtime.monotonic() + wait_seconds
         self._waits = wait_seconds > 0
+        self._seen = now(client) if self._waits else (-1, -1)
 
     def until_something_changes(self) -> bool:
         """Wait until another look is worth it; false when the time is over."""
         if not self._waits:
             return False
-        runtime, journal = self._client.runtime, self._client.store.journal
-        with self._client.lock:
-            fold = self._client.fold(self._info)
-        seen, pause = fold.version, FIRST_SECONDS
-        now_ms = runtime.now_ms()
-        instants = [
-            s.position.available_at_ms or 0 for lane in fold.lanes.values() for s in lane.available
-        ]
-        instants += [claim.deadline_ms for claim in fold.claims()]
-        due_ms = min((instant for instant in instants if instant > now_ms), default=None)
+        runtime, pause, due_ms = self._client.runtime, FIRST_SECONDS, self._due_ms()
         while True:
             left = self._deadline - runtime.monotonic()
             if left <= 0:
                 return False
             if due_ms is not None:
                 left = min(left, max(0.001, (due_ms - runtime.now_ms()) / 1000))
-            runtime.sleep(min(left, pause))
-            if due_ms is not None and runtime.now_ms() >= due_ms:
-                return True
-            if journal.version() != seen:
+            self._sleep(min(left, pause))
+            seen, self._seen = self._seen, now(self._client)
+            if self._seen != seen or (due_ms is not None and runtime.now_ms() >= due_ms):
                 return True
             pause = min(2 * pause, LONGEST_SECONDS)
+
+    def _due_ms(self) -> int | None:
+        """When the next delay or lease ends."""
+        instants: list[int] = []
+        for part in self._client.parts_of(self._info):
+            side = self._client.of(part)
+            with side.lock:
+                fold = side.fold(part)
+                waiting = [s for lane in fold.lanes.values() for s in lane.available]
+                instants += [s.position.available_at_ms or 0 for s in waiting]
+                instants += [claim.deadline_ms for claim in fold.claims()]
+        now_ms = self._client.runtime.now_ms()
+        return min((instant for instant in instants if instant > now_ms), default=None)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, but not longer than until something comes into the memory."""
+        runtime, memory = self._client.runtime, self._client.store.transient.journal
+        while seconds > 0:
+            runtime.sleep(min(seconds, FIRST_SECONDS))
+            if memory.known_version() != self._seen[1]:
+                return
+            seconds -= FIRST_SECONDS

@@ -52,9 +52,20 @@ class Work:
     batches: list[Batch] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        """Say whether there is any."""
-        return bool(self.sends or self.batches or self.changes)
+    def durable(self, attempt: str) -> bool:
+        """Say whether any of it is about what the store keeps."""
+        return bool(self.changes) or self._any(attempt, transient=False)
+
+    def transient(self, attempt: str) -> bool:
+        """Say whether any of it is about what is in memory only."""
+        return self._any(attempt, transient=True)
+
+    def _any(self, attempt: str, *, transient: bool) -> bool:
+        return any(send.info.transient == transient for send in self.sends) or any(
+            one.info.transient == transient and batch.dispositions(one, attempt)
+            for batch in self.batches
+            for one in batch.claims
+        )
 
     def seal(
         self,
@@ -65,10 +76,10 @@ class Work:
         stamp: Stamp,
         body: dict[str, Any],
     ) -> Plan:
-        """Plan the one append that commits or prepares all of it.
+        """Plan the one append that commits or prepares all of it, or all that is in memory.
 
         Args:
-            client: Reads whether what is settled is still held.
+            client: Reads whether what is settled is still held. It says which part is meant.
             owner: The attempt.
             kind: ``committed`` or ``prepared``.
             rolled_back: Other attempts of the key that were read as rolled back.
@@ -85,21 +96,26 @@ class Work:
         return _binding(gathered.binds) + sealed + Plan((), tuple(gathered.conditions))
 
     def gathered(self, client: Client, owner: Owner, stamp: Stamp) -> Gathered:
-        """Write all of it as entries.
+        """Write all of it as entries, or all that is in memory.
 
         Args:
-            client: Reads whether what is settled is still held.
+            client: Reads whether what is settled is still held. It says which part is meant.
             owner: The attempt.
             stamp: Who writes.
 
         Raises:
             LeaseLost: Others may have some of the messages now.
         """
-        found = Gathered({send.info.queue_id for send in self.sends})
-        found.facts += [entry for send in self.sends for entry in send.positions(owner, stamp)]
-        found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
+        transient = client is client.transient
+        sends = [send for send in self.sends if send.info.transient == transient]
+        found = Gathered({send.info.queue_id for send in sends})
+        found.facts += [entry for send in sends for entry in send.positions(owner, stamp)]
+        if not transient:
+            found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
         for batch in self.batches:
             for one in batch.claims:
+                if one.info.transient != transient:
+                    continue
                 dispositions = batch.dispositions(one, owner.attempt or "")
                 if not dispositions:
                     continue
@@ -112,12 +128,15 @@ class Work:
                     found.conditions += settled.conditions
         return found
 
-    def released(self, stamp: Stamp, reason: str, counted: bool = True) -> list[Entry]:
+    def released(
+        self, stamp: Stamp, reason: str, counted: bool = True, *, transient: bool = False
+    ) -> list[Entry]:
         """Write that the messages acquired inside go back; those under a lease stay."""
         return [
             entry
             for batch in self.batches
             for one in batch.claims
+            if one.info.transient == transient
             for entry in planning.release_claims(
                 one.info.queue_id, [one.claim], stamp, reason, counted
             )

@@ -223,3 +223,20 @@ def test_the_journal_refuses_an_entry_without_a_kind(
         spark.sql(
             f"INSERT INTO delta.`{root}/journal` (shard, stream, append_id) VALUES ('x','y','z')"
         )
+
+
+def test_transient_work_makes_no_commit_and_adds_none_to_durable_work(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("fleeting", "i long", durable=False, dead_letter=False)
+    with Cost(spark, root) as cost:
+        queue.send(rows(spark, 30))
+        with manager.transaction("named") as tx:
+            batch = tx.queue("fleeting").receive(20)
+            tx.queue("out").send(batch.df, durable=False)
+        queue.receive(5).accept()
+    assert (cost.commits, queue.depth()) == (0, 5)
+    with Cost(spark, root) as both, manager.transaction() as tx:
+        tx.queue("fleeting").receive()
+        tx.queue("fleeting").send(rows(spark, 3), durable=True)
+    assert both.commits == 2

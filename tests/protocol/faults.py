@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txnqueue.journal import AppendConflict
+from txnqueue.transient import TransientStore
 
 
 class Crash(BaseException):
@@ -172,6 +173,7 @@ class FaultyStore:
         self.journal = FaultyJournal(store.journal, injector)
         self.payload = FaultyPayload(store.payload, injector)
         self.tables = FaultyTables(store.tables, injector)
+        self.transient = TransientStore(store.root)  # each client is a process of its own
 
     def exists(self) -> bool:
         return self.inner.exists()

@@ -74,17 +74,25 @@ class MemoryJournal:
         with self._lock:
             if any(self._added_since(shard, snapshot) for shard in reads):
                 raise AppendConflict(f"an entry was added to one of {sorted(reads)}")
-            version = len(self.commits)
-            landed = tuple(
-                replace(entry, version=version, ordinal=ordinal)
-                for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))
-                if won
-                for entry in unit.entries
-            )
-            self.commits.append((landed, dict(metadata)))
-            for entry in landed:
-                self._shards[entry.shard].append(entry)
-        return Appended(admitted, version)
+            return Appended(admitted, self._land(units, admitted, metadata))
+
+    def _land(
+        self, units: Sequence[Unit], admitted: Sequence[bool], metadata: Mapping[str, object]
+    ) -> int:
+        version = self.known_version() + 1
+        landed = tuple(
+            replace(entry, version=version, ordinal=ordinal)
+            for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))
+            if won
+            for entry in unit.entries
+        )
+        self._record(landed, metadata)
+        for entry in landed:
+            self._shards[entry.shard].append(entry)
+        return version
+
+    def _record(self, landed: tuple[Entry, ...], metadata: Mapping[str, object]) -> None:
+        self.commits.append((landed, dict(metadata)))
 
     def _admitted(self, unit: Unit, snapshot: int) -> bool:
         return all(

@@ -13,12 +13,13 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
-from txnqueue.payload.arranging import arrange, widened
+from txnqueue.payload.arranging import Arranged, arrange, widened
 from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Headers = list[dict[str, str] | None]
 _MESSAGE = arrow_schema(StructType([StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)])).field(0)
 
 
@@ -35,7 +36,7 @@ class MemoryPayload:
         self.step = step
         self._spark = spark
         self._sends: dict[tuple[str, str], pa.Table] = {}
-        self._headers: dict[tuple[str, str], list[dict[str, str] | None]] = {}
+        self._headers: dict[tuple[str, str], Headers] = {}
         self._owners: set[str] = set()
 
     def create(self, payload_id: str, schema: StructType) -> None:
@@ -48,8 +49,7 @@ class MemoryPayload:
         given = rows.toArrow() if hasattr(rows, "toArrow") else rows
         arranged = arrange(send, arrow_table(widened(send, given), given))
         self.step("stage")
-        self._sends[send.payload_id, send.send_id] = arranged.rows
-        self._headers[send.payload_id, send.send_id] = arranged.headers
+        self._put(send, arranged)
         return arranged.runs
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
@@ -61,12 +61,19 @@ class MemoryPayload:
         return pa.concat_tables([wanted.empty_table(), *pieces])
 
     def _part(self, part: Part, first: int, last: int) -> pa.Table:
-        rows = self._sends[part.payload_id, part.send_id].slice(first, last - first + 1)
-        headers = self._headers[part.payload_id, part.send_id]
+        staged, headers = self._staged(part.payload_id, part.send_id)
+        rows = staged.slice(first, last - first + 1)
         messages = [
             message_info(part, offset, headers[offset]) for offset in range(first, last + 1)
         ]
         return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
+
+    def _put(self, send: Send, arranged: Arranged) -> None:
+        self._sends[send.payload_id, send.send_id] = arranged.rows
+        self._headers[send.payload_id, send.send_id] = arranged.headers
+
+    def _staged(self, payload_id: str, send_id: str) -> tuple[pa.Table, Headers]:
+        return self._sends[payload_id, send_id], self._headers[payload_id, send_id]
 
     def staged(self, payload_id: str, send_id: str) -> pa.Table:
         """Read all rows of one send."""

@@ -1,0 +1,549 @@
+"""Transient messages: in the memory of one process, with the transactions of all others."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import (
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    pick,
+    rows,
+)
+from txnqueue import transient
+from txnqueue.errors import (
+    AlreadySettled,
+    InvalidInput,
+    LeaseLost,
+    LimitExceeded,
+    PayloadRemoved,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
+from txnqueue.queue import Queue
+from txnqueue.transaction import Status
+
+
+def version(queue: Queue) -> int:
+    """Read the journal's version: an append of any kind changes it."""
+    return queue._client.store.journal.version()
+
+
+def counts(queue: Queue) -> tuple[int, int]:
+    """What can be received, and what is in flight."""
+    return queue.depth(), queue.in_flight()
+
+
+def both(queue: Queue) -> None:
+    """Send 1 and 2 to the store, 3 and 4 to the memory."""
+    queue.send(rows(1, 2))
+    queue.send(rows(3, 4), durable=False)
+
+
+def test_one_call_receives_both_kinds_and_settles_each_where_it_is(world: World) -> None:
+    queue = world.queue(dead_letter=True)
+    both(queue)
+    assert queue.depth() == 4
+    assert sorted(numbers(queue.peek_messages())) == [1, 2, 3, 4]
+    batch = queue.receive()
+    assert sorted(numbers(batch)) == [1, 2, 3, 4]
+    assert counts(queue) == (0, 4)
+    if world.has_frames:
+        found = {row["n"]: row["_message"] for row in batch.df.collect()}
+        assert sorted(found) == [1, 2, 3, 4]
+        assert {row["queue"] for row in found.values()} == {queue.name}
+    assert batch.release(matching=pick(batch, 1, 3)) == 2
+    assert batch.reject(matching=pick(batch, 4), reason="bad") == 1
+    assert batch.accept() == 1
+    assert counts(queue) == (2, 0)
+    letters = world.manager().queue(f"{queue.name}.dead").peek_messages()
+    assert [(row["n"], row["_message"]["origin"]["reason"]) for row in letters] == [(4, "bad")]
+
+
+def test_a_transaction_of_both_kinds_is_one_decision(world: World) -> None:
+    queue, other = world.queue(), world.queue("other")
+    both(queue)
+    with world.manager().transaction() as tx:
+        batch = tx.queue(queue.name).receive()
+        tx.queue(other.name).send(rows(5))
+        before = version(queue)
+        tx.queue(other.name).send(rows(6), durable=False)
+        assert (len(batch), other.depth(), version(queue)) == (4, 0, before)
+    assert version(queue) == before + 1
+    assert sorted(numbers(other.peek_messages())) == [5, 6]
+    assert counts(queue) == (0, 0)
+    assert sorted(numbers(batch)) == [1, 2, 3, 4]  # a batch stays readable
+    tx = world.manager().transaction()
+    tx.queue(other.name).receive()
+    tx.queue(queue.name).send(rows(7), durable=False)
+    tx.rollback()
+    assert (counts(other), counts(queue)) == ((2, 0), (0, 0))
+
+
+@on_delta_when_long
+def test_what_has_nothing_durable_in_it_appends_nothing(world: World) -> None:
+    queue = world.queue(durable=False, lanes=2)
+    before = version(queue)
+    queue.send(rows(1, 2))
+    batch = queue.receive()
+    batch.extend_lease(60)
+    batch.accept()
+    with world.manager().transaction(world.name("run-7")) as tx:
+        tx.queue(queue.name).send(rows(3))
+        assert queue.depth() == 0
+    with world.manager().transaction() as tx:
+        assert numbers(tx.queue(queue.name).receive()) == [3]
+    aborted = world.manager().transaction()
+    aborted.queue(queue.name).send(rows(4))
+    aborted.queue(queue.name).receive()
+    aborted.rollback()
+    queue.send(rows(5))
+    assert queue.purge() == 1
+    assert (counts(queue), version(queue)) == ((0, 0), before)
+
+
+@in_memory
+def test_another_process_sees_none_of_them(world: World) -> None:
+    queue = world.queue()
+    both(queue)
+    elsewhere = world.open(queue, "b")
+    assert elsewhere.depth() == 4  # a manager of the same process shares them
+    world.store.transient = transient.TransientStore("another process")
+    assert numbers(world.open(queue, "c").receive()) == [1, 2]
+
+
+@in_memory
+def test_leases_redelivery_and_dead_letters_are_as_everywhere(world: World) -> None:
+    queue = world.queue(durable=False, dead_letter=True, deliveries_max=2, lease_seconds=60)
+    queue.send(rows(*range(20)))
+    first = queue.receive(20)
+    theirs = world.open(queue, "b")
+    assert len(theirs.receive()) == 0
+    world.clock.advance(61)
+    second = theirs.receive(20)
+    assert numbers(second) == [0, 1]  # it narrows
+    assert {row["_message"]["delivery_count"] for row in second.messages()} == {1}
+    with pytest.raises(LeaseLost):
+        first.accept()
+    second.modify()
+    for _ in range(2):
+        theirs.receive(1).modify()
+    rest = theirs.receive(1)
+    assert numbers(rest) == [2]
+    letters = world.manager().queue(f"{queue.name}.dead")
+    assert numbers(letters.peek_messages()) == [0, 1]
+    rest.release()
+    assert letters.redrive() == 2
+    assert queue.depth() == 20
+
+
+@in_memory
+def test_priority_delay_and_time_to_live_are_as_everywhere(world: World) -> None:
+    queue = world.queue(durable=False)
+    queue.send(rows(1))
+    queue.send(rows(2), priority=9)
+    queue.send(rows(3), delay_seconds=60)
+    queue.send(rows(4), ttl_seconds=60)
+    assert numbers(queue.receive(2)) == [2, 1]
+    world.clock.advance(61)
+    assert numbers(queue.receive()) == [3]
+
+
+@in_memory
+def test_headers_and_lanes_are_as_everywhere(world: World) -> None:
+    queue = world.queue(lanes=4, group_by="key")
+    queue.send(rows(1, key="x"), durable=False, headers={"correlation_id": "c", "h": "v"})
+    queue.send(rows(2, key="x"))
+    found = {row["n"]: row["_message"] for row in queue.receive().messages()}
+    assert found[1]["lane"] == found[2]["lane"]
+    assert (found[1]["correlation_id"], dict(found[1]["headers"])["h"]) == ("c", "v")
+    assert found[2]["headers"] is None
+
+
+@in_memory
+def test_what_failed_is_tried_alone_whichever_kind_it_is(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(*range(10)), durable=False)
+    queue.receive().modify()
+    queue.send(rows(100))
+    for _ in range(3):  # they take turns
+        batch = queue.receive()
+        assert numbers(batch) in ([0], [100])
+        batch.release()
+
+
+@in_memory
+def test_neither_kind_keeps_the_other_waiting(world: World) -> None:
+    queue, seen = world.queue(), set()
+    queue.send(rows(*range(4)))
+    for n in range(4):
+        queue.send(rows(10 + n, 20 + n), durable=False)
+        batch = queue.receive(1)
+        seen.update(numbers(batch))
+        batch.accept()
+    assert seen & {0, 1, 2, 3} and seen & {10, 11, 12, 13}
+
+
+@in_memory
+def test_a_committed_id_without_durable_work_is_known_to_this_process(world: World) -> None:
+    queue, key = world.queue(durable=False), world.name("K")
+
+    def once(name: str) -> Any:
+        tx = world.manager(name).transaction(key)
+        tx.queue(queue.name).send(rows(1))
+        tx.commit()
+        return tx
+
+    first, again = once("a"), once("b")
+    assert (first.already_committed, again.already_committed) == (False, True)
+    assert again.receipt == first.receipt
+    assert queue.depth() == 1
+    outcome = world.manager().outcome(key)
+    assert (outcome.status, outcome.receipt) == (Status.COMMITTED, first.receipt)
+    assert world.manager().run_transaction(lambda tx: None, transaction_id=key) == first.receipt
+
+
+@in_memory
+def test_of_two_attempts_of_an_id_one_is_committed(world: World) -> None:
+    queue, key = world.queue(durable=False), world.name("K")
+    one, two = world.manager("a").transaction(key), world.manager("b").transaction(key)
+    for tx in (one, two):
+        tx.queue(queue.name).send(rows(1))
+    one.commit()
+    with pytest.raises(TransactionAborted):
+        two.commit()
+    assert queue.depth() == 1
+
+
+@in_memory
+@pytest.mark.parametrize("more", [False, True], ids=["only in memory", "both kinds"])
+def test_prepare_refuses_transient_work_and_changes_nothing(world: World, more: bool) -> None:
+    queue = world.queue()
+    tx = world.manager().transaction()
+    tx.queue(queue.name).send(rows(1), durable=False)
+    if more:
+        tx.queue(queue.name).send(rows(2))
+    before = version(queue)
+    with pytest.raises(InvalidInput, match="durable=True"):
+        tx.prepare()
+    assert (tx.status, version(queue)) == (Status.ACTIVE, before)
+    tx.commit()
+    assert queue.depth() == 1 + more
+
+
+@in_memory
+@pytest.mark.parametrize("more", [False, True], ids=["only in memory", "both kinds"])
+def test_a_transaction_whose_messages_were_taken_over_is_aborted(world: World, more: bool) -> None:
+    """Its lease was over: somebody else has its transient messages, and it changes nothing."""
+    queue, out = world.queue(lease_seconds=60), world.queue("out")
+    queue.send(rows(1), durable=False)
+    tx = world.manager().transaction()
+    assert numbers(tx.queue(queue.name).receive()) == [1]
+    tx.queue(out.name).send(rows(2), durable=more)
+    world.clock.advance(61)
+    taken = world.open(queue, "b").receive()
+    assert numbers(taken) == [1]
+    with pytest.raises(TransactionAborted):
+        tx.commit()
+    assert counts(out) == (0, 0)
+    taken.accept()
+    assert counts(queue) == (0, 0)
+
+
+@in_memory
+def test_a_lost_durable_part_takes_the_transient_part_with_it(world: World) -> None:
+    """The durable messages were taken over: what is in memory comes back."""
+    queue, out = world.queue(lease_seconds=60), world.queue("out")
+    both(queue)
+    tx = world.manager().transaction()
+    assert len(tx.queue(queue.name).receive()) == 4
+    tx.queue(out.name).send(rows(5), durable=False)
+    world.clock.advance(61)
+    others = world.manager("b")
+    others._client.store.transient  # noqa: B018 (shared: this process)
+    part = others.queue(queue.name)._client
+    receiver = others.queue(queue.name).receiver(10, None)
+    assert part.land(receiver.plan, "claim") is not None
+    with pytest.raises(TransactionAborted):
+        tx.commit()
+    assert out.depth() == 0
+    assert numbers(queue.receive()) in ([3], [4])
+
+
+def doubtful(world: World, queue: Queue, lands: bool) -> Any:
+    """Commit both kinds while the store answers nothing: the decision lands, or does not."""
+    client = world.manager("doubtful")
+    journal = client._client.store.journal
+    tx = client.transaction(world.name("K"))
+    tx.queue(queue.name).receive()
+    tx.queue(queue.name).send(rows(5))
+    tx.queue(queue.name).send(rows(6), durable=False)
+    append, read = journal.append, journal.read
+
+    def silent(*args: Any, **kwargs: Any) -> Any:
+        if lands:
+            append(*args, **kwargs)
+        journal.append, journal.read = gone, gone
+        raise ConnectionError("no reply")
+
+    def gone(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("gone")
+
+    journal.append = silent
+    with pytest.raises(TransactionUnknown):
+        tx.commit()
+    journal.append, journal.read = append, read
+    return tx
+
+
+@in_memory
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("ask", ["outcome", "recover", "receive", "rollback"])
+def test_while_the_outcome_is_in_doubt_the_transient_part_waits(
+    world: World, lands: bool, ask: str
+) -> None:
+    queue = world.queue(lease_seconds=60)
+    queue.send(rows(3, 4), durable=False)
+    tx = doubtful(world, queue, lands)
+    memory = queue._client.transient
+    assert memory.fold(queue.info.in_memory()).available(world.clock.now_ms) == 0
+    world.clock.advance(61)
+    others = world.manager("b")
+    if ask == "outcome":
+        known = others.outcome(tx.id).status is Status.COMMITTED
+        assert known is lands
+    elif ask == "recover":
+        others.recover()
+    elif ask == "rollback" and lands:
+        with pytest.raises(TransactionFinished):
+            tx.rollback()
+    elif ask == "rollback":
+        tx.rollback()
+    received = numbers(others.queue(queue.name).receive())
+    if lands:
+        assert sorted(received) == [5, 6]
+    elif ask in ("recover", "rollback"):
+        assert received == [3]  # redelivered, one by one
+    else:  # nobody knows yet: somebody has to decide
+        assert received == []
+
+
+@in_memory
+def test_a_fresh_attempt_ends_the_doubt_about_an_older_one(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(3, 4), durable=False)
+    older = doubtful(world, queue, lands=False)
+    with world.manager("b").transaction(older.id) as tx:
+        assert numbers(tx.queue(queue.name).receive()) == [3]
+        tx.queue(queue.name).send(rows(7))
+    with pytest.raises(TransactionFinished):
+        older.commit()
+    older.rollback()
+    assert sorted(numbers(queue.peek_messages())) == [4, 7]
+
+
+@in_memory
+def test_a_memory_commit_that_was_interrupted_happened(world: World) -> None:
+    queue = world.queue(durable=False)
+    tx = world.manager().transaction()
+    tx.queue(queue.name).send(rows(1))
+    landed = queue._client.store.transient.landed
+
+    def interrupted(entries: Any) -> None:
+        landed(entries)
+        raise KeyboardInterrupt
+
+    queue._client.store.transient.landed = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    queue._client.store.transient.landed = landed
+    with pytest.raises(TransactionFinished):
+        tx.rollback()
+    assert (queue.depth(), tx.status) == (1, Status.COMMITTED)
+
+
+@in_memory
+def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) -> None:
+    queue = world.queue(lease_seconds=60)
+    both(queue)
+    batch = queue.receive()
+    world.clock.advance(61)
+    queue.send(rows(9), durable=False, priority=9)
+    taken = world.open(queue, "b")
+    assert numbers(taken.receive(1)) == [9]  # the turn of the memory
+    memory = taken._client.transient
+    taken._client.parts_of = lambda info: [info.in_memory()]
+    assert numbers(taken.receive(10)) == [3]
+    assert memory.fold(queue.info.in_memory()).in_flight() == 2
+    with pytest.raises(LeaseLost):
+        batch.accept()
+    assert queue._client.fold(queue.info).in_flight() == 2  # 1 and 2 are held as before
+    with pytest.raises(LeaseLost):
+        batch.extend_lease(60)
+
+
+@in_memory
+def test_a_message_is_settled_once_whichever_kind_it_is(world: World) -> None:
+    queue = world.queue()
+    both(queue)
+    batch = queue.receive()
+    batch.extend_lease(1_000)
+    world.lease_over()
+    assert len(world.open(queue, "b").receive()) == 0
+    batch.accept()
+    for settle in (batch.accept, batch.release, batch.reject):
+        with pytest.raises(AlreadySettled):
+            settle()
+
+
+@in_memory
+def test_a_leased_batch_of_both_kinds_is_settled_in_a_transaction(world: World) -> None:
+    queue = world.queue()
+    both(queue)
+    manager = world.manager()
+    batch = manager.queue(queue.name).receive()
+    tx = manager.transaction()
+    batch.accept(transaction=tx)
+    tx.rollback()
+    assert counts(queue) == (0, 4)  # roll back gives nothing of what was held before back
+    with manager.transaction() as tx:
+        batch.accept(matching=pick(batch, 2, 3), transaction=tx)
+    batch.release()
+    assert sorted(numbers(queue.peek_messages())) == [1, 4]
+
+
+@in_memory
+def test_a_drain_consumes_both_kinds(world: World) -> None:
+    queue, out = world.queue(), world.queue("out")
+    both(queue)
+    seen = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        seen.extend(numbers(batch))
+        tx.queue(out.name).send(batch.messages(), durable=False)
+
+    result = world.open(queue, "b").drain(handler, batch_size=1, until="empty")
+    assert (sorted(seen), result.messages, result.finished) == ([1, 2, 3, 4], 4, True)
+    assert (counts(queue), out.depth()) == ((0, 0), 4)
+
+
+@in_memory
+def test_a_drain_of_what_was_there_at_its_start_leaves_what_came_later(world: World) -> None:
+    queue, run_id = world.queue(durable=False), world.name("night")
+    queue.send(rows(1, 2, 3))
+
+    def handler(batch: Any, tx: Any) -> None:
+        queue.send(rows(9), transaction=None)
+
+    before = version(queue)
+    result = world.open(queue, "b").drain(handler, batch_size=2, run_id=run_id)
+    assert (result.batches, result.messages, queue.depth()) == (2, 3, 2)
+    assert version(queue) == before + 1  # that the run has ended is written down
+    again = world.open(queue, "c").drain(handler, run_id=run_id)
+    assert again.already_finished
+
+
+@in_memory
+def test_messages_move_and_metrics_count_both_kinds(world: World) -> None:
+    queue, other = world.queue(dead_letter=True), world.queue("other")
+    both(queue)
+    queue.receive(1)
+    assert queue.move(other.name) == 3
+    measured = {row["queue"]: row for row in world.manager().metrics().rows()}
+    assert (measured[other.name]["visible"], measured[queue.name]["in_flight"]) == (3, 1)
+    assert measured[queue.name]["length"] == 1
+
+
+@in_memory
+def test_a_waiting_receive_hears_of_a_message_in_memory(world: World) -> None:
+    queue, asked = world.queue(), []
+    queue._client.runtime.sleep = lambda seconds: queue.send(rows(7), durable=False)
+    journal = queue._client.store.journal
+    real = journal.version
+    journal.version = lambda: asked.append(1) or real()
+    assert numbers(queue.receive(wait_seconds=60)) == [7]
+    assert len(asked) <= 3
+
+
+@in_memory
+def test_memory_is_bounded_by_what_is_alive(world: World) -> None:
+    """What was consumed is forgotten, entries and payload."""
+    queue = world.queue(durable=False, lanes=2)
+    store = queue._client.store.transient
+    kept: dict[str, Callable[[], int]] = {
+        "entries": lambda: store.journal.size,
+        "sends": lambda: len(store.payload._known),
+    }
+    for n in range(600):
+        queue.send(rows(n))
+        if n % 3 == 0:
+            queue.receive(10).accept()
+        else:
+            with world.manager().transaction() as tx:
+                tx.queue(queue.name).receive()
+    gc.collect()
+    assert kept["entries"]() < 2 * transient.TIDY_ENTRIES_MIN
+    assert kept["sends"]() < transient.TIDY_ENTRIES_MIN
+    queue.send(rows(-1))
+    store.tidy()
+    gc.collect()
+    assert kept["sends"]() <= 2  # the last batch can still be read
+    assert kept["entries"]() <= 8
+    assert numbers(queue.receive()) == [-1]
+
+
+@in_memory
+def test_tidying_up_keeps_what_is_still_needed(world: World) -> None:
+    queue, other = world.queue(durable=False), world.queue("other", durable=False)
+    store = queue._client.store.transient
+    key = world.name("K")
+    with world.manager().transaction(key) as tx:
+        tx.queue(queue.name).send(rows(1, 2, 3))
+    open_one = world.manager().transaction()
+    open_one.queue(other.name).send(rows(4))
+    abandoned = world.manager("x").transaction()
+    abandoned.queue(queue.name).receive(1)
+    held = queue.receive(1)
+    store.tidy()
+    gc.collect()
+    assert world.manager().transaction(key).id == key
+    open_one.commit()
+    store.tidy()
+    assert numbers(other.peek_messages()) == [4]
+    held.extend_lease(1_000)
+    world.lease_over()
+    taken = world.open(queue, "b").receive(1)
+    assert numbers(taken) == [1]
+    store.tidy()
+    with pytest.raises(TransactionAborted):
+        abandoned.commit()
+    assert held.accept() == 1
+    again = world.manager().transaction(key)
+    again.begin()
+    assert again.already_committed
+    store.payload.keep(())
+    gc.collect()
+    with pytest.raises(PayloadRemoved):
+        other.peek_messages()
+
+
+@in_memory
+def test_there_is_a_limit_to_what_is_kept_in_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transient, "TRANSIENT_BYTES_MAX", 100)
+    queue = world.queue(durable=False)
+    queue.send(rows(*range(20)))
+    with pytest.raises(LimitExceeded, match="durable=True"):
+        queue.send(rows(1))
+    assert queue.depth() == 20
+    queue.receive().accept()
+    queue.send(rows(1))
+    assert queue.depth() == 1
