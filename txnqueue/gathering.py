@@ -59,6 +59,8 @@ def gather(
     """
     held = list(before)
     parts = client.parts_of(info)
+    if transaction is not None and not transaction.takes_transient:
+        parts = [info]
     if len(parts) > 1:
         resolve(client, abort=() if transaction is None else (transaction.id,))
     if before:

@@ -148,6 +148,12 @@ class Queue:
         )
         kept = self._info.settings.durable if durable is None else durable
         info = self._info if kept else self._info.in_memory()
+        if info.transient and not tx.takes_transient:
+            raise InvalidInput(
+                f"Messages in memory cannot be sent in branch {tx.id!r}: send to {self.name!r} "
+                "with durable=True.",
+                name="durable",
+            )
         send = self._stage(
             tx, info, rows, order_by, placing, *check_headers(headers or {}, header_columns or {})
         )

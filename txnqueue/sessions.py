@@ -17,6 +17,8 @@ from txnqueue.transaction import Status, Transaction
 class Session(Transaction):
     """One session's work in a branch: queues work in it, its coordinator decides it."""
 
+    takes_transient = False  # other processes may decide it, and prepare it
+
     def __init__(self, client: Client, branch: str, attempt: str, begun: int, name: str) -> None:
         """Work in a branch; ``Branches`` makes sessions."""
         super().__init__(client, None)

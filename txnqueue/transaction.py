@@ -71,6 +71,9 @@ class Transaction:
     Without a block, ``commit()`` or ``rollback()`` ends it.
     """
 
+    takes_transient = True
+    """Whether it may send and receive messages that are in memory only."""
+
     def __init__(
         self,
         client: Client,

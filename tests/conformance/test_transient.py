@@ -17,6 +17,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from txnqueue import transient
+from txnqueue.branches import Branches
 from txnqueue.errors import (
     AlreadySettled,
     InvalidInput,
@@ -547,3 +548,16 @@ def test_there_is_a_limit_to_what_is_kept_in_memory(
     queue.receive().accept()
     queue.send(rows(1))
     assert queue.depth() == 1
+
+
+@in_memory
+def test_a_shared_branch_is_about_durable_messages_only(world: World) -> None:
+    queue = world.queue(durable=False)
+    queue.send(rows(1))
+    queue.send(rows(2), durable=True)
+    session = Branches(world.manager()._client).start(f"xid:{world.name('b')}", 60)
+    mine = session.queue(queue.name)
+    with pytest.raises(InvalidInput, match="durable=True"):
+        mine.send(rows(3))
+    assert numbers(mine.receive()) == [2]
+    assert counts(queue) == (1, 1)
