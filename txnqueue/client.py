@@ -50,7 +50,7 @@ class Client:
         self.lock = threading.RLock()
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
         self._queues: dict[str, QueueInfo] = {}
-        self._closed: dict[str, QueueError] = {}
+        self.closed: dict[str, QueueError] = {}
         self._folds: dict[str, QueueFold] = {}
         self._shards = ShardReader(store.journal)
         self._staging: set[str] = set()
@@ -268,14 +268,14 @@ class Client:
             QueueClosed: It is being dropped.
             QueueNotFound: It is gone.
         """
-        if info.queue_id in self._closed:
-            raise self._closed[info.queue_id]
+        if info.queue_id in self.closed:
+            raise self.closed[info.queue_id]
 
     def _learn_closed(self, error: QueueError) -> None:
         """Remember what closed, and look names up again from now on."""
         queue_id = error.details.get("queue_id")
         if queue_id is not None:
-            self._closed[str(queue_id)] = error
+            self.closed[str(queue_id)] = error
             self._queues = {}
 
     # --------------------------------------------------------------------------- folds
@@ -366,7 +366,6 @@ class TransientClient(Client):
         )
         self._durable = durable
         self._shared = durable.store.transient
-        self._folds = self._shared.folds
         self.lock = self._shared.lock
         self.payload = durable.payload
 
@@ -377,6 +376,25 @@ class TransientClient(Client):
 
     def open(self) -> None:
         """Check nothing: memory is always there."""
+
+    def check_open(self, info: QueueInfo) -> None:
+        """Check that nothing was read so far of a queue's being dropped, here or in the store.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        super().check_open(info)
+        durable = {model.in_memory(queue_id): e for queue_id, e in self._durable.closed.items()}
+        if info.queue_id in durable:
+            raise durable[info.queue_id]
+
+    def fold(self, info: QueueInfo) -> QueueFold:
+        """Bring the fold of a queue's transient part up to now."""
+        fold = self._shared.fold(info.queue_id, info.settings.lanes)
+        if fold.closed is not None:
+            self._learn_closed(closed_error(fold.closed))
+        return fold
 
     def queues(self) -> dict[str, QueueInfo]:
         """Read the catalog: the transient parts of the queues by name."""
@@ -400,5 +418,5 @@ class TransientClient(Client):
         with self.lock:
             landed = super().land(plan, operation, transaction_id=transaction_id, queue=queue)
             if landed is not None:
-                self._shared.landed(landed.entries)
+                self._shared.landed()
         return landed

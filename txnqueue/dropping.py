@@ -44,18 +44,19 @@ def drop(client: Client, info: QueueInfo, reason: str | None = None) -> DropResu
     """
     client.open()
     _close(client, info, reason)
+    _fence_memory(client, info, model.QUEUE_CLOSING, reason)
     return finish(client, info)
 
 
 def finish(client: Client, info: QueueInfo) -> DropResult:
     """Drop a queue that is closing, unless prepared transactions hold it back."""
     held_by = holding(client.transaction_entries(), info.queue_id)
-    with client.lock:
-        messages = client.fold(info).length()
+    messages = sum(client.of(part).fold(part).length() for part in client.parts_of(info))
     if held_by:
         return DropResult(info.name, False, held_by, messages)
     landed = _drop(client, info)
-    messages = sum(e.count or 0 for e in landed.entries) if landed else 0
+    gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
+    messages = gone + sum(e.count or 0 for e in landed.entries) if landed else 0
     return DropResult(info.name, True, (), messages)
 
 
@@ -124,6 +125,25 @@ def _drop(client: Client, info: QueueInfo) -> Landed | None:
         return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count)
 
     return client.land(plan, "drop queue", queue=info.name)
+
+
+def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None) -> int:
+    """Close or drop the transient part of a queue likewise; answers how many messages went."""
+    part, memory = info.in_memory(), client.transient
+    if not client.store.transient.used:
+        return 0
+
+    def plan(lost: int) -> Plan | None:
+        entries = memory.store.journal.read([model.FENCE]).entries
+        known = [e for e in entries if e.stream == model.queue_stream(part.queue_id)]
+        if any(entry.kind == kind for entry in known):
+            return None
+        sequence = max((e.sequence or 0 for e in known), default=0) + 1
+        count = memory.fold(part).length() if kind == model.QUEUE_DROPPED else None
+        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason)
+
+    landed = memory.land(plan, kind, queue=info.name)
+    return sum(entry.count or 0 for entry in landed.entries) if landed is not None else 0
 
 
 def _step(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -232,12 +233,19 @@ class Transaction:
 
     def _land(self, plan: Planner, operation: str) -> Landed:
         """Append what decides or prepares; what surely cannot land is rolled back."""
+        with self._rolled_back_if_refused(), self._transient.deciding():
+            self._transient.prepare(self._body)
+            self._prepare_others()
+            self._deciding = True
+            landed = self.client.land(plan, operation, transaction_id=self.id)
+        assert landed is not None
+        return landed
+
+    @contextmanager
+    def _rolled_back_if_refused(self) -> Iterator[None]:
+        """Roll back what surely cannot be committed or prepared, and say so."""
         try:
-            with self._transient.deciding():
-                self._transient.prepare(self._body)
-                self._prepare_others()
-                self._deciding = True
-                landed = self.client.land(plan, operation, transaction_id=self.id)
+            yield
         except TransactionUnknown:
             self.status = Status.UNKNOWN
             raise
@@ -257,8 +265,6 @@ class Transaction:
         except (TransactionAborted, LeaseLost) as error:
             self._give_up(error)
             raise
-        assert landed is not None
-        return landed
 
     def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
         """Decide that nothing happened; messages go back to their original places.
@@ -641,11 +647,8 @@ class Transaction:
     def _commit_in_memory(self) -> Receipt:
         """Commit what has no durable work, or no work at all: no entry in the journal."""
         if self._transient:
-            try:
+            with self._rolled_back_if_refused():
                 self._transient.commit(self._body)
-            except (TransactionAborted, LeaseLost):
-                self.rollback()
-                raise
         return self._committed_in_memory()
 
     def _committed_in_memory(self) -> Receipt:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -18,7 +19,7 @@ from txnqueue import model
 from txnqueue.config import TRANSIENT_BYTES_MAX, TRANSIENT_KEYS_MAX
 from txnqueue.errors import LimitExceeded, PayloadRemoved
 from txnqueue.journal import Appended
-from txnqueue.journal.memory import MemoryJournal, Step, _no_step
+from txnqueue.journal.memory import MemoryJournal, Step, _no_step, numbered
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry, Unit
 from txnqueue.payload import Send
@@ -41,13 +42,19 @@ class Working(Protocol):
 
 
 class TransientJournal(MemoryJournal):
-    """A journal that takes each append in one step, and can forget."""
+    """A journal that takes each append in one step, and can forget.
+
+    Attributes:
+        size: How many entries there are.
+        prepared: What is prepared and undecided, by attempt.
+    """
 
     def __init__(self, step: Step = _no_step) -> None:
         """Make an empty journal at version 0."""
         super().__init__(step)
         self._version = 0
         self.size = 0
+        self.prepared: dict[str, Entry] = {}
 
     def known_version(self) -> int:
         """Return the newest version."""
@@ -77,9 +84,24 @@ class TransientJournal(MemoryJournal):
                     del self._shards[shard]
             self.size = sum(map(len, self._shards.values()))
 
-    def _record(self, landed: tuple[Entry, ...], metadata: Mapping[str, object]) -> None:
-        self._version += 1
-        self.size += len(landed)
+    def _land(
+        self, units: Sequence[Unit], admitted: Sequence[bool], metadata: Mapping[str, object]
+    ) -> int:
+        """Make everything ready first: a key that is pressed now must not leave half of it."""
+        version = self._version + 1
+        landed = numbered(units, admitted, version)
+        shards: dict[str, list[Entry]] = {}
+        prepared = dict(self.prepared)
+        for entry in landed:
+            shards.setdefault(entry.shard, list(self._shards.get(entry.shard, ()))).append(entry)
+            if entry.kind == model.PREPARED:
+                prepared[entry.attempt or ""] = entry
+            elif entry.kind in model.DECISIONS:
+                prepared.pop(entry.attempt or "", None)
+        size = self.size + len(landed)
+        self._shards.update(shards)
+        self.prepared, self.size, self._version = prepared, size, version
+        return version
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +158,6 @@ class TransientStore:
     Attributes:
         folds: The state of its queues, which all managers share.
         working: Transactions with transient work that somebody still holds, by attempt.
-        prepared: Attempts that wait for a decision in the durable journal.
         deciding: Attempts whose decision is on its way just now.
     """
 
@@ -156,8 +177,8 @@ class TransientStore:
         self.lock = threading.RLock()
         self.folds: dict[str, QueueFold] = {}
         self.working: WeakValueDictionary[str, Working] = WeakValueDictionary()
-        self.prepared: dict[str, Entry] = {}
         self.deciding: set[str] = set()
+        self._checkpoints: dict[str, QueueFold] = {}
         self._tidy_at = (TIDY_ENTRIES_MIN, TIDY_BYTES_MIN)
 
     @property
@@ -179,17 +200,24 @@ class TransientStore:
 
     def waiting(self) -> list[Entry]:
         """List what is prepared here and whose decision nobody is about to make."""
-        with self.lock:
-            return [e for a, e in self.prepared.items() if a not in self.deciding]
+        return [e for a, e in self.journal.prepared.items() if a not in self.deciding]
 
-    def landed(self, entries: Iterable[Entry]) -> None:
-        """Take note of what an append brought, and tidy up when much has come together."""
+    def fold(self, queue_id: str, lanes: int) -> QueueFold:
+        """Bring the fold of a queue up to the newest version."""
         with self.lock:
-            for entry in entries:
-                if entry.kind == model.PREPARED:
-                    self.prepared[entry.attempt or ""] = entry
-                elif entry.kind in model.DECISIONS:
-                    self.prepared.pop(entry.attempt or "", None)
+            fold = self.folds.get(queue_id)
+            if fold is None:
+                saved = self._checkpoints.get(queue_id)
+                fold = deepcopy(saved) if saved is not None else QueueFold(queue_id, lanes)
+            reading = self.journal.read(fold.shards, after=fold.version)
+            self.folds.pop(queue_id, None)
+            fold.advance(reading.entries, reading.version)
+            self.folds[queue_id] = fold  # and not if a key was pressed half-way
+            return fold
+
+    def landed(self) -> None:
+        """Tidy up when much has come together."""
+        with self.lock:
             if self.journal.size >= self._tidy_at[0] or self.payload.bytes >= self._tidy_at[1]:
                 self.tidy()
 
@@ -213,9 +241,10 @@ class TransientStore:
     def tidy(self) -> None:
         """Forget the entries and the payload that nothing needs any more."""
         with self.lock:
-            for fold in self.folds.values():
-                reading = self.journal.read(fold.shards, after=fold.version)
-                fold.advance(reading.entries, reading.version)
+            known = {**self._checkpoints, **self.folds}
+            for queue_id, fold in known.items():
+                self.fold(queue_id, len(fold.lanes))
+            self._checkpoints = deepcopy(self.folds)
             self.journal.forget(self._needed())
             self.payload.keep(self._sends())
             # Twice as much may come together before the next time: the cost is spread evenly.
@@ -238,7 +267,7 @@ class TransientStore:
         }
         folded = {model.backlog_shard(queue_id) for queue_id in self.folds}
         claims = [claim for fold in self.folds.values() for claim in fold.claims()]
-        acting = {c.holder.attempt for c in claims} | set(self.working) | set(self.prepared)
+        acting = {c.holder.attempt for c in claims} | set(self.working) | set(self.journal.prepared)
         given = [e for e in self.journal.entries() if _is_answer(e)]
         given = sorted(given, key=lambda e: e.place)[-TRANSIENT_KEYS_MAX:]
         answers = {entry.entry_id for entry in given}
@@ -262,7 +291,7 @@ class TransientStore:
         for entry in self.journal.entries():  # of queues that nobody looked at yet
             if entry.kind == model.POSTED:
                 yield entry.body["payload"], entry.body["send"]
-        for prepared in self.prepared.values():
+        for prepared in self.journal.prepared.values():
             for fact in prepared.body["manifest"]["entries"]:
                 if fact["kind"] == model.POSTED:
                     yield fact["body"]["payload"], fact["body"]["send"]

@@ -59,6 +59,7 @@ class TransientWork:
 
         Raises:
             TransactionAborted: Somebody aborted the attempt, or another one was faster.
+            QueueClosed: A queue is being dropped; or it is gone: QueueNotFound.
             LeaseLost: Messages that were held under a lease are others' now.
         """
         self._seal(model.COMMITTED, body)
@@ -124,8 +125,11 @@ class TransientWork:
     def _seal(self, kind: str, body: Body) -> None:
         memory, owner = self._client.transient, self._owner
         assert owner is not None
+        infos = {send.info.queue_id: send.info for send in self._work.sends if send.info.transient}
 
         def plan(lost: int) -> Plan:
+            for info in infos.values():
+                memory.check_open(info)
             rolled_back = self._others(owner)
             stamp = memory.stamp()
             said = body(kind, stamp)
@@ -169,7 +173,7 @@ def decide(client: Client, attempt: str, *, commit: bool) -> None:
     store, memory = client.store.transient, client.transient
 
     def plan(lost: int) -> Plan | None:
-        prepared = store.prepared.get(attempt)
+        prepared = store.journal.prepared.get(attempt)
         if prepared is None:
             return None
         return sealing.decide_prepared(prepared, commit=commit, stamp=memory.stamp(), reason=None)

@@ -24,10 +24,13 @@ from txnqueue.errors import (
     LeaseLost,
     LimitExceeded,
     PayloadRemoved,
+    QueueClosed,
+    QueueNotFound,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
 )
+from txnqueue.ledger import QueueFold
 from txnqueue.queue import Queue
 from txnqueue.transaction import Status
 
@@ -357,8 +360,8 @@ def test_a_memory_commit_that_was_interrupted_happened(world: World) -> None:
     tx.queue(queue.name).send(rows(1))
     landed = queue._client.store.transient.landed
 
-    def interrupted(entries: Any) -> None:
-        landed(entries)
+    def interrupted() -> None:
+        landed()
         raise KeyboardInterrupt
 
     queue._client.store.transient.landed = interrupted
@@ -561,3 +564,55 @@ def test_a_shared_branch_is_about_durable_messages_only(world: World) -> None:
         mine.send(rows(3))
     assert numbers(mine.receive()) == [2]
     assert counts(queue) == (1, 1)
+
+
+@in_memory
+def test_what_is_in_memory_goes_with_its_queue(world: World) -> None:
+    queue, out = world.queue(), world.queue("out", durable=False)
+    both(queue)
+    tx, other = world.manager().transaction(), world.manager("b").transaction()
+    for one in (tx, other):
+        one.queue(queue.name).send(rows(5), durable=False)
+    other.queue(out.name).send(rows(6))
+    assert queue.drop().messages == 4
+    with pytest.raises((QueueClosed, QueueNotFound)):
+        queue.send(rows(7), durable=False)
+    for one in (tx, other):
+        with pytest.raises(TransactionAborted, match="dropped"):
+            one.commit()
+    assert out.depth() == 0
+    again = world.queue()
+    assert again.depth() == 0
+
+
+@in_memory
+def test_another_process_drops_a_queue_with_messages_in_memory(world: World) -> None:
+    queue = world.queue()
+    both(queue)
+    mine = world.store.transient
+    world.store.transient = transient.TransientStore("another process")
+    world.open(queue, "b").drop()
+    world.store.transient = mine
+    with pytest.raises(QueueNotFound):
+        queue.send(rows(5))
+    with pytest.raises(QueueNotFound):
+        queue.send(rows(6), durable=False)
+
+
+@in_memory
+def test_an_interrupted_fold_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = world.queue(durable=False)
+    queue.send(rows(1, 2))
+    held = queue.receive(1)
+    queue._client.store.transient.tidy()
+    queue.send(rows(3))
+
+    def pressed(self: QueueFold, entry: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(QueueFold, "apply", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        queue.depth()
+    assert (numbers(queue.peek_messages()), held.accept()) == ([2, 3], 1)
+    assert numbers(queue.receive()) == [2, 3]

@@ -80,19 +80,11 @@ class MemoryJournal:
         self, units: Sequence[Unit], admitted: Sequence[bool], metadata: Mapping[str, object]
     ) -> int:
         version = self.known_version() + 1
-        landed = tuple(
-            replace(entry, version=version, ordinal=ordinal)
-            for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))
-            if won
-            for entry in unit.entries
-        )
-        self._record(landed, metadata)
+        landed = numbered(units, admitted, version)
+        self.commits.append((landed, dict(metadata)))
         for entry in landed:
             self._shards[entry.shard].append(entry)
         return version
-
-    def _record(self, landed: tuple[Entry, ...], metadata: Mapping[str, object]) -> None:
-        self.commits.append((landed, dict(metadata)))
 
     def _admitted(self, unit: Unit, snapshot: int) -> bool:
         return all(
@@ -107,3 +99,13 @@ class MemoryJournal:
     def _added_since(self, shard: str, snapshot: int) -> bool:
         entries = self._shards.get(shard)
         return entries is not None and entries[-1].version > snapshot
+
+
+def numbered(units: Sequence[Unit], admitted: Sequence[bool], version: int) -> tuple[Entry, ...]:
+    """Give the entries of the admitted units the places that they have in a version."""
+    return tuple(
+        replace(entry, version=version, ordinal=ordinal)
+        for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))
+        if won
+        for entry in unit.entries
+    )
