@@ -236,6 +236,45 @@ def test_a_view_follows_the_store(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_views_follow_an_alter_and_a_drop(lake, quick):
+    """New columns are shown, null in dead letters of a queue of former times that lacked them."""
+    clock = Clock()
+    clock.advance(10_000_000)
+    manager = QueueManager(quick, lake.anna.root, runtime=runtime(clock, "carl"))
+    parcels = manager.create_queue("parcels", "n long")
+    parcels.send([{"n": n} for n in range(3)])
+    parcels.receive(1).reject(reason="lost")
+    before = manager.history.as_of().commit_seq
+    manager.create_views("open_")
+    parcels.receive(1)
+    assert parcels.drop(reason="closed down").messages == 2
+    found = quick.table("open_parcels").orderBy("n").collect()
+    assert [(r["n"], r["state"], r["reason"], r["settled_by"]) for r in found] == [
+        (0, "rejected", "lost", "carl"),
+        (1, "dropped", "closed down", "carl"),
+        (2, "dropped", "closed down", "carl"),
+    ]
+    assert found[1]["claimed_by"] == "carl"
+    again = manager.create_queue("parcels", "n long")
+    again.alter("weight double")
+    again.send([{"n": 7, "weight": 1.5}])
+    manager.create_views("now_")
+    assert [tuple(r) for r in quick.table("now_parcels").select("n", "weight").collect()] == [
+        (7, 1.5)
+    ]
+    dead = quick.table("now_parcels_dead").select("n", "weight", "state").collect()
+    assert [tuple(r) for r in dead] == [(0, None, "available")]
+    assert manager.queue("parcels.dead").peek().select("n", "weight").collect() == [(0, None)]
+    manager.create_views("then_", as_of=before)
+    assert quick.table("then_parcels").where("state = 'available'").count() == 2
+    same(quick.table("now_dispatches"), manager.history.as_of().dispatches())
+    for queue in ("parcels", "parcels.dead"):
+        assert manager.drop_queue(queue).dropped
+    assert "now_parcels" not in manager.create_views("now_")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 def test_trace_finds_messages_by_a_predicate(lake):
     steps = lake.anna.history.trace(queue="orders", where="order_id = 0 AND customer LIKE 'c%'")
     assert steps[0]["step"] == "sent"

@@ -6,7 +6,7 @@ know. A name's entries are numbered through, over all queues that ever had the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -43,6 +43,16 @@ def every_queue(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
         queue_id = entry.queue_id or ""
         found[queue_id] = _info(entry, found.get(queue_id))
     return found
+
+
+def schemas(entries: Iterable[Entry], queue_id: str) -> list[Mapping[str, Any]]:
+    """List the schemas that a queue has had, as its catalog entries say."""
+    return [e.body["schema"] for e in _of_queues(entries) if e.queue_id == queue_id]
+
+
+def told(entry: Entry, before: QueueInfo) -> QueueInfo:
+    """Read what a queue is from the fact in its backlog that says that it was altered."""
+    return _info(replace(entry, sequence=entry.body["sequence"]), before)
 
 
 def next_sequence(entries: Iterable[Entry], name: str) -> int:

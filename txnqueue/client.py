@@ -12,7 +12,7 @@ from txnqueue import catalog, model
 from txnqueue.appending import Landed, Planner, land
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
-from txnqueue.errors import LayoutUnsupported, QueueError, QueueNotFound, StoreNotFound
+from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
 from txnqueue.ledger import KeyState, QueueFold
 from txnqueue.payload.kinds import BothKinds
 from txnqueue.planning import Plan, Stamp
@@ -50,6 +50,7 @@ class Client:
         self.lock = threading.RLock()
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
         self._queues: dict[str, QueueInfo] = {}
+        self._infos: dict[str, QueueInfo] = {}
         self.closed: dict[str, QueueError] = {}
         self._folds: dict[str, QueueFold] = {}
         self._shards = ShardReader(store.journal)
@@ -244,7 +245,23 @@ class Client:
         """Read the catalog: the queues by name."""
         self.open()
         self._queues = catalog.queues(self.store.journal.read([model.CATALOG]).entries)
+        self._infos.update((info.queue_id, info) for info in self._queues.values())
         return dict(self._queues)
+
+    def newest(self, info: QueueInfo) -> QueueInfo:
+        """Give the newest that was read so far of a queue; it costs nothing."""
+        known = self._infos.get(info.queue_id, info)
+        return known if known.sequence > info.sequence else info
+
+    def learn(self, info: QueueInfo) -> None:
+        """Take note of what a queue is now; names are looked up again."""
+        self._infos[info.queue_id] = info
+        self._queues = {}
+
+    def renewed(self, info: QueueInfo) -> bool:
+        """Read the catalog, and say whether it knows something newer of a queue."""
+        self.queues()
+        return self.newest(info).sequence > info.sequence
 
     def queue(self, name: str) -> QueueInfo:
         """Find a queue by name, in the catalog as last read or as it is now.
@@ -268,8 +285,13 @@ class Client:
             QueueClosed: It is being dropped.
             QueueNotFound: It is gone.
         """
-        if info.queue_id in self.closed:
-            raise self.closed[info.queue_id]
+        if info.queue_id not in self.closed:
+            return
+        if isinstance(self.closed[info.queue_id], QueueClosed):  # it may be gone by now
+            with self.lock:
+                self.fold(info)
+        known = self.closed[info.queue_id]
+        raise type(known)(str(known), **known.details)
 
     def _learn_closed(self, error: QueueError) -> None:
         """Remember what closed, and look names up again from now on."""
@@ -313,6 +335,10 @@ class Client:
         except BaseException:
             del self._folds[info.queue_id]  # half applied: the next one starts afresh
             raise
+        if fold.altered is not None:
+            known = self.newest(info)
+            if fold.altered.body["sequence"] > known.sequence:
+                self.learn(catalog.told(fold.altered, known))
         if fold.closed is not None:
             self._learn_closed(closed_error(fold.closed))
         return fold

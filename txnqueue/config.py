@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,6 +80,13 @@ def check_reason(reason: object) -> str:
     if not isinstance(reason, str) or not reason.strip():
         raise InvalidInput(f"reason={reason!r}: say why; it stands in the journal.", name="reason")
     return reason
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Write what a mistyped name may have meant: the nearest of those that there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:

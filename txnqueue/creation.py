@@ -143,6 +143,17 @@ def _closing(info: QueueInfo) -> QueueClosed:
     )
 
 
+def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
+    """Say whether a queue has these columns, or had just these before it grew."""
+    wanted = _columns(columns.jsonValue())
+    if _columns(info.schema) == wanted:
+        return True
+    if info.schema_version == 1:
+        return False
+    entries = client.store.journal.read([model.CATALOG]).entries
+    return any(_columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
+
+
 def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(column["name"], column["type"]) for column in schema["fields"]]
 

@@ -235,6 +235,7 @@ class QueueFold:
         self.queue_id = queue_id
         self.version = -1
         self.closed: Entry | None = None
+        self.altered: Entry | None = None
         self.lanes = {lane: LaneFold(lane) for lane in range(lanes)}
         self.positions: dict[PositionId, Position] = {}
         self._unretired: dict[PositionId, int] = {}
@@ -255,6 +256,9 @@ class QueueFold:
         """Apply one entry."""
         if entry.shard == model.FENCE:
             self._fenced(entry)
+            return
+        if entry.kind == model.QUEUE_ALTERED:
+            self.altered = entry
             return
         lane = self.lanes[entry.lane or 0]
         if entry.sequence is not None:

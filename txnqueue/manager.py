@@ -27,6 +27,7 @@ from txnqueue.errors import (
 )
 from txnqueue.history import History
 from txnqueue.metrics import Metrics
+from txnqueue.payload.rows import check_schema, schema_from
 from txnqueue.queue import Queue
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.runtime import Runtime
@@ -165,7 +166,8 @@ class QueueManager:
             name: Letters, digits, '.', '_' or '-'.
             schema: The payload's columns, as DDL or ``StructType``.
             like: A DataFrame, pandas or Arrow table to take the schema from instead.
-            exist_ok: Use a queue of that name as it is, if its schema is the same.
+            exist_ok: Use a queue of that name as it is, if its schema is the same, or was
+                before columns were added.
             lanes: The units of order and of parallel consumption; 1 is one strict FIFO.
             group_by: A column whose equal values stay in order, in one lane.
             lease_seconds: How long received messages are held.
@@ -191,8 +193,6 @@ class QueueManager:
             InvalidName: The name cannot be used.
             SchemaMismatch: The schema cannot be used, or is another one than the queue's.
         """
-        from txnqueue.payload.rows import check_schema
-
         check_name(name)
         settings = QueueSettings(
             lanes,
@@ -213,7 +213,7 @@ class QueueManager:
         elif existing.closing or not exist_ok:
             raise creation.taken(existing)
         queue = Queue(self._client, existing)
-        if [(c.name, c.dataType) for c in queue.schema] != [(c.name, c.dataType) for c in columns]:
+        if not creation.has_had(self._client, existing, columns):
             raise SchemaMismatch(
                 f"Queue {name!r} has the schema {queue.schema.simpleString()}, not "
                 f"{columns.simpleString()}."
@@ -532,23 +532,11 @@ class QueueManager:
     # ------------------------------------------------------------------------- helpers
 
     def _schema(self, schema: str | StructType | None, like: Any) -> StructType:
-        from pyspark.sql.types import StructType
-
         if (schema is None) == (like is None):
             raise InvalidInput("Give the queue's schema, or like= to take it from: one of them.")
-        if like is not None:
+        if schema is None:
             return creation.schema_of(like)
-        if isinstance(schema, StructType):
-            return schema
-        spark = self._client.store.spark
-        if spark is None:
-            from txnqueue.payload.rows import plain_schema
-
-            return plain_schema(str(schema))
-        try:
-            return spark.createDataFrame([], str(schema)).schema
-        except Exception as error:
-            raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
+        return schema_from(self._client.store.spark, schema)
 
     def _outcome_in_memory(self, transaction_id: str) -> Outcome:
         """Say what became of a transaction that had no durable work, as long as it is known."""

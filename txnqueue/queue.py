@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import model, ranges, removing
+from txnqueue.altering import alter
 from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.closing import is_closed
@@ -22,10 +23,12 @@ from txnqueue.config import (
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.dropping import DropResult, drop
-from txnqueue.errors import InvalidInput, LimitExceeded, TransactionAborted
+from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch, TransactionAborted
 from txnqueue.gathering import Upto, gather, upto_of
+from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold, Segment
 from txnqueue.payload import Part, Placing, Send
+from txnqueue.payload.rows import check_schema, schema_from
 from txnqueue.placing import check_headers, placing_of
 from txnqueue.receiving import Held, Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
@@ -63,13 +66,18 @@ class Queue:
     ) -> None:
         """Hold a queue; users get it from ``manager.queue`` or ``tx.queue``."""
         self._client = client
-        self._info = info
+        self._opened = info
         self._bound = transaction
+
+    @property
+    def _info(self) -> QueueInfo:
+        """The queue as it was read last, by whatever call."""
+        return self._client.newest(self._opened)
 
     @property
     def name(self) -> str:
         """The queue's name."""
-        return self._info.name
+        return self._opened.name
 
     @property
     def info(self) -> QueueInfo:
@@ -142,21 +150,24 @@ class Queue:
         if tx.already_committed:
             return Sent(0, "", tx.id, tx.receipt)
         self._client.check_open(self._info)
-        now_ms = self._client.runtime.now_ms()
+        info, now_ms = self._info, self._client.runtime.now_ms()
         placing = placing_of(
-            self._info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
+            info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
-        kept = self._info.settings.durable if durable is None else durable
-        info = self._info if kept else self._info.in_memory()
-        if info.transient and not tx.takes_transient:
+        kept = info.settings.durable if durable is None else durable
+        if not kept and not tx.takes_transient:
             raise InvalidInput(
                 f"Messages in memory cannot be sent in branch {tx.id!r}: send to {self.name!r} "
                 "with durable=True.",
                 name="durable",
             )
-        send = self._stage(
-            tx, info, rows, order_by, placing, *check_headers(headers or {}, header_columns or {})
-        )
+        said = check_headers(headers or {}, header_columns or {})
+        try:
+            send = self._stage(tx, kept, rows, order_by, placing, *said)
+        except SchemaMismatch:
+            if not self._client.renewed(info):  # columns that came since may be meant
+                raise
+            send = self._stage(tx, kept, rows, order_by, placing, *said)
         count = sum(run.count for run in send.runs)
         if inside is None and count:
             self._commit(tx)
@@ -303,6 +314,36 @@ class Queue:
             lambda part: removing.redriving(self._client.of(part)),
             removing.came_from_elsewhere,
         )
+
+    def alter(
+        self, add: str | StructType | None = None, **settings: Any
+    ) -> dict[str, tuple[object, object]]:
+        """Add columns to the queue, or change settings, while others work on it.
+
+        Messages that are there, and sends that were staged before, have null in new columns.
+        The dead-letter queue gets the columns too. Repeating it changes nothing.
+
+        Args:
+            add: Nullable columns, as DDL or ``StructType``.
+            **settings: New values of ``lease_seconds``, ``deliveries_max``,
+                ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
+                them; the others are fixed.
+
+        Returns:
+            What changed: by name, the former and the new value.
+
+        Raises:
+            SchemaMismatch: A column cannot be null, or is there with another type.
+            InvalidInput: A setting is fixed, or its value cannot be used.
+            QueueInUse: Columns of a dead-letter queue follow those of the queue that uses it.
+            QueueClosed: The queue is being dropped.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        resolve(self._client, NOT_GIVEN, f"{self.name}.alter")
+        columns = None if add is None else schema_from(self._client.store.spark, add)
+        if columns is not None:
+            check_schema(columns, None)
+        return alter(self._client, self._info, columns, settings)
 
     def drop(self, *, reason: str | None = None) -> DropResult:
         """Drop the queue with everything in it; repeating it goes on.
@@ -501,13 +542,14 @@ class Queue:
     def _stage(
         self,
         tx: Transaction,
-        info: QueueInfo,
+        durable: bool,
         rows: object,
         order_by: str | list[str] | None,
         placing: Placing,
         headers: Mapping[str, str],
         header_columns: Mapping[str, str],
     ) -> StagedSend:
+        info = self._info if durable else self._info.in_memory()
         ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         unknown = [name for name in ordering if name not in self.schema.names]
         if unknown:
@@ -527,7 +569,12 @@ class Queue:
         )
         if info.transient:
             self._client.store.transient.make_room(self.name)
-        runs = self._client.of(info).store.payload.stage(send, rows)
+        payload = self._client.of(info).store.payload
+        try:
+            runs = payload.stage(send, rows)
+        except AppendConflict:  # rare: the payload table got a column while it was written to
+            send = replace(send, send_id=self._client.runtime.new_id())
+            runs = payload.stage(send, rows)
         staged = StagedSend(info, send.slice, send.send_id, tuple(runs), placing)
         if len(staged.places) > POSITIONS_PER_SEND_MAX:
             raise LimitExceeded(

@@ -110,9 +110,10 @@ class Receiver:
         Raises:
             LeaseLost: Somebody opened the same consumer id after us.
         """
-        client, info = self.client, self.info
+        client = self.client
         with client.lock:
-            fold = client.fold_to_change(info)
+            fold = client.fold_to_change(self.info)
+            info = self.info = client.newest(self.info)
             owner = self._owner(fold)
             stamp = client.stamp()
             take_over = self._take_over(fold, owner, stamp.now_ms)

@@ -262,8 +262,8 @@ def _messages(
     which = f"shard = {backlog} OR startswith(shard, {lanes}) OR ({gone})"
     columns = [column["name"] for column in info.schema["fields"]]
     payload = "\n  UNION ALL ".join(
-        f"SELECT {literal(owner)} AS payload_id, slice, send_id, send_offset, "
-        f"struct({', '.join(map(identifier, columns))}) AS content FROM {names.payload(owner)}"
+        f"SELECT {literal(owner.payload_id)} AS payload_id, slice, send_id, send_offset, "
+        f"struct({_content(info, owner)}) AS content FROM {names.payload(owner.payload_id)}"
         for owner in _owners(ever, info)
     )
     now = "unix_millis(current_timestamp())" if at_ms is None else literal(at_ms)
@@ -288,7 +288,23 @@ def _messages(
     )
 
 
-def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo) -> list[str]:
+def _content(info: QueueInfo, owner: QueueInfo) -> str:
+    """List a queue's columns as another one's payload has them: what came later is null."""
+    there = {column["name"] for column in owner.schema["fields"]}
+    if there.issuperset(column["name"] for column in info.schema["fields"]):
+        return ", ".join(identifier(column["name"]) for column in info.schema["fields"])
+    from pyspark.sql.types import StructType
+
+    types = StructType.fromJson(dict(info.schema)).fields
+    return ", ".join(
+        identifier(c.name)
+        if c.name in there
+        else f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
+        for c in types
+    )
+
+
+def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo) -> list[QueueInfo]:
     """Find whose payload may stand in a queue: its own, and of those it is dead letters of."""
     found = [info]
     for target in found:
@@ -297,7 +313,7 @@ def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo) -> list[str]:
             for one in infos.values()
             if one.dead_letter_id == target.queue_id and one not in found
         ]
-    return list(dict.fromkeys(one.payload_id for one in found))
+    return list({one.payload_id: one for one in found}.values())
 
 
 _COLUMNS = {

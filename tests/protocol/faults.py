@@ -29,7 +29,7 @@ class Fault(str, enum.Enum):
     INTERRUPTED = "interrupted, and lands late"
 
 
-WRITES = ("append", "stage", "create", "create_store", "apply")
+WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
 READS = ("version", "read", "read_all", "table", "frame", "describe", "check", "history")
 
 
@@ -136,6 +136,9 @@ class FaultyPayload(_Faulty):
 
     def create(self, payload_id: str, schema: Any) -> None:
         self._through("create", payload_id, schema)
+
+    def add_columns(self, payload_id: str, columns: Any) -> None:
+        self._through("add_columns", payload_id, columns)
 
     def stage(self, send: Any, rows: Any) -> Any:
         return self._through("stage", send, rows)

@@ -228,6 +228,12 @@ def _dropped(world: World, client: QueueManager) -> str:
 OPERATIONS = [
     Operation("create queue", _nothing, _create, _wrote(model.QUEUE_CREATED)),
     Operation(
+        "alter queue",
+        _nothing,
+        lambda m, w: m.queue("in").alter(f"c{w.scenario} string", lease_seconds=61 + w.scenario),
+        _wrote(model.QUEUE_ALTERED),
+    ),
+    Operation(
         "drop queue",
         _side,
         lambda m, name: m.drop_queue(name),

@@ -236,6 +236,9 @@ class Reference:
     def _queue_created(self, entry: Any) -> None:
         self.dead_of[entry.queue_id] = entry.body["dead_letter"]
 
+    def _queue_altered(self, entry: Any) -> None:
+        self.counts["altered"] += entry.shard == model.CATALOG
+
     def _queue_closing(self, entry: Any) -> None:
         if entry.shard == model.FENCE:
             assert entry.queue_id not in self.closed, f"{entry.queue_id} is closed twice"
@@ -634,6 +637,14 @@ class Client:
                 queue_id = self.manager.queue(COMES_AND_GOES).info.queue_id
                 assert set(result.held_by) == self.reference.naming(queue_id)
 
+    def do_alter(self) -> None:
+        try:
+            queue = self.manager.queue(COMES_AND_GOES)
+        except QueueNotFound:
+            return
+        number = self.simulation.random.randrange(3)
+        self.ask(lambda: queue.alter(f"c{number} string", delay_step_seconds=1 + number))
+
     def do_create(self) -> None:
         simulation = self.simulation
         self.ask(lambda: simulation.create(self, COMES_AND_GOES, simulation.lanes, False))
@@ -981,6 +992,7 @@ ACTIONS = {
     "redrive": 1,
     "move": 0.5,
     "drop": 1,
+    "alter": 0.5,
     "create": 2,
 }
 _NAMES, _WEIGHTS = list(ACTIONS), list(ACTIONS.values())
@@ -1160,7 +1172,7 @@ SEEN = (
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
     *("HandlerFailed", "already committed", "expired", "purged", "moved"),
-    *("dropped", "held back", "QueueClosed", "QueueNotFound"),
+    *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
 )
 
 

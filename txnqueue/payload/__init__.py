@@ -143,10 +143,18 @@ class Part:
 
 
 class PayloadStore(Protocol):
-    """Payload tables behind five calls."""
+    """Payload tables behind a few calls."""
 
     def create(self, payload_id: str, schema: StructType) -> None:
         """Create an owner's payload table; no error if it is there."""
+        ...
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Add columns to an owner's payload table; those that are there are left alone.
+
+        Raises:
+            SchemaMismatch: One is there with another type.
+        """
         ...
 
     def stage(self, send: Send, rows: object) -> list[Run]:
@@ -157,11 +165,15 @@ class PayloadStore(Protocol):
 
         Raises:
             SchemaMismatch: The rows do not fit; nothing was written.
+            AppendConflict: The table was altered meanwhile; write it under a fresh send id.
         """
         ...
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
-        """Read messages into memory, in the order of the parts and of their offsets."""
+        """Read messages into memory, in the order of the parts and of their offsets.
+
+        A column that an owner's table does not have is null: the queue got it later.
+        """
         ...
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:

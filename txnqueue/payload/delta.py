@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from txnqueue import __version__, ranges
 from txnqueue.errors import SchemaMismatch
-from txnqueue.journal.delta import USER_METADATA
+from txnqueue.journal import AppendConflict
+from txnqueue.journal.delta import USER_METADATA, is_conflict
 from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
 from txnqueue.model import Range
@@ -33,6 +34,7 @@ from txnqueue.payload.rows import (
     MESSAGE_TYPE,
     arrow_table,
     matched_columns,
+    new_columns,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class DeltaPayload:
         self._statements = statements
         self._user = statements.user
         self._session = statements.session
+        self._columns: dict[str, set[str]] = {}
 
     def create(self, payload_id: str, schema: StructType) -> None:
         """Create an owner's payload table; no error if it is there."""
@@ -77,6 +80,35 @@ class DeltaPayload:
             self._session.sql(create_payload(names, payload_id, columns)).collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Add columns to an owner's payload table; those that are there are left alone."""
+        table = self._statements.names.payload(payload_id)
+
+        def statement() -> None:
+            there = self._session.sql(f"SELECT * FROM {table}").schema.fields
+            missing = new_columns({c.name.lower(): c for c in there}, columns)
+            if not missing:
+                return
+            metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
+            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            added = ", ".join(f"{identifier(c.name)} {c.dataType.simpleString()}" for c in missing)
+            self._session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+
+        for last in (False, False, True):
+            try:
+                return self._statements.committing(f"payload-{payload_id}", statement)
+            except Exception as error:
+                if last or not is_conflict(error):  # somebody else altered it meanwhile
+                    raise
+
+    def _lacks(self, session: SparkSession, payload_id: str, schema: StructType) -> set[str]:
+        """Find the columns that an owner's table does not have; columns are never removed."""
+        wanted = set(schema.names)
+        if not wanted <= self._columns.get(payload_id, set()):
+            table = self._statements.names.payload(payload_id)
+            self._columns[payload_id] = set(session.sql(f"SELECT * FROM {table}").columns)
+        return wanted - self._columns[payload_id]
 
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send by one blind append.
@@ -104,6 +136,8 @@ class DeltaPayload:
         try:
             self._statements.committing(f"payload-{send.payload_id}", statement)
         except Exception as error:
+            if is_conflict(error):  # the table got a column meanwhile
+                raise AppendConflict(str(error)) from error
             raise _explained(error, send) from error
         return arranged.runs if arranged else self._runs(send)
 
@@ -269,7 +303,6 @@ class DeltaPayload:
         by_owner: dict[str, list[tuple[int, Part]]] = defaultdict(list)
         for rank, part in enumerate(parts):
             by_owner[part.payload_id].append((rank, part))
-        columns = ", ".join(f"p.{identifier(c.name)}" for c in schema.fields)
         if not by_owner:
             fields = ", ".join(
                 f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
@@ -282,14 +315,15 @@ class DeltaPayload:
             )
         frames = [
             session.sql(
-                f"SELECT /*+ BROADCAST(r) */ {columns}, {_MESSAGE}, r.rank AS _rank, "
-                f"p.send_offset AS _offset "
+                f"SELECT /*+ BROADCAST(r) */ {_columns_of(schema, lacks)}, {_MESSAGE}, "
+                "r.rank AS _rank, p.send_offset AS _offset "
                 f"FROM {self._statements.names.payload(payload_id)} p JOIN "
                 f"(SELECT * FROM VALUES {_places(ranked)} AS v({_PLACE_COLUMNS})) r "
                 "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
                 f"WHERE {_literal_places([part for _, part in ranked])}"
             )
             for payload_id, ranked in by_owner.items()
+            for lacks in [self._lacks(session, payload_id, schema)]
         ]
         joined = frames[0]
         for other in frames[1:]:
@@ -313,6 +347,16 @@ _MESSAGE = (
     "'delivery_count', CAST(r.from_count AS int))), "
     f"'send_id', p.send_id, 'send_offset', p.send_offset) AS {MESSAGE_COLUMN}"
 )
+
+
+def _columns_of(schema: StructType, lacks: Collection[str]) -> str:
+    """List the payload's columns; those that a table does not have are null."""
+    return ", ".join(
+        f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
+        if c.name in lacks
+        else f"p.{identifier(c.name)}"
+        for c in schema.fields
+    )
 
 
 def _places(ranked: Sequence[tuple[int, Part]]) -> str:

@@ -14,7 +14,13 @@ from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
 from txnqueue.payload.arranging import Arranged, arrange, widened
-from txnqueue.payload.rows import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, arrow_table
+from txnqueue.payload.rows import (
+    MESSAGE_COLUMN,
+    MESSAGE_TYPE,
+    arrow_schema,
+    arrow_table,
+    new_columns,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,12 +43,19 @@ class MemoryPayload:
         self._spark = spark
         self._sends: dict[tuple[str, str], pa.Table] = {}
         self._headers: dict[tuple[str, str], Headers] = {}
-        self._owners: set[str] = set()
+        self._columns: dict[str, dict[str, StructField]] = {}
 
     def create(self, payload_id: str, schema: StructType) -> None:
         """Create an owner's payload table; no error if it is there."""
         self.step("create payload")
-        self._owners.add(payload_id)
+        self._columns.setdefault(payload_id, {c.name.lower(): c for c in schema.fields})
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Add columns to an owner's rows; those that are there are left alone."""
+        self.step("alter payload")
+        there = self._columns[payload_id]
+        for column in new_columns(there, columns):
+            there[column.name.lower()] = column
 
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send, arranged by lane."""
@@ -57,7 +70,8 @@ class MemoryPayload:
         self.step("scan")
         columns = [column.with_nullable(True) for column in arrow_schema(schema)]
         wanted = pa.schema([*columns, _MESSAGE])
-        pieces = [self._part(part, first, last) for part in parts for first, last in part.ranges]
+        found = (self._part(part, first, last) for part in parts for first, last in part.ranges)
+        pieces = [_grown(piece, wanted) for piece in found]
         return pa.concat_tables([wanted.empty_table(), *pieces])
 
     def _part(self, part: Part, first: int, last: int) -> pa.Table:
@@ -109,7 +123,7 @@ class MemoryPayload:
         session = self._session()
         if not sends:
             return []
-        frame = session.createDataFrame(pa.concat_tables(sends))
+        frame = session.createDataFrame(pa.concat_tables(sends, promote_options="default"))
         return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
 
     def _session(self) -> SparkSession:
@@ -124,6 +138,19 @@ class MemoryPayload:
         """Count the rows of a send: for tests that look behind the scenes."""
         count: int = self._sends[payload_id, send_id].num_rows
         return count
+
+
+def _grown(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Give rows the columns that their queue got later."""
+    if rows.schema.names == wanted.names:
+        return rows
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.schema.names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.table(columns, schema=wanted)
 
 
 def message_info(

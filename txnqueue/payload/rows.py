@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -35,6 +35,9 @@ from pyspark.sql.types import (
 from txnqueue.config import RESERVED_COLUMNS
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.journal.tables import identifier
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MESSAGE_COLUMN = "_message"
 MESSAGE_TYPE = StructType(
@@ -146,6 +149,22 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructType:
+    """Read a schema that a user gives: as it is, or DDL, of plain types if there is no session.
+
+    Raises:
+        SchemaMismatch: It is no schema.
+    """
+    if isinstance(schema, StructType):
+        return schema
+    if spark is None:
+        return plain_schema(str(schema))
+    try:
+        return spark.createDataFrame([], str(schema)).schema
+    except Exception as error:
+        raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
+
+
 def plain_schema(ddl: str) -> StructType:
     """Read a schema of plain types written as DDL, without a session.
 
@@ -178,6 +197,30 @@ def plain_schema(ddl: str) -> StructType:
             raise SchemaMismatch(f"{text.strip()!r} is no plain column: write 'name type'.")
         columns.append(StructField(words[0].strip("`"), plain[words[1].lower()], not required))
     return StructType(columns)
+
+
+def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[StructField]:
+    """Find the columns that a payload table does not have yet.
+
+    Args:
+        there: Its columns, by their names in small letters.
+        columns: The columns that it shall have.
+
+    Raises:
+        SchemaMismatch: One is there with another type.
+    """
+    missing = []
+    for column in columns.fields:
+        old = there.get(column.name.lower())
+        if old is None:
+            missing.append(column)
+        elif (old.name, old.dataType) != (column.name, column.dataType):
+            raise SchemaMismatch(
+                f"An alter that was not finished added the column {old.name!r} of type "
+                f"{old.dataType.simpleString()}: add it with this type, or choose another name.",
+                column=column.name,
+            )
+    return missing
 
 
 def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
