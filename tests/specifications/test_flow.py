@@ -1,0 +1,594 @@
+"""Message flows: the main transaction, auxiliary ones, and flows without either."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.protocol.faults import Crash, Fault, Injector
+from tests.protocol.world import World as CrashWorld
+from tests.test_databases import connect, database, postgres, values  # noqa: F401
+from txnqueue.errors import InvalidInput, TransactionFinished, TransactionUnknown
+from txnqueue.protocols.flow import LAKEHOUSE, DataSource, MessageFlow, Processing
+from txnqueue.testing import plain_schema
+
+_NUMBERS = itertools.count(1)
+
+
+class Broken(Exception):
+    """What fails, in these tests."""
+
+
+def failing(processing: Processing) -> None:
+    raise Broken
+
+
+class Broker:
+    """An input queue with messages, output queues, a Delta table and sqlite3 databases."""
+
+    def __init__(self, world: Any, folder: Path, messages: int = 1) -> None:
+        self.world = world
+        self.folder = folder
+        self.manager = world.manager("broker")
+        self.input, self.output, self.second = (
+            self.manager.create_queue(world.name(name), "n long", dead_letter=name == "in")
+            for name in ("in", "out", "second")
+        )
+        self.input.send([{"n": n} for n in range(1, messages + 1)])
+        self.table = self._table()
+        self.databases: dict[str, str] = {}
+
+    def _table(self) -> str:
+        if self.world.spark is None:
+            name = self.world.name("payments")
+            self.world.store.tables.create(name, plain_schema("n long"))
+            return str(name)
+        name = str(self.folder / f"payments-{next(_NUMBERS)}")
+        self.world.spark.sql(f"CREATE TABLE delta.`{name}` (n long) USING delta")
+        return name
+
+    def source(self, name: str = "ledger", **options: Any) -> DataSource:
+        """A database in a file of its own."""
+        file = self.databases.setdefault(name, str(self.folder / f"{name}.db"))
+        with sqlite3.connect(file) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS ledger (n integer)")
+        connection.close()
+        return DataSource(name, lambda: sqlite3.connect(file, timeout=0.1), **options)
+
+    def flow(self, *nodes: Any, **options: Any) -> MessageFlow:
+        return MessageFlow(self.manager, self.input.name, nodes, **options)
+
+    # what a node does at an instant
+
+    def row(self, n: int = 1, **how: Any) -> Callable[[Processing], Any]:
+        return lambda processing: processing.table(self.table, **how).append([{"n": n}])
+
+    def out(self, n: int = 1, **how: Any) -> Callable[[Processing], Any]:
+        return lambda processing: processing.put(self.output.name, [{"n": n}], **how)
+
+    @staticmethod
+    def insert(source: str, n: int = 1, **how: Any) -> Callable[[Processing], Any]:
+        statement = "INSERT INTO ledger VALUES (?)"
+        return lambda processing: processing.execute(source, statement, [n], **how)
+
+    # what is there afterwards
+
+    def rows(self) -> list[int]:
+        if self.world.spark is None:
+            found = self.world.store.tables.rows(self.table)
+            return sorted(found.column("n").to_pylist()) if found.num_columns else []
+        frame = self.world.spark.read.format("delta").load(self.table)
+        return sorted(row["n"] for row in frame.collect())
+
+    def sent(self) -> list[int]:
+        return [row["n"] for row in self.output.peek_messages(100)]
+
+    def ledger(self, name: str = "ledger") -> list[int]:
+        return values(sqlite3.connect(self.databases[name]))
+
+    def waiting(self) -> list[int]:
+        return [row["n"] for row in self.input.peek_messages(100)]
+
+    @property
+    def taken(self) -> bool:
+        return (self.input.depth(), self.input.in_flight()) == (0, 0)
+
+    def undo_data(self) -> list[Any]:
+        """Everything that a roll back would need."""
+        snapshot = self.manager.history.as_of(self.manager._client.store.journal.version() << 10)
+        mine = {self.input.name}
+        held = [r for r in snapshot.queue_rows() if r["queue"] in mine and r["in_flight"]]
+        claims = {r["attempt"] for r in snapshot.dispatch_rows() if r["queue"] in mine}
+        rows = [r for r in snapshot.transaction_rows() if r["attempt"] in claims]
+        return held + [r for r in rows if r["status"] in ("pending", "prepared")]
+
+
+@pytest.fixture
+def broker(world: Any, tmp_path: Path) -> Broker:
+    return Broker(world, tmp_path)
+
+
+@pytest.mark.rule("S2-01", "S2-03", "S2-05")
+def test_one_transaction_covers_messages_and_tables(broker: Broker) -> None:
+    seen: list[Any] = []
+    nodes = [lambda processing: seen.append(broker.undo_data()), broker.row(), broker.out()]
+    assert broker.undo_data() == []
+    flow = broker.flow(*nodes)
+    processed = flow.process()
+    assert processed is not None and processed.message["n"] == 1
+    assert seen[0], "from taking the input on it can be undone"
+    assert broker.undo_data() == []
+    assert (broker.rows(), broker.sent(), broker.taken) == ([1], [1], True)
+    steps = broker.manager.history.as_of(processed.receipt.commit_seq).transaction_rows()
+    assert [r["commit_seq"] for r in steps].count(processed.receipt.commit_seq) == 1
+    assert flow.process() is None
+
+
+@in_memory
+@pytest.mark.rule("S2-02")
+@pytest.mark.parametrize("at", range(5))
+def test_without_transactions_what_was_done_before_a_failure_stays(broker: Broker, at: int) -> None:
+    nodes = [broker.row(2), broker.insert("ledger", 3), broker.out(4), broker.row(5)]
+    nodes.insert(at, failing)
+    flow = broker.flow(*nodes, coordinated=False, transacted=False, data_sources=[broker.source()])
+    with pytest.raises(Broken):
+        flow.process()
+    assert broker.taken
+    assert broker.rows() == [2, 5][: (at > 0) + (at > 3)]
+    assert broker.ledger() == [3][: at > 1]
+    assert broker.sent() == [4][: at > 2]
+
+
+@on_delta_when_long
+@pytest.mark.rule("S2-04", "S2-06")
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_a_failure_anywhere_leaves_nothing(broker: Broker, at: int) -> None:
+    nodes = [broker.row(2), broker.out(3), broker.row(4), broker.insert("ledger", 5)]
+    nodes.insert(at, failing)
+    flow = broker.flow(*nodes, data_sources=[broker.source(last=True)])
+    with pytest.raises(Broken):
+        flow.process()
+    assert (broker.rows(), broker.sent(), broker.ledger()) == ([], [], [])
+    assert broker.waiting() == [1] and broker.undo_data() == []
+
+
+@in_memory
+@pytest.mark.rule("S2-05", "S2-06")
+def test_a_later_failure_undoes_nothing_of_earlier_messages(world: Any, tmp_path: Path) -> None:
+    broker = Broker(world, tmp_path, messages=3)
+
+    def second_fails(processing: Processing) -> None:
+        n = processing.message["n"]
+        processing.table(broker.table).append([{"n": n}])
+        processing.put(broker.output.name, [{"n": n}])
+        if n == 2:
+            raise Broken
+
+    flow = broker.flow(second_fails)
+    flow.process()
+    with pytest.raises(Broken):
+        flow.process()
+    assert (broker.rows(), broker.sent(), broker.waiting()) == ([1], [1], [2, 3])
+
+
+CALLS = 24
+"""More store calls than a flow of one message makes."""
+
+
+@pytest.mark.rule("S2-04", "S2-06")
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.REPLY_LOST])
+def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, fault: Fault) -> None:
+    """The last resource's database included; whoever recovers finishes it."""
+    outcomes = set()
+    for at in range(CALLS):
+        world, injector = CrashWorld(), Injector(at, fault)
+        world.create("in")
+        world.create("out")
+        world.create_table()
+        world.helper("creator").queue("in").send([{"i": 7}])
+        file = str(tmp_path / f"{fault.name}-{at}.db")
+        with sqlite3.connect(file) as connection:
+            connection.execute("CREATE TABLE ledger (n integer)")
+        source = DataSource("ledger", lambda name=file: sqlite3.connect(name), last=True)
+
+        def node(processing: Processing, table: str = world.table) -> None:
+            processing.table(table).append([{"i": 7}])
+            processing.execute("ledger", "INSERT INTO ledger VALUES (7)")
+            processing.put("out", [{"i": 7}])
+
+        manager = world.manager("A", injector)
+        manager.list_queues()
+        flow = MessageFlow(manager, "in", [node], data_sources=[source])
+        injector.arm()
+        try:
+            flow.process()
+        except (Crash, ConnectionError, TransactionUnknown):
+            pass
+        injector.disarm()
+        flow.close()
+        world.lease_over()
+        again = sqlite3.connect(file)
+        recovering = world.manager("B")
+        recovering.recover({"ledger": again})
+        done = values(again) == [7]
+        assert recovering.queue("out").depth() == int(done)
+        assert recovering.queue("in").depth() == int(not done)
+        assert world.table_numbers() == [7] * done
+        outcomes.add(done)
+    assert outcomes == {True, False}
+
+
+# ------------------------------------------------------------------ auxiliary transactions
+
+
+@in_memory
+@pytest.mark.rule("S2-07", "S2-08", "S2-09", "S2-14")
+@pytest.mark.parametrize(("at", "main", "auxiliary"), [(3, 0, 0), (5, 0, 2), (None, 1, 2)])
+@pytest.mark.parametrize("data_source", ["ledger", LAKEHOUSE])
+def test_an_auxiliary_transaction_inside_the_main_one(
+    broker: Broker, data_source: str, at: int | None, main: int, auxiliary: int
+) -> None:
+    """The text's second diagram: the auxiliary one works at 3 and 6, and commits at 7."""
+
+    def beside(n: int) -> Callable[[Processing], Any]:
+        if data_source == LAKEHOUSE:
+            return broker.row(n, uncoordinated=True)
+        return broker.insert("ledger", n, uncoordinated=True)
+
+    nodes = [
+        broker.out(2),
+        beside(3),
+        beside(6),
+        lambda processing: processing.commit(data_source),
+        broker.out(8),
+    ]
+    if at is not None:
+        nodes.insert(at, failing)
+    flow = broker.flow(*nodes, data_sources=[broker.source()])
+    if at is None:
+        flow.process()
+    else:
+        with pytest.raises(Broken):
+            flow.process()
+    found = broker.rows() if data_source == LAKEHOUSE else broker.ledger()
+    assert found == [3, 6][:auxiliary]
+    assert broker.sent() == [2, 8] * main and broker.taken == bool(main)
+
+
+@on_delta_when_long
+@pytest.mark.rule("S2-10")
+def test_auxiliary_transactions_follow_one_another(broker: Broker) -> None:
+    def node(processing: Processing) -> None:
+        for n, end in enumerate([processing.commit, processing.rollback, processing.commit]):
+            processing.table(broker.table, uncoordinated=True).append([{"n": n}])
+            processing.execute("ledger", f"INSERT INTO ledger VALUES ({n})", uncoordinated=True)
+            end("ledger")
+            end(LAKEHOUSE)
+        raise Broken
+
+    with pytest.raises(Broken):
+        broker.flow(node, data_sources=[broker.source()]).process()
+    assert broker.rows() == [0, 2] == broker.ledger()
+    assert broker.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S2-11")
+def test_each_data_source_has_its_own(broker: Broker) -> None:
+    def node(processing: Processing) -> None:
+        for name in ("ledger", "audit"):
+            processing.execute(name, "INSERT INTO ledger VALUES (1)", uncoordinated=True)
+        processing.table(broker.table, uncoordinated=True).append([{"n": 1}])
+        processing.commit("audit")
+        processing.rollback("ledger")
+        assert (broker.ledger("audit"), broker.ledger(), broker.rows()) == ([1], [], [])
+        processing.execute("ledger", "INSERT INTO ledger VALUES (2)", uncoordinated=True)
+
+    broker.flow(node, data_sources=[broker.source(), broker.source("audit")]).process()
+    assert (broker.ledger("audit"), broker.ledger(), broker.rows()) == ([1], [2], [1])
+
+
+@in_memory
+@pytest.mark.rule("S2-12")
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_is_left_open_follows_the_outcome(broker: Broker, fails: bool) -> None:
+    nodes = [
+        broker.insert("ledger", 1, uncoordinated=True),
+        broker.row(1, uncoordinated=True),
+        *([failing] if fails else []),
+    ]
+    flow = broker.flow(*nodes, data_sources=[broker.source()])
+    if fails:
+        with pytest.raises(Broken):
+            flow.process()
+    else:
+        assert flow.process().unresolved == ()  # type: ignore[union-attr]
+    expected = [] if fails else [1]
+    assert broker.ledger() == expected == broker.rows()
+    assert broker.taken != fails
+
+
+@in_memory
+@pytest.mark.rule("S2-12")
+def test_what_cannot_follow_is_told(broker: Broker) -> None:
+    class Refusing(sqlite3.Connection):
+        def commit(self) -> None:
+            raise sqlite3.OperationalError("disk full")
+
+    file = broker.source() and broker.databases["ledger"]
+    source = DataSource("ledger", lambda: sqlite3.connect(file, factory=Refusing))
+    nodes = [broker.insert("ledger", 1, uncoordinated=True), broker.out()]
+    processed = broker.flow(*nodes, data_sources=[source]).process()
+    assert processed is not None and processed.unresolved == ("ledger",)
+    assert (broker.ledger(), broker.sent(), broker.taken) == ([], [1], True)
+
+
+@in_memory
+@pytest.mark.rule("S2-13")
+@pytest.mark.parametrize("first", ["coordinated", "uncoordinated"])
+def test_a_database_may_refuse_both_uses_in_one_flow(broker: Broker, first: str) -> None:
+    plain = broker.insert("ledger", 1)
+    beside = broker.insert("ledger", 2, uncoordinated=True)
+    nodes = [plain, beside] if first == "coordinated" else [beside, plain]
+    flow = broker.flow(*nodes, data_sources=[broker.source(last=True, mixed=False)])
+    with pytest.raises(InvalidInput, match="two data sources"):
+        flow.process()
+    assert broker.ledger() == [] and broker.waiting() == [1]
+    two = [broker.source(last=True, mixed=False), broker.source("other", mixed=False)]
+    nodes = [plain, broker.insert("other", 2, uncoordinated=True), broker.out()]
+    broker.flow(*nodes, data_sources=two).process()
+    assert (broker.ledger(), broker.ledger("other"), broker.sent()) == ([1], [2], [1])
+
+
+@in_memory
+@pytest.mark.rule("S2-14")
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_commit_and_rollback_act_on_auxiliary_transactions_only(broker: Broker, end: str) -> None:
+    def node(processing: Processing) -> None:
+        processing.put(broker.output.name, [{"n": 1}])
+        processing.table(broker.table).append([{"n": 1}])
+        processing.execute("ledger", "INSERT INTO ledger VALUES (1)")
+        processing.execute("audit", "INSERT INTO ledger VALUES (1)", uncoordinated=True)
+        for name in ("ledger", "audit", LAKEHOUSE):
+            getattr(processing, end)(name)
+        assert (broker.rows(), broker.sent(), broker.ledger()) == ([], [], [])
+        with pytest.raises(InvalidInput, match="nothing"):
+            getattr(processing, end)("nothing")
+
+    sources = [broker.source(last=True), broker.source("audit")]
+    broker.flow(node, data_sources=sources).process()
+    assert (broker.rows(), broker.sent(), broker.ledger()) == ([1], [1], [1])
+    assert broker.ledger("audit") == [1] * (end == "commit")
+
+
+@on_delta_when_long
+@pytest.mark.rule("S2-15")
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_each_uncoordinated_get_and_put_commits_by_itself(broker: Broker, end: str) -> None:
+    broker.second.send([{"n": 7}])
+
+    def node(processing: Processing) -> None:
+        assert [m["n"] for m in processing.get(broker.second.name, uncoordinated=True)] == [7]
+        processing.put(broker.output.name, [{"n": 1}], uncoordinated=True)
+        processing.put(broker.output.name, [{"n": 2}], uncoordinated=True)
+        getattr(processing, end)(LAKEHOUSE)
+        assert broker.sent() == [1, 2]
+        raise Broken
+
+    with pytest.raises(Broken):
+        broker.flow(node).process()
+    assert broker.sent() == [1, 2] and broker.waiting() == [1]
+    assert (broker.second.depth(), broker.second.in_flight()) == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S2-01", "S2-15")
+def test_a_coordinated_get_and_put_belong_to_the_main_transaction(broker: Broker) -> None:
+    broker.second.send([{"n": 7}])
+
+    def node(processing: Processing) -> None:
+        (found,) = processing.get(broker.second.name)
+        processing.put(broker.output.name, [{"n": found["n"]}])
+
+    with pytest.raises(Broken):
+        broker.flow(node, failing).process()
+    assert broker.second.depth() == 1 and broker.sent() == []
+    broker.flow(node).process()
+    assert (broker.second.depth(), broker.second.in_flight()) == (0, 0) and broker.sent() == [7]
+
+
+@in_memory
+@pytest.mark.rule("S2-16")
+@pytest.mark.parametrize("fails", [True, False])
+def test_how_a_flow_is_split_into_nodes_changes_nothing(
+    world: Any, tmp_path: Path, fails: bool
+) -> None:
+    results = []
+    for size in (1, 2, 7):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        broker = Broker(world, folder)
+        steps = [
+            broker.row(1),
+            broker.insert("ledger", 2, uncoordinated=True),
+            broker.insert("audit", 3, uncoordinated=True),
+            lambda processing: processing.commit("ledger"),
+            broker.out(4),
+            broker.insert("ledger", 5, uncoordinated=True),
+            failing if fails else broker.row(6),
+        ]
+        nodes = [steps[i : i + size] for i in range(0, len(steps), size)]
+        flow = broker.flow(
+            *(lambda p, part=part: [step(p) for step in part] for part in nodes),
+            data_sources=[broker.source(), broker.source("audit")],
+        )
+        try:
+            flow.process()
+        except Broken:
+            assert fails
+        results.append((broker.rows(), broker.sent(), broker.ledger(), broker.ledger("audit")))
+        world._prefix += "x"
+    expected: Any = ([], [], [2], []) if fails else ([1, 6], [4], [2, 5], [3])
+    assert results == [expected] * 3
+
+
+@in_memory
+@pytest.mark.rule("S2-17", "S2-12")
+def test_in_a_flow_that_is_not_coordinated_every_table_is_outside(broker: Broker) -> None:
+    nodes = [
+        broker.insert("ledger", 1),
+        broker.row(1),
+        lambda processing: processing.commit("ledger"),
+        lambda processing: processing.commit(LAKEHOUSE),
+        broker.insert("ledger", 2),
+        broker.row(2),
+        broker.out(3),
+    ]
+    sources = [broker.source()]
+    with pytest.raises(Broken):
+        broker.flow(*nodes, failing, coordinated=False, data_sources=sources).process()
+    assert (broker.ledger(), broker.rows()) == ([1], [1])
+    assert broker.sent() == [] and broker.waiting() == [1], "the messages are inside"
+    broker.flow(*nodes, coordinated=False, data_sources=sources).process()
+    assert (broker.ledger(), broker.rows()) == ([1, 1, 2], [1, 1, 2])
+    assert broker.sent() == [3] and broker.taken
+
+
+# --------------------------------------------------------------------------- PostgreSQL
+
+
+@in_memory
+@pytest.mark.rule("S2-01", "S2-04", "S2-08", "S2-11")
+def test_postgres_inside_and_beside(broker: Broker, database: str) -> None:  # noqa: F811
+    """A database with two-phase commit takes both uses at once."""
+    source = DataSource("bank", lambda: connect(database))
+
+    def node(processing: Processing) -> None:
+        processing.execute("bank", "INSERT INTO ledger VALUES (%s)", [1])
+        processing.execute("bank", "INSERT INTO ledger VALUES (2)", uncoordinated=True)
+        processing.commit("bank")
+        processing.execute("bank", "INSERT INTO ledger VALUES (3)", uncoordinated=True)
+        processing.table(broker.table).append([{"n": 1}])
+
+    failed = broker.flow(node, failing, data_sources=[source])
+    with pytest.raises(Broken):
+        failed.process()
+    with connect(database) as reader:
+        assert values(reader) == [2] and broker.rows() == []
+        assert reader.tpc_recover() == [] and broker.undo_data() == []
+        reader.rollback()
+        flow = broker.flow(node, data_sources=[source])
+        flow.process()
+        assert values(reader) == [1, 2, 2, 3] and broker.rows() == [1] and broker.taken
+        assert reader.tpc_recover() == []
+    flow.close()
+
+
+@in_memory
+@pytest.mark.rule("S2-04")
+def test_what_a_database_refuses_rolls_everything_back(
+    broker: Broker,
+    database: str,  # noqa: F811
+) -> None:
+    source = DataSource("bank", lambda: connect(database))
+    over = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (1000)")  # noqa: E731
+    flow = broker.flow(broker.out(), over, data_sources=[source])
+    with pytest.raises(Exception, match="check"):
+        flow.process()
+    assert broker.sent() == [] and broker.waiting() == [1]
+    flow.nodes[1] = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (10)")
+    flow.process()
+    flow.close()
+    with connect(database) as reader:
+        assert values(reader) == [10] and broker.sent() == [1]
+
+
+# ------------------------------------------------------------------------ flows at large
+
+
+@in_memory
+def test_a_flow_runs_until_nothing_waits(world: Any, tmp_path: Path) -> None:
+    broker = Broker(world, tmp_path, messages=4)
+
+    def node(processing: Processing) -> None:
+        if processing.message["n"] == 2:
+            raise Broken
+        processing.put(broker.output.name, [{"n": processing.message["n"]}])
+
+    assert broker.flow(node).run(messages_max=1) == 1
+    assert broker.flow(node).run() == 2
+    assert broker.sent() == [1, 3, 4] and broker.taken
+    dead = broker.manager.queue(f"{broker.input.name}.dead").receive()
+    assert [m["n"] for m in dead.messages()] == [2]
+    broker.input.send([{"n": 2}])
+    with pytest.raises(Broken):
+        broker.flow(node).run(errors_max=2)
+
+
+@in_memory
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("back_again", [True, False])
+def test_a_commit_in_doubt_is_settled_first(broker: Broker, landed: bool, back_again: bool) -> None:
+    """The commit's reply is lost, and the journal does not answer right after it."""
+    journal = broker.world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        if not any(e.kind == "committed" for unit in units for e in unit.entries):
+            return append(units, metadata)
+        if landed:
+            append(units, metadata)
+        journal.read = unreadable
+        raise OSError("no reply")
+
+    def unreadable(*_: Any, **__: Any) -> Any:
+        if back_again:
+            journal.append, journal.read = append, read
+        raise OSError("no reply")
+
+    nodes = [broker.insert("ledger", 1, uncoordinated=True), broker.out()]
+    flow = broker.flow(*nodes, data_sources=[broker.source()])
+    journal.append = lost
+    if landed and back_again:
+        processed = flow.process()
+        assert processed is not None and processed.receipt is not None
+    else:
+        with pytest.raises(TransactionUnknown):
+            flow.process()
+    journal.append, journal.read = append, read
+    broker.world.lease_over()
+    broker.manager.recover()
+    assert broker.ledger() == [1] * (landed and back_again), "it follows what is known"
+    assert broker.sent() == [1] * landed and broker.taken == landed
+
+
+@in_memory
+def test_flows_are_described_without_contradiction(broker: Broker) -> None:
+    with pytest.raises(InvalidInput, match="coordinated=False"):
+        broker.flow(transacted=False)
+    for names in (["a", "a"], [LAKEHOUSE]):
+        with pytest.raises(InvalidInput, match="taken"):
+            broker.flow(data_sources=[DataSource(name, lambda: None) for name in names])
+    kept: list[Processing] = []
+    broker.flow(kept.append).process()
+    for act in (
+        lambda: kept[0].put(broker.output.name, [{"n": 1}]),
+        lambda: kept[0].table(broker.table),
+        lambda: kept[0].commit(LAKEHOUSE),
+    ):
+        with pytest.raises(TransactionFinished):
+            act()
+    assert broker.sent() == []
+
+
+@in_memory
+def test_an_unknown_data_source_is_refused(broker: Broker) -> None:
+    with pytest.raises(InvalidInput, match="nothing"):
+        broker.flow(broker.insert("nothing")).process()
+    assert broker.waiting() == [1]

@@ -1,0 +1,11 @@
+"""Message flows: coordinated and uncoordinated transactions of an integration broker.
+
+A flow takes a message from its input queue and hands it to its nodes, which write messages and
+change tables. Its *main* transaction spans the input message, the output messages and, where the
+flow is coordinated, the tables; each data source has *auxiliary* transactions beside it.
+"""
+
+from txnqueue.protocols.flow.message_flow import DataSource, MessageFlow, Node, Processed
+from txnqueue.protocols.flow.processing import LAKEHOUSE, Processing
+
+__all__ = ["LAKEHOUSE", "DataSource", "MessageFlow", "Node", "Processed", "Processing"]

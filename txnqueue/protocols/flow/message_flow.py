@@ -1,0 +1,247 @@
+"""Flows, their data sources, and the main transaction of each message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import InvalidInput, TransactionFinished, TransactionUnknown
+from txnqueue.protocols.flow.processing import LAKEHOUSE, Processing
+
+if TYPE_CHECKING:
+    from txnqueue.deciding import Receipt
+    from txnqueue.manager import QueueManager
+    from txnqueue.transaction import Transaction
+
+logger = logging.getLogger("txnqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """A database that a flow uses.
+
+    Attributes:
+        name: The data source name.
+        connect: Opens a connection (DB-API 2.0), outside of any transaction.
+        last: Whether it takes part in the main transaction as the last resource: a database
+            without two-phase commit, such as sqlite3. There can be one.
+        mixed: Whether one flow may use it both inside its main transaction and in auxiliary
+            ones. Databases that refuse that need two data sources, one for each.
+    """
+
+    name: str
+    connect: Callable[[], Any]
+    last: bool = False
+    mixed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What became of one input message.
+
+    Attributes:
+        message: The message.
+        receipt: The commit of the main transaction; None for a flow without one.
+        unresolved: Data sources whose open auxiliary transaction could not be committed after
+            the main transaction had been.
+    """
+
+    message: Mapping[str, Any]
+    receipt: Receipt | None
+    unresolved: tuple[str, ...] = ()
+
+
+Node = Callable[[Processing], object]
+"""A node of a flow: it does something with a message."""
+
+
+class MessageFlow:
+    """A message flow: an input queue, and nodes that process its messages one by one.
+
+    Example::
+
+        def book(processing):
+            amount = processing.message["amount"]
+            processing.execute("audit", "INSERT INTO seen VALUES (?)", [amount], uncoordinated=True)
+            processing.commit("audit")                # stays, whatever becomes of the message
+            processing.put("mortgage", [{"amount": amount}])
+            processing.table("bank.payments").append([{"amount": amount}])
+
+        flow = MessageFlow(manager, "payments", [book], data_sources=[DataSource("audit", connect)])
+        flow.process()
+    """
+
+    def __init__(
+        self,
+        manager: QueueManager,
+        input_queue: str,
+        nodes: Sequence[Node],
+        *,
+        coordinated: bool = True,
+        transacted: bool = True,
+        data_sources: Iterable[DataSource] = (),
+    ) -> None:
+        """Describe a flow; nothing is read or opened yet.
+
+        Args:
+            manager: The store of the queues.
+            input_queue: Where its messages come from.
+            nodes: What is done with each, one after another.
+            coordinated: Whether tables belong to the main transaction; otherwise every
+                reference to one is outside of it.
+            transacted: Whether there is a main transaction at all; otherwise each get, put and
+                change of a table is permanent once it is made.
+            data_sources: The databases besides the Delta tables.
+
+        Raises:
+            InvalidInput: The attributes contradict each other.
+        """
+        if coordinated and not transacted:
+            raise InvalidInput("A flow without a main transaction has coordinated=False.")
+        self.manager = manager
+        self.input_queue = input_queue
+        self.nodes = list(nodes)
+        self.coordinated = coordinated
+        self.transacted = transacted
+        self._sources: dict[str, DataSource] = {}
+        for source in data_sources:
+            if source.name in self._sources or source.name == LAKEHOUSE:
+                raise InvalidInput(f"The data source name {source.name!r} is taken.")
+            self._sources[source.name] = source
+        self._connections: dict[tuple[str, bool], Any] = {}
+        self._uses: set[tuple[str, bool]] = set()
+
+    def process(self, wait_seconds: float = 0.0) -> Processed | None:
+        """Process one message.
+
+        Args:
+            wait_seconds: Wait so long for one.
+
+        Returns:
+            What became of it; None if there is none.
+
+        Raises:
+            Exception: What a node raised. The main transaction is rolled back then, with every
+                auxiliary one that is open, and the message is in its queue again.
+        """
+        if not self.transacted:
+            return self._process_at_once(wait_seconds)
+        main = self.manager.transaction()
+        processing: Processing | None = None
+        try:
+            with main:
+                queue = main.queue(self.input_queue)
+                batch = queue.receive(1, wait_seconds=wait_seconds)
+                if not len(batch):
+                    return None
+                processing = Processing(self, batch.messages()[0], main)
+                self._through_nodes(processing)
+        except BaseException as error:
+            if not (isinstance(error, TransactionUnknown) and _committed_after_all(main)):
+                if processing is not None:
+                    processing.end(commit=False)
+                raise
+        assert processing is not None
+        return Processed(processing.message, main.receipt, processing.end(commit=True))
+
+    def run(self, messages_max: int | None = None, errors_max: int = 20) -> int:
+        """Process messages until none waits.
+
+        A message that fails is rolled back and comes again, until it succeeds or its queue has
+        delivered it as often as it may.
+
+        Args:
+            messages_max: At most so many successes.
+            errors_max: Give up after so many failures in a row.
+
+        Returns:
+            How many were processed.
+
+        Raises:
+            Exception: What a node raised last.
+        """
+        done = failed = 0
+        while messages_max is None or done < messages_max:
+            try:
+                if self.process() is None:
+                    return done
+                done, failed = done + 1, 0
+            except Exception as error:
+                failed += 1
+                if failed >= errors_max:
+                    raise
+                logger.warning("message rolled back flow=%s error=%s", self.input_queue, error)
+        return done
+
+    def close(self) -> None:
+        """Close the connections to the data sources."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            try:
+                connection.close()
+            except Exception as error:
+                logger.warning("connection not closed error=%s", error)
+
+    # ----------------------------------------------------------------- for its processing
+
+    def check_source(self, name: str) -> DataSource:
+        """Find a data source.
+
+        Raises:
+            InvalidInput: There is none of that name.
+        """
+        source = self._sources.get(name)
+        if source is None:
+            known = ", ".join(sorted([*self._sources, LAKEHOUSE]))
+            raise InvalidInput(f"There is no data source {name!r}; there are: {known}.", name=name)
+        return source
+
+    def source(self, name: str, coordinated: bool) -> tuple[DataSource, Any]:
+        """Find a data source with a connection for one of the two uses.
+
+        Raises:
+            InvalidInput: It is unknown, or takes one use only and has the other one.
+        """
+        source = self.check_source(name)
+        self._uses.add((name, coordinated))
+        if not source.mixed and (name, not coordinated) in self._uses:
+            self._uses.discard((name, coordinated))
+            raise InvalidInput(
+                f"{name!r} does not take coordinated and uncoordinated work of one flow: make two "
+                "data sources, one for each.",
+                name=name,
+            )
+        key = (name, coordinated)
+        if key not in self._connections:
+            self._connections[key] = source.connect()
+        return source, self._connections[key]
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _process_at_once(self, wait_seconds: float) -> Processed | None:
+        """Process a message without a main transaction: what was done before a failure stays."""
+        queue = self.manager.queue(self.input_queue)
+        batch = queue.receive(1, wait_seconds=wait_seconds, transaction=None)
+        if not len(batch):
+            return None
+        (message,) = batch.messages()
+        batch.accept(transaction=None)
+        self._through_nodes(Processing(self, message, None))
+        return Processed(message, None)
+
+    def _through_nodes(self, processing: Processing) -> None:
+        for node in self.nodes:
+            node(processing)
+
+
+def _committed_after_all(main: Transaction) -> bool:
+    """Settle a commit in doubt: it has happened, or it is rolled back now, or nobody can say."""
+    try:
+        main.rollback("in doubt")
+    except TransactionFinished:
+        return True
+    except Exception as error:
+        logger.warning("still in doubt transaction_id=%s error=%s", main.id, error)
+    return False

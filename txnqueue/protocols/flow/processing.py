@@ -1,0 +1,215 @@
+"""One message on its way through a flow: what the nodes work with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import TransactionFinished
+from txnqueue.participants import Auxiliary
+
+if TYPE_CHECKING:
+    from txnqueue.changes import TableChanges
+    from txnqueue.manager import QueueManager
+    from txnqueue.protocols.flow.message_flow import MessageFlow
+    from txnqueue.transaction import Transaction
+
+logger = logging.getLogger("txnqueue")
+LAKEHOUSE = "lakehouse"
+"""The data source that all Delta tables belong to."""
+
+
+class Processing:
+    """One message on its way through a flow: what its nodes work with.
+
+    Attributes:
+        message: The input message: the queue's columns and ``_message``.
+    """
+
+    def __init__(
+        self, flow: MessageFlow, message: Mapping[str, Any], main: Transaction | None
+    ) -> None:
+        """Begin; flows do."""
+        self._flow = flow
+        self._main = main
+        self._enlisted: dict[str, Any] = {}
+        self._auxiliaries: dict[str, Auxiliary] = {}
+        self._tables: Transaction | None = None
+        self._ended = False
+        self.message = message
+
+    # ------------------------------------------------------------------------- messages
+
+    def put(
+        self, queue: str, rows: Sequence[Mapping[str, Any]], *, uncoordinated: bool = False
+    ) -> None:
+        """Write output messages.
+
+        Args:
+            queue: Where to.
+            rows: The messages.
+            uncoordinated: Outside of the main transaction: they are there at once, and no roll
+                back can take them away.
+        """
+        self._check()
+        transaction = None if uncoordinated else self._main
+        self._flow.manager.queue(queue).send(rows, transaction=transaction)
+
+    def get(
+        self, queue: str, limit: int = 1, *, uncoordinated: bool = False
+    ) -> list[dict[str, Any]]:
+        """Take further messages.
+
+        Args:
+            queue: Where from.
+            limit: At most so many.
+            uncoordinated: Outside of the main transaction: they are gone at once.
+        """
+        self._check()
+        transaction = None if uncoordinated else self._main
+        batch = self._flow.manager.queue(queue).receive(limit, transaction=transaction)
+        messages = batch.messages()
+        if transaction is None and messages:
+            batch.accept(transaction=None)
+        return messages
+
+    # --------------------------------------------------------------------------- tables
+
+    def execute(
+        self,
+        data_source: str,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        uncoordinated: bool = False,
+    ) -> Any:
+        """Execute a statement of SQL on a database.
+
+        Args:
+            data_source: The data source name.
+            statement: The statement.
+            parameters: Its parameters, in the way of the database's library.
+            uncoordinated: In the data source's auxiliary transaction, as every statement is
+                in a flow that is not coordinated.
+
+        Returns:
+            The cursor.
+        """
+        self._check()
+        flow, main = self._flow, self._main
+        coordinated = flow.coordinated and not uncoordinated
+        source, connection = flow.source(data_source, coordinated)
+        if main is None:
+            cursor = connection.cursor()
+            cursor.execute(statement, parameters)
+            connection.commit()
+            return cursor
+        if not coordinated:
+            if data_source not in self._auxiliaries:
+                self._auxiliaries[data_source] = Auxiliary(data_source, connection)
+            return self._auxiliaries[data_source].execute(statement, parameters)
+        if data_source not in self._enlisted:
+            self._enlisted[data_source] = main.enlist(data_source, connection, last=source.last)
+        cursor = connection.cursor()
+        cursor.execute(statement, parameters)
+        return cursor
+
+    def table(self, name: str, *, uncoordinated: bool = False) -> TableChanges | Immediate:
+        """Change a Delta table, by ``append``, ``merge``, ``update`` and ``delete``.
+
+        Args:
+            name: As in ``Transaction.table``.
+            uncoordinated: In the auxiliary transaction of the Delta tables.
+        """
+        self._check()
+        if self._main is None:
+            return Immediate(self._flow.manager, name)
+        if self._flow.coordinated and not uncoordinated:
+            return self._main.table(name)
+        if self._tables is None:
+            self._tables = self._flow.manager.transaction()
+        return self._tables.table(name)
+
+    def commit(self, data_source: str) -> None:
+        """Commit the auxiliary transaction of a data source; the next change begins another.
+
+        The main transaction, and those of other data sources, go on as they are.
+        """
+        self._end_auxiliary(data_source, commit=True)
+
+    def rollback(self, data_source: str) -> None:
+        """Roll back the auxiliary transaction of a data source, and nothing else."""
+        self._end_auxiliary(data_source, commit=False)
+
+    # ------------------------------------------------------------------------------ end
+
+    def end(self, *, commit: bool) -> tuple[str, ...]:
+        """Let what is left open follow the main transaction; flows do.
+
+        Returns:
+            The data sources that could not follow.
+        """
+        self._ended = True
+        ends: dict[str, Callable[[], object]] = {
+            name: partial(auxiliary.end, commit=commit)
+            for name, auxiliary in self._auxiliaries.items()
+        }
+        if self._tables is not None:
+            ends[LAKEHOUSE] = self._tables.commit if commit else self._tables.rollback
+        failed = []
+        for name, end in ends.items():
+            try:
+                end()
+            except Exception as error:
+                logger.warning("auxiliary transaction not ended name=%s error=%s", name, error)
+                failed.append(name)
+        if failed or not commit:
+            self._flow.close()  # what a connection still holds goes with it
+        return tuple(failed)
+
+    def _end_auxiliary(self, data_source: str, *, commit: bool) -> None:
+        self._check()
+        if data_source == LAKEHOUSE:
+            tables, self._tables = self._tables, None
+            if tables is not None:
+                (tables.commit if commit else tables.rollback)()
+            return
+        self._flow.check_source(data_source)
+        auxiliary = self._auxiliaries.get(data_source)
+        if auxiliary is not None:
+            (auxiliary.commit if commit else auxiliary.rollback)()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise TransactionFinished("This message has been processed.")
+
+
+class Immediate:
+    """A Delta table in a flow without a main transaction: each change commits by itself."""
+
+    def __init__(self, manager: QueueManager, name: str) -> None:
+        """Change a table."""
+        self._manager = manager
+        self._name = name
+
+    def append(self, rows: object) -> int:
+        """Append rows; see ``TableChanges.append``."""
+        with self._manager.transaction() as transaction:
+            return transaction.table(self._name).append(rows)
+
+    def merge(self, rows: object, on: Any = None, **what: Any) -> int:
+        """Merge rows; see ``TableChanges.merge``."""
+        with self._manager.transaction() as transaction:
+            return transaction.table(self._name).merge(rows, on, **what)
+
+    def update(self, set: Mapping[str, str], where: str) -> None:
+        """Update rows; see ``TableChanges.update``."""
+        with self._manager.transaction() as transaction:
+            transaction.table(self._name).update(set, where)
+
+    def delete(self, where: str) -> None:
+        """Delete rows; see ``TableChanges.delete``."""
+        with self._manager.transaction() as transaction:
+            transaction.table(self._name).delete(where)
