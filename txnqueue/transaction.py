@@ -404,6 +404,11 @@ class Transaction:
         return self._work.changes
 
     @property
+    def staged(self) -> list[StagedSend]:
+        """What it has staged, in the order of the sends."""
+        return list(self._work.sends)
+
+    @property
     def slice(self) -> int:
         """The slice that its payload is staged into."""
         return self.client.slice_of(self._begun)

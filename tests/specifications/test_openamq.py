@@ -1,0 +1,606 @@
+"""Rules S0-01 to S0-24: channels, what they hold, what is dispatched to them, and commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
+from tests.protocol.faults import Crash, FaultyStore, Injector, faults_of
+from txnqueue.errors import (
+    LeaseLost,
+    SchemaMismatch,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
+from txnqueue.manager import QueueManager
+from txnqueue.protocols.openamq import Channel, Connection, Dispatch, Reply, Status
+from txnqueue.store import MemoryStore
+from txnqueue.transaction import Status as Outcome
+
+rule = pytest.mark.rule
+
+
+class Broker:
+    """Two queues, and connections of as many clients as are wanted."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        self.world = world
+        self.orders = world.queue(**settings)
+        self.bills = world.queue("bills")
+        self.names = (self.orders.name, self.bills.name)
+
+    def channel(self, name: str = "c", *, transacted: bool = True) -> Channel:
+        """Open a channel of a client of its own."""
+        channel = Connection(self.world.manager(name)).channel()
+        channel.select(transacted)
+        return channel
+
+    def depths(self) -> tuple[int, int]:
+        """What can be received of each queue."""
+        return self.orders.depth(), self.bills.depth()
+
+    def waiting(self, queue: Any = None) -> list[int]:
+        """List what can be received."""
+        found = (queue or self.orders).peek_messages(100)
+        return sorted(row["n"] for row in found)
+
+    def entries(self) -> int:
+        """Count what has been written so far."""
+        return len(self.orders._client.store.journal.read_all().entries)
+
+
+def carried(found: Reply | list[Dispatch]) -> list[int]:
+    """Read the numbers that dispatched messages carry."""
+    listed = found.dispatches if isinstance(found, Reply) else found
+    return sorted(dispatch.message["n"] for dispatch in listed)
+
+
+def got(broker: Broker, channel: Channel, *numbers: int, persistent: bool = True) -> Reply:
+    """Send messages outside of a transaction, and dispatch them to a channel."""
+    broker.orders.send(rows(*numbers), durable=persistent)
+    return channel.dispatch(broker.orders.name)
+
+
+# ----------------------------------------------------------------------------- the lists
+
+
+@rule("S0-01")
+@on_delta_when_long
+def test_each_message_stands_in_one_list(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    orders, bills = broker.names
+    broker.orders.send(rows(1, 2))
+    channel.dispatch(orders, limit=1)
+    channel.send(bills, rows(3, 4))
+    assert carried(channel.dispatch_list) == [1]
+    assert [(one.queue, one.count) for one in channel.transact_list] == [(bills, 2)]
+    assert [row["n"] for row in channel.transact_list[0].messages()] == [3, 4]
+    listed = Connection(world.manager()).message_list(orders)
+    assert len(listed) == 2
+    assert [one.client_id is None for one in listed] == [True, False]
+    assert Connection(world.manager()).message_list(bills) == []
+    channel.ack()
+    channel.commit()
+    assert (channel.dispatch_list, channel.transact_list) == ([], [])
+    listed = Connection(world.manager()).message_list(bills)
+    ids = [row["_message"]["id"] for row in broker.bills.peek_messages()]
+    assert [one.message_id for one in listed] == ids
+
+
+@rule("S0-02")
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+def test_half_a_send_is_nowhere(world: World, transacted: bool) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=transacted)
+    with pytest.raises(SchemaMismatch):
+        channel.send(broker.orders.name, [{"n": 1}, {"n": "no number"}])
+    stage = broker.orders._client.store.payload.stage
+
+    def fails(send: Any, given: Any) -> Any:
+        stage(send, given)
+        raise ConnectionError("half-way")
+
+    world.store.payload.stage = fails
+    with pytest.raises(ConnectionError):
+        channel.send(broker.orders.name, rows(1))
+    world.store.payload.stage = stage
+    assert (channel.transact_list, broker.depths()) == ([], (0, 0))
+    channel.commit()
+    assert broker.depths() == (0, 0)
+
+
+@rule("S0-03", "S0-04")
+@on_delta_when_long
+def test_what_is_sent_in_a_transaction_waits_and_the_rest_does_not(world: World) -> None:
+    broker = Broker(world)
+    channel, other = broker.channel(), broker.channel("b")
+    orders = broker.orders.name
+    channel.send(orders, rows(1))
+    channel.send(orders, rows(2), persistent=False)
+    assert broker.depths() == (0, 0)
+    assert other.dispatch(orders).dispatches == ()
+    channel.send(orders, rows(3), transacted=False)
+    channel.send(orders, rows(4), transacted=False, persistent=False)
+    assert broker.waiting() == [3, 4]
+    assert carried(other.dispatch(orders)) == [3, 4]
+    assert sum(one.count for one in channel.transact_list) == 2
+
+
+# -------------------------------------------------------------------------- dispatching
+
+
+@rule("S0-05")
+@in_memory
+def test_one_queue_is_dispatched_or_all_that_have_messages(world: World) -> None:
+    broker = Broker(world, dead_letter=True)
+    channel, empty = broker.channel(), world.queue("empty")
+    broker.orders.send(rows(1))
+    broker.bills.send(rows(2))
+    assert carried(channel.dispatch(broker.bills.name)) == [2]
+    broker.bills.send(rows(3))
+    before = broker.entries()
+    found = channel.dispatch()
+    assert {one.queue for one in found.dispatches} == set(broker.names)
+    assert carried(found) == [1, 3]
+    assert broker.entries() == before + 2  # a claim each; the empty ones are passed over
+    assert empty.in_flight() == 0
+    channel.dispatch(broker.orders.name)
+    broker.orders.send(rows(4))
+    broker.orders.receive().reject()
+    assert channel.dispatch().count == 0  # dead letters are not for those who ask for all
+    assert channel.dispatch(f"{broker.orders.name}.dead").count == 1
+
+
+@rule("S0-06", "S0-07", "S0-08", "S0-09", "S0-23")
+def test_both_kinds_are_dispatched_and_ungot(world: World) -> None:
+    broker = Broker(world)
+    channel, sibling = broker.channel(), broker.channel("b")
+    orders = broker.orders.name
+    broker.orders.send(rows(1))
+    broker.orders.send(rows(2), durable=False)
+    connection = Connection(world.manager("c"))
+    assert [one.client_id for one in connection.message_list(orders)] == [None, None]
+    found = channel.dispatch(orders)
+    assert carried(found) == [1, 2]
+    assert sorted(one.persistent for one in found.dispatches) == [False, True]
+    # the one in memory has left its queue, the other one is marked
+    (marked,) = connection.message_list(orders)
+    assert marked.persistent
+    assert marked.client_id == channel._connection.client_id
+    assert sibling.dispatch(orders).count == 0
+    assert sibling.dispatch_list == []
+    for dispatch in found.dispatches:
+        assert channel.unget(dispatch.tag).count == 1
+    assert [one.client_id for one in connection.message_list(orders)] == [None, None]
+    assert carried(sibling.dispatch(orders)) == [1, 2]
+    assert channel.dispatch_list == []
+
+
+@rule("S0-07")
+@in_memory
+def test_two_channels_of_one_connection_share_no_dispatch(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    one, two = connection.channel(), connection.channel()
+    broker.orders.send(rows(*range(4)))
+    one.dispatch(broker.orders.name, limit=2)
+    two.dispatch(broker.orders.name)
+    assert (carried(one.dispatch_list), carried(two.dispatch_list)) == ([0, 1], [2, 3])
+    two.ack([dispatch.tag for dispatch in one.dispatch_list])
+    assert (carried(one.dispatch_list), len(two.dispatch_list)) == ([0, 1], 0)
+    assert broker.orders.in_flight() == 2
+
+
+@rule("S0-09")
+@in_memory
+def test_a_dispatch_is_a_lease_of_the_core(world: World) -> None:
+    broker = Broker(world, lease_seconds=60)
+    channel = broker.channel()
+    got(broker, channel, 1)
+    assert broker.orders.in_flight() == 1
+    world.clock.advance(61)
+    other = broker.channel("b")
+    assert carried(other.dispatch(broker.orders.name)) == [1]
+    with pytest.raises(LeaseLost):
+        channel.ack(transacted=False)
+    assert channel.dispatch_list == []  # it is another client's now
+    assert len(other.dispatch_list) == 1
+
+
+# ------------------------------------------------------------------------ acknowledging
+
+
+@rule("S0-10")
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+@pytest.mark.parametrize(
+    ("tags", "left"),
+    [
+        ([], [0, 1, 2, 3, 4]),
+        (99, [0, 1, 2, 3, 4]),
+        (2, [0, 2, 3, 4]),
+        (range(2, 5), [0, 4]),
+        ({1, 5, 99}, [1, 2, 3]),
+        (None, []),
+    ],
+)
+def test_an_acknowledgement_is_about_any_number(
+    world: World, transacted: bool, tags: Any, left: list[int]
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=transacted)
+    got(broker, channel, 0, 1)
+    got(broker, channel, 2, 3, persistent=False)
+    got(broker, channel, 4)
+    assert channel.ack(tags).count == 5 - len(left)
+    assert channel.ack(tags).count == 0 if tags is not None else True
+    channel.commit()
+    assert carried(channel.dispatch_list) == left
+    assert broker.orders.in_flight() == len(left)
+
+
+@rule("S0-11")
+@in_memory
+@pytest.mark.parametrize("persistent", [True, False])
+def test_in_a_transaction_an_acknowledgement_is_a_mark(world: World, persistent: bool) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1, 2, persistent=persistent)
+    before, listed = broker.entries(), channel._connection.message_list(broker.orders.name)
+    channel.ack(1)
+    assert [one.acknowledged for one in channel.dispatch_list] == [True, False]
+    assert broker.entries() == before
+    assert channel._connection.message_list(broker.orders.name) == listed
+    assert broker.orders.in_flight() == 2
+
+
+@rule("S0-12")
+@in_memory
+def test_what_the_store_keeps_is_consumed_before_its_dispatch_goes(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=False)
+    got(broker, channel, 1)
+    journal = world.store.journal
+    append = journal.append
+
+    def looks(*args: Any) -> Any:
+        assert len(channel.dispatch_list) == 1
+        return append(*args)
+
+    journal.append = looks
+    channel.ack(1)
+    journal.append = append
+    assert (channel.dispatch_list, broker.orders.in_flight(), broker.depths()) == ([], 0, (0, 0))
+    got(broker, channel, 2)
+
+    def fails(*args: Any) -> Any:
+        raise ConnectionError("away")
+
+    journal.append = fails
+    with pytest.raises(TransactionUnknown):
+        channel.ack()
+    journal.append = append
+    assert carried(channel.dispatch_list) == [2]
+    assert channel.ack().count == 1
+    assert broker.orders.in_flight() == 0
+
+
+@rule("S0-13")
+@in_memory
+def test_what_is_in_memory_goes_with_its_dispatch(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=False)
+    got(broker, channel, 1, 2, persistent=False)
+    before = broker.entries()
+    assert channel.ack(1).count == 1
+    assert carried(channel.dispatch_list) == [2]
+    assert (broker.orders.in_flight(), broker.depths(), broker.entries()) == (1, (0, 0), before)
+
+
+# --------------------------------------------------------------------------- committing
+
+
+@rule("S0-14", "S0-16")
+def test_a_commit_stores_what_was_sent_and_consumes_what_was_acknowledged(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    orders, bills = broker.names
+    got(broker, channel, 1, 2)
+    got(broker, channel, 3, persistent=False)
+    channel.send(bills, rows(4))
+    channel.send(bills, rows(5), persistent=False)
+    channel.send(orders, rows(6))
+    channel.ack([1, 3])
+    version = world.manager()._client.store.journal.version
+    before = version()
+    reply = channel.commit()
+    assert (reply.count, version()) == (5, before + 1)
+    assert (broker.waiting(), broker.waiting(broker.bills)) == ([6], [4, 5])
+    assert [(one.tag, one.acknowledged) for one in channel.dispatch_list] == [(2, False)]
+    assert broker.orders.in_flight() == 1
+    outcome = world.manager().outcome(reply.receipt.transaction_id)  # the core's own
+    assert outcome.receipt == reply.receipt
+    assert channel.ack().count == 1
+    assert broker.orders.in_flight() == 1
+    channel.commit()
+    assert broker.orders.in_flight() == 0
+
+
+def commit_with(injector: Injector) -> tuple[Broker, Channel, Any]:
+    """Prepare a commit of sends to two queues and of acknowledgements, which may be spoiled."""
+    world = World(MemoryStore())
+    broker = Broker(world)
+    store = FaultyStore(world.store, injector)
+    store.transient = world.store.transient
+    manager = QueueManager(None, world.root, store=store, runtime=world.runtime("x"))
+    channel = Connection(manager).channel()
+    channel.select()
+    got(broker, channel, 1, 2)
+    got(broker, channel, 3, persistent=False)
+    for queue in broker.names:
+        channel.send(queue, rows(4))
+        channel.send(queue, rows(5), persistent=False)
+    channel.ack([1, 3])
+    injector.arm()
+    return broker, channel, manager
+
+
+@rule("S0-15")
+def test_a_commit_happens_entirely_or_not_at_all() -> None:
+    clean = Injector()
+    _, channel, _ = commit_with(clean)
+    channel.commit()
+    assert clean.calls.count("append") == 1
+    outcomes = set()
+    for at, call in enumerate(clean.calls):
+        for fault in faults_of(call):
+            injector = Injector(at, fault)
+            broker, channel, manager = commit_with(injector)
+            transaction = channel.transaction_id
+            try:
+                channel.commit()
+            except (Crash, KeyboardInterrupt, ConnectionError, TransactionUnknown):
+                pass
+            except (TransactionAborted, LeaseLost):
+                pass
+            injector.disarm()
+            injector.flush()
+            injector.dead = False
+            manager.recover()
+            happened = broker.world.manager().outcome(transaction).status is Outcome.COMMITTED
+            outcomes.add(happened)
+            depths = (2, 2) if happened else (0, 0)
+            assert (broker.depths(), broker.orders.in_flight()) == (depths, 3 - 2 * happened)
+    assert outcomes == {True, False}
+
+
+@rule("S0-17")
+@in_memory
+def test_after_a_commit_the_queues_with_new_messages_are_dispatched(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    channel, waiting = connection.channel(), connection.channel()
+    seen: dict[str, list[int]] = {name: [] for name in broker.names}
+
+    def deliver(dispatch: Dispatch) -> None:
+        seen[dispatch.queue].append(dispatch.message["n"])
+        waiting.ack(dispatch.tag)
+
+    for name in broker.names:
+        waiting.consume(name, deliver)
+    orders, bills = broker.names
+    channel.select()
+    channel.send(orders, rows(1))
+    channel.send(orders, rows(2), persistent=False)
+    assert seen == {orders: [], bills: []}
+    broker.bills.send(rows(9))  # by another client: this commit has nothing to do with it
+    channel.commit()
+    assert sorted(seen[orders]) == [1, 2]
+    assert (seen[bills], broker.depths(), broker.orders.in_flight()) == ([], (0, 1), 0)
+    channel.send(bills, rows(3), transacted=False)
+    assert sorted(seen[bills]) == [3, 9]
+    channel.send(orders, rows(4))
+    channel.rollback()
+    assert sorted(seen[orders]) == [1, 2]
+
+
+@rule("S0-17")
+@in_memory
+def test_a_consumer_that_fails_does_not_undo_a_commit(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    channel, waiting = connection.channel(), connection.channel()
+
+    def deliver(dispatch: Dispatch) -> None:
+        raise ValueError("not now")
+
+    waiting.consume(broker.orders.name, deliver)
+    channel.select()
+    channel.send(broker.orders.name, rows(1))
+    assert channel.commit().status is Status.OK
+    assert carried(waiting.dispatch_list) == [1]
+    waiting.close()
+    assert broker.waiting() == [1]
+    channel.send(broker.orders.name, rows(2), transacted=False)
+    assert broker.waiting() == [1, 2]  # nobody waits any more
+
+
+# ------------------------------------------------------------------------- rolling back
+
+
+@rule("S0-18", "S0-19", "S0-20")
+@on_delta_when_long
+def test_a_roll_back_drops_what_was_sent_and_keeps_what_was_dispatched(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1, 2)
+    got(broker, channel, 3, persistent=False)
+    before = broker.entries()
+    for persistent in (True, False):
+        channel.send(broker.bills.name, rows(4), persistent=persistent)
+    channel.ack([1, 3])
+    assert channel.rollback().count == 4
+    assert broker.entries() == before
+    assert (broker.depths(), broker.orders.in_flight()) == ((0, 0), 3)
+    assert [one.acknowledged for one in channel.dispatch_list] == [False] * 3
+    assert carried(channel.dispatch_list) == [1, 2, 3]
+    assert broker.channel("b").dispatch().count == 0  # nothing came back to a queue
+    world.manager().recover()
+    assert (broker.waiting(), broker.waiting(broker.bills)) == ([], [])
+    for tag in (1, 2, 3):
+        channel.unget(tag)
+    assert broker.waiting() == [1, 2, 3]
+    assert {row["_message"]["redelivered"] for row in broker.orders.peek_messages()} == {False}
+
+
+@rule("S0-21")
+@in_memory
+def test_a_roll_back_is_about_the_last_transaction(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1, 2, 3)
+    channel.send(broker.bills.name, rows(4))
+    channel.ack(1)
+    channel.commit()
+    assert (channel.transact_list, channel.transaction_id) == ([], None)
+    channel.send(broker.bills.name, rows(5))
+    channel.ack(2)
+    channel.rollback()
+    assert (channel.transact_list, channel.transaction_id) == ([], None)
+    assert not any(one.acknowledged for one in channel.dispatch_list)
+    channel.commit()
+    assert (broker.waiting(broker.bills), carried(channel.dispatch_list)) == ([4], [2, 3])
+
+
+@rule("S0-21")
+@in_memory
+def test_messages_that_were_lost_abort_the_commit_alone(world: World) -> None:
+    """It is as after a roll back, and the next transaction is a new one."""
+    broker = Broker(world, lease_seconds=60)
+    channel = broker.channel()
+    got(broker, channel, 1)
+    channel.ack()
+    channel.send(broker.bills.name, rows(4))
+    world.clock.advance(61)
+    broker.channel("b").dispatch()
+    with pytest.raises(LeaseLost):
+        channel.commit()
+    assert (channel.transact_list, channel.dispatch_list, broker.depths()) == ([], [], (0, 0))
+    channel.send(broker.bills.name, rows(5))
+    channel.commit()
+    assert broker.waiting(broker.bills) == [5]
+
+
+@rule("S0-15", "S0-18")
+@in_memory
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("then", ["commit", "rollback"])
+def test_a_commit_in_doubt_is_settled_by_asking(world: World, lands: bool, then: str) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1)
+    channel.ack()
+    channel.send(broker.bills.name, rows(4))
+    journal = world.store.journal
+    append, read = journal.append, journal.read
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("away")
+
+    def silent(*args: Any, **kwargs: Any) -> Any:
+        if lands:
+            append(*args, **kwargs)
+        journal.append, journal.read = away, away
+        raise ConnectionError("no reply")
+
+    journal.append = silent
+    with pytest.raises(TransactionUnknown):
+        channel.commit()
+    journal.append, journal.read = append, read
+    if lands and then == "commit":
+        assert channel.commit().count == 2
+    elif lands:
+        with pytest.raises(TransactionFinished):
+            channel.rollback()
+    elif then == "commit":
+        with pytest.raises(TransactionUnknown):
+            channel.commit()
+        channel.rollback()
+    else:
+        channel.rollback()
+    assert broker.waiting(broker.bills) == ([4] if lands else [])
+    assert carried(channel.dispatch_list) == ([] if lands else [1])
+    assert broker.orders.in_flight() == (0 if lands else 1)
+    assert channel.transact_list == []
+
+
+# -------------------------------------------------------------------------------- unget
+
+
+@rule("S0-22")
+@in_memory
+def test_an_unget_of_nothing_reports_so_and_changes_nothing(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1, 2)
+    channel.ack(2)
+    before = broker.entries()
+    for tag in (0, 3, 2):  # not there, not there, about to be acknowledged
+        reply = channel.unget(tag)
+        assert (reply.status, reply.count) == (Status.NO_MATCH, 0)
+    assert (len(channel.dispatch_list), broker.entries()) == (2, before)
+    assert channel.unget(1).status is Status.OK
+    assert channel.unget(1).status is Status.NO_MATCH
+    assert broker.waiting() == [1]
+
+
+@rule("S0-23")
+@in_memory
+def test_a_closed_channel_gives_everything_back(world: World) -> None:
+    broker = Broker(world, lease_seconds=60)
+    lost = broker.channel()
+    got(broker, lost, 1, 2)
+    got(broker, lost, 3, persistent=False)
+    got(broker, lost, 4)
+    lost.ack(1)
+    lost.send(broker.bills.name, rows(9))
+    world.clock.advance(61)
+    other = broker.channel("b")
+    other.dispatch(limit=1)
+    lost.close()
+    assert lost.close().count == 0
+    lost_ones = carried(other.dispatch_list)
+    assert sorted(broker.waiting() + lost_ones) == [1, 2, 3, 4]
+    assert broker.bills.depth() == 0
+    with pytest.raises(TransactionFinished):
+        lost.dispatch()
+
+
+@rule("S0-24")
+@in_memory
+def test_every_operation_reports_a_status(world: World) -> None:
+    broker = Broker(world)
+    orders = broker.orders.name
+    with Connection(world.manager()).channel(lease_seconds=10) as channel:
+        replies = [
+            channel.select(transacted=True),
+            channel.send(orders, rows(1)),
+            channel.send(orders, rows(2, 3), transacted=False),
+            channel.send(orders, []),
+            channel.dispatch(orders),
+            channel.dispatch(),
+            channel.ack(1),
+            channel.unget(2),
+            channel.commit(),
+            channel.rollback(),
+            channel.consume(broker.bills.name, print),
+            channel.close(),
+        ]
+    assert [reply.status for reply in replies] == [Status.OK] * len(replies)
+    assert [reply.count for reply in replies] == [0, 1, 2, 0, 2, 0, 1, 1, 2, 0, 0, 0]
+    assert Status.OK.value == "OK"

@@ -1,0 +1,172 @@
+"""What channels and queues have lists of, and what operations report."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.batch import Batch
+from txnqueue.client import Client
+from txnqueue.deciding import Receipt, StagedSend
+from txnqueue.ledger import QueueFold
+from txnqueue.model import Range
+from txnqueue.payload import Part
+from txnqueue.queue import Queue
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.openamq.channel import Channel
+
+
+class Status(str, enum.Enum):
+    """What an operation reports; what cannot be done at all is an exception."""
+
+    OK = "OK"
+    NO_MATCH = "NO_MATCH"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What an operation answers.
+
+    Attributes:
+        status: OK, or that an unget did not match one dispatched message.
+        count: How many messages it was about.
+        dispatches: What was dispatched.
+        receipt: The commit.
+    """
+
+    status: Status = Status.OK
+    count: int = 0
+    dispatches: tuple[Dispatch, ...] = ()
+    receipt: Receipt | None = None
+
+
+@dataclass(eq=False)
+class Dispatch:
+    """A message that was dispatched to a channel.
+
+    Attributes:
+        tag: Its number on the channel: 1, 2, 3, …
+        queue: The queue that it comes from.
+        message_id: Its id.
+        persistent: Whether the store keeps it.
+        acknowledged: Whether an acknowledgement waits for the commit.
+    """
+
+    tag: int
+    queue: str
+    message_id: str
+    persistent: bool
+    acknowledged: bool = field(default=False, init=False)
+    _batch: Batch = field(repr=False, kw_only=True)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The message: the payload's columns and ``_message``."""
+        rows = self._batch.messages()
+        return next(row for row in rows if row["_message"]["id"] == self.message_id)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Messages that were sent in a transaction, by one send, and wait for its end.
+
+    Attributes:
+        queue: The queue that they are for.
+        count: How many they are.
+        persistent: Whether the store will keep them.
+    """
+
+    queue: str
+    count: int
+    persistent: bool
+    _queue: Queue = field(repr=False)
+    _send: StagedSend = field(repr=False)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Read the messages: the payload's columns and ``_message``."""
+        send = self._send
+        parts = [
+            Part(
+                send.info.payload_id,
+                send.slice,
+                send.send_id,
+                (run.range,),
+                self.queue,
+                run.lane,
+                0,
+                0,
+                None,
+                None,
+            )
+            for run in send.runs
+        ]
+        table = self._queue._client.payload.table(self._queue.schema, parts)
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A message of a queue's list.
+
+    Attributes:
+        message_id: Its id.
+        persistent: Whether the store keeps it.
+        client_id: To whom it is dispatched; None: it waits. A message that is in memory only
+            leaves the list when it is dispatched.
+    """
+
+    message_id: str
+    persistent: bool
+    client_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """Somebody who waits on a channel for messages of a queue."""
+
+    channel: Channel
+    queue: str
+    deliver: Callable[[Dispatch], object]
+    limit: int
+
+
+def queued(fold: QueueFold, *, persistent: bool) -> Iterator[Queued]:
+    """List the messages of one part of a queue."""
+    for lane in fold.lanes.values():
+        for segment in lane.available:
+            part = ((segment.first, segment.last),)
+            for message_id in ids(segment.position.send_id, part):
+                yield Queued(message_id, persistent, None)
+    for claim in fold.claims() if persistent else ():
+        for position_id, ranges in claim.items.items():
+            for message_id in ids(fold.positions[position_id].send_id, ranges):
+                yield Queued(message_id, persistent, claim.owner.consumer)
+
+
+def ids(send_id: str, ranges: Iterable[Range]) -> Iterator[str]:
+    """Name the messages at some offsets of a send."""
+    for first, last in ranges:
+        for offset in range(first, last + 1):
+            yield f"{send_id}:{offset}"
+
+
+def by_batch(found: Iterable[Dispatch]) -> list[tuple[Batch, list[str]]]:
+    """Sort dispatched messages by the receive that brought them."""
+    batches: dict[Batch, list[str]] = {}
+    for dispatch in found:
+        batches.setdefault(dispatch._batch, []).append(dispatch.message_id)
+    return list(batches.items())
+
+
+def held_by(client: Client, batch: Batch) -> Iterator[str]:
+    """List the messages of a batch that are still ours."""
+    for one in batch.claims:
+        side = client.of(one.info)
+        with side.lock:
+            claim = side.fold(one.info).claim(*one.claim.name)
+        for position_id, ranges in claim.items.items() if claim is not None else ():
+            yield from ids(one.positions[position_id].send_id, ranges)
