@@ -316,12 +316,16 @@ def test_recover_names_what_it_aborted_and_what_waits(shell, three):
         "aborted": ["lost"],
         "released": 1,
         "prepared": ["waiting"],
+        "heuristic": [],
         "waiting": [],
         "databases": [],
         "drops": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
     assert "waits for a decision: waiting" in shell("recover").stdout
+    manager.decide_heuristically("waiting", commit=True, reason="its coordinator is gone")
+    assert shell.json("recover")[0]["heuristic"] == ["waiting"]
+    assert "decided by an operator, and not forgotten: waiting" in shell("recover").stdout
 
 
 def test_history_shows_events_states_and_paths(shell, three):

@@ -314,6 +314,7 @@ def recover(session: Session) -> None:
         "aborted": list(found.aborted),
         "released": found.released,
         "prepared": list(found.prepared),
+        "heuristic": list(found.heuristic),
         "waiting": [asdict(change) for change in found.waiting],
         "databases": list(found.databases),
         "drops": [asdict(drop) for drop in found.drops],
@@ -321,6 +322,7 @@ def recover(session: Session) -> None:
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
     lines += [f"prepared, waits for a decision: {key}" for key in found.prepared]
+    lines += [f"decided by an operator, and not forgotten: {key}" for key in found.heuristic]
     lines += [
         f"not applied: {change.operation} of {change.rows or 'some'} rows to {change.table}, "
         f"transaction {change.transaction_id}: {change.reason}. {change.remedy}"

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from txnqueue import catalog, model, planning, sealing
+from txnqueue import branching, catalog, demarcating, model, planning, sealing
 from txnqueue.config import QueueInfo, QueueSettings
 from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.model import Entry, Unit
@@ -317,6 +317,23 @@ def a_commit_and_the_horizon(tag: str) -> Pair:
     return s.pair(s.commit(s.owner(1)), moved)
 
 
+def two_starts_of_a_branch(tag: str) -> Pair:
+    s = Scene(tag)
+    key = f"xid:{s.key(1)}"
+    starts = [demarcating.start(key, f"{a} {key}", 0, a, 60.0, None, STAMP) for a in "ab"]
+    return s.pair(*starts)
+
+
+def a_join_and_a_commit_of_a_branch(tag: str) -> Pair:
+    s = Scene(tag)
+    key = f"xid:{s.key(1)}"
+    s.before += demarcating.start(key, f"a {key}", 0, "a", 60.0, None, STAMP).entries
+    s.before += demarcating.end(branching.fold(key, s.before), "a", (), (), STAMP).entries
+    branch = branching.fold(key, s.before)
+    join = demarcating.associate(branch, "b", None, STAMP)
+    return s.pair(join, demarcating.seal(branch, model.COMMITTED, STAMP))
+
+
 RIVALS: dict[str, Callable[[str], Pair]] = {
     function.__name__.replace("_", " ").replace("and claim and", "and claim, and"): function
     for function in (
@@ -336,6 +353,8 @@ RIVALS: dict[str, Callable[[str], Pair]] = {
         two_queues_of_a_name,
         a_drop_and_a_new_user_of_the_dead_letters,
         two_closings,
+        two_starts_of_a_branch,
+        a_join_and_a_commit_of_a_branch,
     )
 }
 

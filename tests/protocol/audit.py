@@ -60,7 +60,65 @@ def audit(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:
                     ledger.problems.append(f"P6 sequence {name} was given twice")
                 sequences.add(name)
             _apply(ledger, entry, decisions)
+    ledger.problems += branch_problems(e for p in sorted(commits) for e in commits[p])
     return ledger
+
+
+def branch_problems(entries: Iterable[Entry]) -> list[str]:
+    """Replay what several sessions did in one branch, and find what is wrong with it.
+
+    A commit has all that the sessions' last parts say, and no session was at work when it was
+    prepared or committed.
+    """
+    problems: list[str] = []
+    started: dict[str, str | None] = {}
+    working: dict[str | None, set[str]] = defaultdict(set)
+    parts: dict[str | None, dict[str, Counter[str]]] = defaultdict(dict)
+    wrote: dict[str | None, Counter[str]] = defaultdict(Counter)
+    ended: dict[str | None, str] = {}
+    operators: Counter[str | None] = Counter()
+    for entry in entries:
+        attempt, session = entry.attempt, entry.body.get("session", "")
+        if entry.kind == model.STARTED:
+            if entry.stream in started:
+                problems.append(f"P1 {entry.stream} was started twice")
+            started[entry.stream] = attempt
+        elif entry.kind == model.ASSOCIATED:
+            if attempt in ended:
+                problems.append(f"P5 a session began in {attempt}, which is {ended[attempt]}")
+            working[attempt].discard(entry.body.get("resumes", ""))
+            working[attempt].add(session)
+        elif entry.kind == model.ENDED:
+            working[attempt].discard(session)
+        elif entry.kind == model.PART:
+            if attempt in ended:
+                problems.append(f"P1 a part of {attempt}, which is {ended[attempt]}")
+            parts[attempt][session] = _work(entry.body["entries"])
+        elif entry.kind in (model.PREPARED, model.COMMITTED) and attempt in started.values():
+            if working[attempt]:
+                problems.append(f"P1 {attempt} was {entry.kind} while a session worked in it")
+            ended[attempt] = entry.kind
+        elif entry.kind == model.ROLLED_BACK:
+            ended[attempt] = entry.kind
+        elif entry.kind == model.HEURISTIC:
+            operators[attempt] += 1
+        elif entry.kind in (model.POSTED, *model.SETTLEMENTS) and entry.sequence is None:
+            wrote[attempt][f"{entry.kind} {entry.queue_id}"] += entry.count or 0
+    for attempt, by_session in parts.items():
+        said: Counter[str] = sum(by_session.values(), Counter())
+        if ended.get(attempt) == model.COMMITTED and said != +wrote[attempt]:
+            problems.append(f"P1 {attempt} committed {dict(wrote[attempt])}, not {dict(said)}")
+    problems += [f"P4 operators decided {a} twice" for a, times in operators.items() if times > 1]
+    return problems
+
+
+def _work(entries: Iterable[dict[str, object]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for entry in entries:
+        count = entry["count"]
+        assert isinstance(count, int)
+        found[f"{entry['kind']} {entry['queue_id']}"] += count
+    return found
 
 
 def check(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.protocol.explore import Program
 from tests.protocol.world import (
+    LEASE_SECONDS,
     World,
     check_exactly_once,
     consume_and_change,
@@ -11,7 +12,10 @@ from tests.protocol.world import (
     drain,
 )
 from txnqueue import model
-from txnqueue.errors import LeaseLost
+from txnqueue.branches import Branches
+from txnqueue.branching import Ending
+from txnqueue.errors import BranchExists, LeaseLost
+from txnqueue.sessions import Session
 
 
 def build(world: World) -> None:
@@ -142,6 +146,47 @@ def dropper(name: str, queue: str = "out") -> Program:
     return program
 
 
+KEY = "xid:1:K"
+
+
+def build_branch(world: World) -> None:
+    """Besides, a branch that is started, and in which nobody works."""
+    build(world)
+    branches = Branches(world.helper("starter")._client)
+    branches.end(branches.start(KEY, LEASE_SECONDS))
+
+
+def build_parts(world: World) -> None:
+    """Besides, a branch in which two sessions have worked, and have not ended."""
+    build(world)
+    first, second = (Branches(world.helper(name)._client) for name in ("X", "Y"))
+    session = first.start(KEY, LEASE_SECONDS)
+    joined = second.join(KEY)
+    assert not isinstance(joined, Ending)
+    for one in (session, joined):
+        consume_and_produce(one.queue("in").receive(1), one)
+    world.sessions.update({"A": (first, session), "B": (second, joined)})
+
+
+def build_prepared(world: World) -> None:
+    """Besides, that branch is prepared; it is rolled back only if somebody says so."""
+    build_parts(world)
+    for branches, session in world.sessions.values():
+        branches.end(session)
+    assert Branches(world.helper("X")._client).prepare(KEY) is Ending.DONE
+    world.explicit.add(KEY)
+
+
+def ender(name: str) -> Program:
+    """End what was begun."""
+
+    def program(world: World) -> None:
+        branches, session = world.sessions[name]
+        branches.end(session)
+
+    return program
+
+
 def judge_drop(world: World) -> None:
     """When all is over, the queue is gone or open, and whoever committed did both or nothing."""
     world.ledger()
@@ -172,6 +217,88 @@ def judge_source_dropped(world: World) -> None:
     ledger = world.ledger()
     if "in" not in last.list_queues():
         assert len(ledger.retired) == len(ledger.posted) == 2, "P2 nothing is left over"
+
+
+def starter(name: str) -> Program:
+    """Start the branch and work in it; whoever comes second joins."""
+
+    def program(world: World) -> None:
+        branches = Branches(world.manager(name)._client)
+        try:
+            session = branches.start(KEY, LEASE_SECONDS)
+        except BranchExists:
+            _take_part(branches)
+        else:
+            _work(branches, session)
+
+    return program
+
+
+def joiner(name: str) -> Program:
+    """Join the branch, receive, produce, and end."""
+
+    def program(world: World) -> None:
+        _take_part(Branches(world.manager(name)._client))
+
+    return program
+
+
+def _take_part(branches: Branches) -> None:
+    found = branches.join(KEY)
+    if not isinstance(found, Ending):
+        _work(branches, found)
+
+
+def _work(branches: Branches, session: Session) -> None:
+    consume_and_produce(session.queue("in").receive(1), session)
+    branches.end(session)
+
+
+def suspender(name: str) -> Program:
+    """Start, work, suspend, resume, work and end."""
+
+    def program(world: World) -> None:
+        branches = Branches(world.manager(name)._client)
+        session = branches.start(KEY, LEASE_SECONDS)
+        consume_and_produce(session.queue("in").receive(1), session)
+        branches.end(session, suspend=True)
+        found = branches.resume(KEY, session)
+        if not isinstance(found, Ending):
+            _work(branches, found)
+
+    return program
+
+
+def undoer(name: str) -> Program:
+    """Roll the branch back."""
+
+    def program(world: World) -> None:
+        Branches(world.manager(name)._client).rollback(KEY)
+
+    return program
+
+
+def coordinator(name: str, *, one_phase: bool = False, prepared: bool = False) -> Program:
+    """Prepare and commit the branch, or commit it in one phase."""
+
+    def program(world: World) -> None:
+        branches = Branches(world.manager(name)._client)
+        if one_phase:
+            branches.commit(KEY, one_phase=True)
+        elif prepared or branches.prepare(KEY) is Ending.DONE:
+            branches.commit(KEY)
+
+    return program
+
+
+def operator(name: str) -> Program:
+    """Commit the branch over everybody's head, if it is prepared."""
+
+    def program(world: World) -> None:
+        manager = world.manager(name)
+        manager.decide_heuristically(KEY, commit=True, reason="gone")
+
+    return program
 
 
 def judge(world: World) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from tests.protocol.audit import Ledger
 from tests.protocol.faults import Crash, Injector
-from tests.protocol.world import World, consume_and_change, consume_and_produce
+from tests.protocol.world import LEASE_SECONDS, World, consume_and_change, consume_and_produce
 from txnqueue import model
+from txnqueue.branches import Branches
+from txnqueue.branching import Ending
 from txnqueue.errors import ChangeWaiting
 from txnqueue.manager import QueueManager
 
@@ -199,6 +201,62 @@ def _drop_held_back(manager: QueueManager, name: str) -> None:
     assert not manager.drop_queue(name).dropped
 
 
+def branch_key(world: World) -> str:
+    """Name the branch of this scenario."""
+    return f"xid:1:T{world.suffix}"
+
+
+def _session(world: World, client: QueueManager) -> Any:
+    """Work in a new branch."""
+    session = Branches(client._client).start(branch_key(world), LEASE_SECONDS)
+    consume_and_produce(session.queue("in").receive(2), session)
+    return session
+
+
+def _parts(world: World, client: QueueManager) -> str:
+    """Leave a branch of two parts, made by two other clients."""
+    key = branch_key(world)
+    first = _session(world, world.manager("X"))
+    other = Branches(world.manager("Y")._client)
+    second = other.join(key)
+    assert not isinstance(second, Ending)
+    consume_and_produce(second.queue("in").receive(2), second)
+    assert other.end(second) is Ending.DONE
+    assert Branches(first.client).end(first) is Ending.DONE
+    return key
+
+
+def _prepared_parts(world: World, client: QueueManager) -> str:
+    key = _parts(world, client)
+    assert Branches(world.manager("Y")._client).prepare(key) is Ending.DONE
+    world.prepared.add(key)
+    return key
+
+
+def _parts_to_be_rolled_back(world: World, client: QueueManager) -> str:
+    key = _prepared_parts(world, client)
+    world.explicit.add(key)
+    return key
+
+
+def _decided_by_operator(world: World, client: QueueManager) -> str:
+    key = _prepared_parts(world, client)
+    world.manager("O").decide_heuristically(key, commit=True, reason="gone")
+    world.prepared.discard(key)
+    return key
+
+
+def _join(manager: QueueManager, key: str) -> None:
+    branches = Branches(manager._client)
+    session = branches.join(key)
+    assert not isinstance(session, Ending)
+    session.queue("out").send([])
+    branches.end(session)
+
+
+BRANCH = "xid:1:T"
+
+
 def _run(manager: QueueManager, world: World) -> None:
     def handler(tx: Any) -> None:
         consume_and_produce(tx.queue("in").receive(3), tx)
@@ -357,6 +415,77 @@ OPERATIONS = [
         _worn_out,
         lambda m, w: m.queue("in").receive(100),
         _wrote(model.DEAD_LETTERED),
+    ),
+    Operation(
+        "start a branch",
+        _nothing,
+        lambda m, w: Branches(m._client).start(branch_key(w), LEASE_SECONDS),
+        _wrote(model.STARTED, BRANCH),
+        key=BRANCH,
+    ),
+    Operation("join a branch", _parts, _join, _wrote(model.ENDED, BRANCH), key=BRANCH, whole=False),
+    Operation(
+        "end a part of a branch",
+        _session,
+        lambda m, session: Branches(m._client).end(session),
+        _wrote(model.ENDED, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "suspend a part of a branch",
+        _session,
+        lambda m, session: Branches(m._client).end(session, suspend=True),
+        _wrote(model.SUSPENDED, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "prepare a branch",
+        _parts,
+        lambda m, key: Branches(m._client).prepare(key),
+        _wrote(model.PREPARED, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "commit a branch",
+        _parts,
+        lambda m, key: Branches(m._client).commit(key, one_phase=True),
+        _wrote(model.COMMITTED, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "roll a branch back",
+        _parts,
+        lambda m, key: Branches(m._client).rollback(key),
+        _wrote(model.ROLLED_BACK, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "commit a prepared branch",
+        _prepared_parts,
+        lambda m, key: Branches(m._client).commit(key),
+        _wrote(model.COMMITTED, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "roll a prepared branch back",
+        _parts_to_be_rolled_back,
+        lambda m, key: Branches(m._client).rollback(key),
+        _wrote(model.ROLLED_BACK, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "decide heuristically",
+        _parts_to_be_rolled_back,
+        lambda m, key: m.decide_heuristically(key, commit=False, reason="gone"),
+        _wrote(model.HEURISTIC, BRANCH),
+        key=BRANCH,
+    ),
+    Operation(
+        "forget",
+        _decided_by_operator,
+        lambda m, key: m.forget(key),
+        _wrote(model.FORGOTTEN, BRANCH),
+        key=BRANCH,
     ),
     Operation("run transaction", _nothing, _run, _wrote(model.COMMITTED, "T"), key="T"),
     Operation(

@@ -15,10 +15,12 @@ from tests.protocol import programs
 from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
 from tests.protocol.scenarios import OPERATIONS
+from tests.protocol.world import World
 from txnqueue import (
     appending,
     applying,
     batch,
+    branches,
     dropping,
     model,
     receiving,
@@ -27,6 +29,7 @@ from txnqueue import (
     transaction,
     work,
 )
+from txnqueue.branching import Branch
 from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.memory import MemoryJournal
@@ -42,12 +45,15 @@ Catch = Callable[[], None]
 
 
 def exploring(
-    clients: dict[str, Program], judge: Callable[..., None] = programs.judge, **faults: int
+    clients: dict[str, Program],
+    judge: Callable[..., None] = programs.judge,
+    build: Callable[[World], None] = programs.build,
+    **faults: int,
 ) -> Catch:
     """Look for a violation among all interleavings."""
 
     def catch() -> None:
-        explore(programs.build, clients, judge, states_max=60_000, **faults)
+        explore(build, clients, judge, states_max=60_000, **faults)
 
     return catch
 
@@ -67,6 +73,7 @@ def crashing(*names: str) -> Catch:
 TWO_CONSUMERS = {"A": programs.consumer("A"), "B": programs.consumer("B")}
 ONE_KEY = {"A": programs.consumer("A", "K"), "B": programs.consumer("B", "K")}
 TWO_LEASES = {"A": programs.acknowledger("A"), "B": programs.acknowledger("B")}
+BRANCH = {"A": programs.ender("A"), "C": programs.coordinator("C")}
 PREPARED = {"A": programs.preparer("A", "K"), "B": programs.consumer("B")}
 
 
@@ -355,6 +362,37 @@ def settles_what_it_keeps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(batch.Batch, "keep", lambda self: None)
 
 
+def overlooks_parts(patch: pytest.MonkeyPatch) -> None:
+    """Decide a branch as it was read, whatever was written of it since."""
+    shard = model.transaction_shard
+    patch.setattr(
+        Branch,
+        "expects_next",
+        lambda self: model.next_sequence(shard(self.key), self.key, 1 << 40),
+    )
+
+
+def overlooks_sessions(patch: pytest.MonkeyPatch) -> None:
+    """Decide a branch while a session works in it."""
+    patch.setattr(branches, "_check_ended", lambda *args, **kwargs: None)
+
+
+def starts_twice(patch: pytest.MonkeyPatch) -> None:
+    """Start a branch without looking whether the append finds another start."""
+    patch.setattr(model, "unused", lambda key: model.undecided(key, "nobody", unprepared=True))
+
+
+def times_a_prepared_branch_out(patch: pytest.MonkeyPatch) -> None:
+    """Let a time-out end a prepared branch."""
+    patch.setattr(Branch, "open", property(lambda self: self.decision is None))
+    prepared_may_be_swept(patch)
+
+
+def operators_decide_again(patch: pytest.MonkeyPatch) -> None:
+    """Let a decision on what is prepared expect nothing of other decisions."""
+    without(lambda c: c.kinds == (model.COMMITTED, model.ROLLED_BACK))(patch)
+
+
 def landing_late() -> None:
     """Plan a second append while the first is on its way, and lands before it."""
     journal = MemoryJournal()
@@ -449,6 +487,32 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "what is prepared needs an open queue": (
         prepared_needs_an_open_queue,
         exploring(DROPPING, programs.judge_drop),
+    ),
+    "a part is left out": (
+        overlooks_parts,
+        exploring(
+            {"A": programs.joiner("A"), "C": programs.coordinator("C", one_phase=True)},
+            build=programs.build_branch,
+        ),
+    ),
+    "a branch is decided while somebody works in it": (
+        overlooks_sessions,
+        exploring(BRANCH, build=programs.build_parts),
+    ),
+    "a branch is started twice": (
+        starts_twice,
+        exploring({"A": programs.starter("A"), "B": programs.starter("B")}),
+    ),
+    "a time-out ends a prepared branch": (
+        times_a_prepared_branch_out,
+        crashing("commit a prepared branch"),
+    ),
+    "an operator decides what is decided": (
+        operators_decide_again,
+        exploring(
+            {"A": programs.undoer("A"), "O": programs.operator("O")},
+            build=programs.build_prepared,
+        ),
     ),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }

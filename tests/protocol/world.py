@@ -42,6 +42,7 @@ class World:
     known: list[Entry] = field(default_factory=list)
     carried: dict[Message, int] = field(default_factory=dict)
     helpers: dict[str, QueueManager] = field(default_factory=dict)
+    sessions: dict[str, Any] = field(default_factory=dict)
     began_at: int = 0
 
     @property

@@ -1,0 +1,42 @@
+"""A driver process of its own that works in branches, and is killed in the middle of it all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main(root: str, shared: str) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from txnqueue import QueueManager
+    from txnqueue.environment import local_spark
+    from txnqueue.protocols.dtx import Connection, XaStatus, Xid
+
+    spark = local_spark("branch driver", cores=1, memory="1g")
+    manager = QueueManager(spark, root, actor="driver", consumer="driver")
+    channel = Connection(manager, default_timeout_seconds=3600).channel()
+    channel.select()
+
+    def work(xid: Xid, n: int, *, join: bool = False) -> None:
+        assert channel.start(xid, join=join) is XaStatus.OK
+        queue = channel.queue("orders")
+        assert len(queue.receive(1)) == 1
+        queue.send([{"n": n}])
+        assert channel.end(xid) is XaStatus.OK
+
+    work(Xid.from_transaction_id(shared), 10, join=True)
+    for number, gtrid in enumerate((b"prepared", b"operator"), 11):
+        work(Xid.of(2, gtrid), number)
+        assert channel.prepare(Xid.of(2, gtrid)) is XaStatus.OK
+    key = Xid.of(2, b"operator").transaction_id
+    manager.decide_heuristically(key, commit=False, reason="the other side is gone")
+    channel.start(Xid.of(2, b"at work"))
+    channel.queue("orders").send([{"n": 13}])
+    print("ready", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

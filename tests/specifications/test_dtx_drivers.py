@@ -1,0 +1,62 @@
+"""Branches over two real driver processes on Delta, one of which is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import numbers
+from tests.protocol.audit import check
+from tests.specifications.dtx_world import refused
+from txnqueue import QueueManager, Status
+from txnqueue.protocols.dtx import Connection, XaStatus, Xid
+
+DRIVER = Path(__file__).resolve().parents[1] / "delta" / "branch_driver.py"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32")
+def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: Any, tmp_path: Path):
+    root = str(tmp_path / "store")
+    manager = QueueManager(spark, root, actor="survivor")
+    orders = manager.create_queue("orders", "n long")
+    orders.send([{"n": n} for n in range(5)])
+    channel = Connection(manager, default_timeout_seconds=3600).channel()
+    channel.select()
+    shared, prepared, operator, at_work = (
+        Xid.of(1, b"shared"),
+        *(Xid.of(2, gtrid) for gtrid in (b"prepared", b"operator", b"at work")),
+    )
+    channel.start(shared)
+    assert numbers(channel.queue("orders").receive(1)) == [0]
+    driver = subprocess.run(
+        [sys.executable, str(DRIVER), root, shared.transaction_id],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (driver.returncode, driver.stdout) == (-9, "ready\n"), driver.stderr[-2000:]
+    channel.end(shared)
+    assert set(channel.recover(startscan=True, endscan=True)) == {prepared, operator}
+    with refused(503):
+        channel.commit(at_work, one_phase=True)  # a dead session works in it for ever
+    channel.set_timeout(at_work, 0.001)
+    assert channel.prepare(at_work) is XaStatus.RBTIMEOUT
+    assert channel.prepare(shared) is XaStatus.OK
+    for xid in (shared, prepared):
+        assert channel.commit(xid) is XaStatus.OK
+    assert channel.commit(operator) is channel.rollback(operator) is XaStatus.HEURRB
+    channel.forget(operator)
+    assert channel.recover(startscan=True, endscan=True) == []
+    assert manager.outcome(operator.transaction_id).status is Status.ROLLED_BACK
+    assert numbers(orders.receive(100)) == [3]  # came back by itself, and so comes alone
+    assert numbers(orders.receive(100)) == [4, 10, 11]
+    entries = manager._client.store.journal.read_all().entries
+    check(entries, {operator.transaction_id, at_work.transaction_id})
+    assert manager.history.verify().ok
