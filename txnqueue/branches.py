@@ -12,7 +12,8 @@ from txnqueue import branching, demarcating, model
 from txnqueue.appending import Landed
 from txnqueue.branching import ASSOCIATE, COORDINATE, TIMED_OUT, Branch, Ending, Ticket
 from txnqueue.client import Client
-from txnqueue.errors import BranchExists, BranchMisused, BranchNotFound
+from txnqueue.closing import is_closed
+from txnqueue.errors import BranchExists, BranchMisused, BranchNotFound, QueueError
 from txnqueue.model import Entry
 from txnqueue.planning import Plan, Stamp
 from txnqueue.receiving import abort_branch
@@ -354,7 +355,12 @@ class Branches:
             answer = found
             return None
 
-        landed = client.land(plan, operation, transaction_id=key)
+        try:
+            landed = client.land(plan, operation, transaction_id=key)
+        except QueueError as error:
+            if not is_closed(error):
+                raise
+            return self._land(key, _rolling_back(error, client.stamp()), operation, role, ticket)
         if landed is None:
             return None, answer
         decision = next((e for e in landed.entries if e.kind in model.DECISIONS), None)
@@ -369,6 +375,17 @@ def _check_ended(branch: Branch, what: str, *, suspended: bool = False) -> None:
             f"{'works in it' if branch.associated else 'is suspended in it'}.",
             transaction_id=branch.key,
         )
+
+
+def _rolling_back(error: QueueError, stamp: Stamp) -> Act:
+    """Roll a branch back whose queue was dropped under it; nothing else can become of it."""
+
+    def act(branch: Branch) -> Plan | Ending:
+        if branch.prepared is not None:
+            raise error
+        return demarcating.rollback(branch, stamp, str(error))
+
+    return act
 
 
 def _decided(branch: Branch, stamp: Stamp, *, commit: bool) -> Plan:

@@ -190,6 +190,22 @@ def test_a_rollback_only_branch_is_rolled_back_by_prepare_and_by_commit(world: W
 
 
 @in_memory
+@rule("S4-24", "S4-22")
+@pytest.mark.parametrize("decide", ["prepare", "commit 1"])
+def test_a_branch_whose_queue_is_dropped_is_rolled_back(world: World, decide: str):
+    dtx = Dtx(world)
+    other = world.queue("other")
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    channel.queue(other.name).send(rows(5))
+    channel.end(xid)
+    world.manager("x").drop_queue(other.name)
+    assert act(channel, xid, decide) is XaStatus.RBROLLBACK
+    assert dtx.waiting() == [1, 2, 3]
+
+
+@in_memory
 @rule("S4-26")
 def test_a_branch_without_work_is_committed_by_prepare(world: World):
     dtx = Dtx(world)
