@@ -463,3 +463,31 @@ def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell, three
     shell("drop", "orders", "--yes", code=3)
     shell("drop", "orders", "--yes", "--missing-ok")
     assert "queue_dropped" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
+
+
+def test_declared_queues_are_applied_once(shell, tmp_path):
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues:\n  bills:\n    schema: n long\n    lanes: 2\ndrop: [orders]\n")
+    created = [{"action": "create", "queue": "bills", "changes": ""}]
+    assert shell.json("apply", file, "--dry-run", code=5) == created
+    assert shell.json("apply", file) == created
+    assert shell.json("apply", file) == [] == shell.json("apply", file, "--dry-run")
+    file.write_text("queues:\n  bills:\n    schema: n long, note string\n    lease_seconds: 9\n")
+    altered = shell.json("apply", file)[0]
+    assert altered["changes"] == "lease_seconds: 300.0 -> 9, column note: none -> string"
+    file.write_text("drop: [orders]\n")
+    assert shell.json("apply", file, "--drop")[0]["action"] == "drop"
+    for text in ("queues: [", "- bills", "queus: {}"):
+        file.write_text(text)
+        assert "queue" in shell("apply", file, code=2).stderr
+    shell("apply", tmp_path / "nowhere.yaml", code=2)
+
+
+def test_the_doctor_shows_what_the_environment_sets(shell, monkeypatch):
+    monkeypatch.setenv("TXNQUEUE_ACTOR", "nightly")
+    monkeypatch.setenv("TXNQUEUE_QUEUE_LANES", "none")
+    rows = {row["name"]: row for row in shell.json("doctor", code=3)}
+    assert (rows["actor"]["found"], rows["actor"]["verdict"]) == ("nightly", "ok")
+    assert rows["queue.lanes"]["verdict"] == "error"
+    assert "a whole number from 1 to 256" in rows["queue.lanes"]["meaning"]
+    assert "run_id" not in rows

@@ -7,6 +7,7 @@ Exit codes, for schedulers:
     2   usage, or input that cannot be used
     3   the store, the queue, the configuration or the platform
     4   a handler failed too often; its batches were rolled back
+    5   apply --dry-run found something to change
     75  conflicts outlasted the retries, and nothing was changed: try again
     76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
     77  committed, but changes of tables are not applied yet: ``txnqueue recover``, and do not
@@ -18,6 +19,7 @@ need a store, when they need it.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -38,6 +40,8 @@ except ModuleNotFoundError as error:
     )
     raise SystemExit(3) from None
 
+from txnqueue.configuring import OPTIONS, Configuration
+from txnqueue.errors import InvalidInput
 from txnqueue.presenting import told_of_drop
 from txnqueue.reading import check_file, read_file, spelled_out
 
@@ -75,7 +79,7 @@ _Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
 @command("doctor")
 def doctor(session: Session) -> None:
-    """Check that this machine has what txnqueue needs; starts no Spark."""
+    """Check that this machine has what txnqueue needs, and what it sets; starts no Spark."""
     from txnqueue import environment
 
     checks = environment.doctor(session.options.root)
@@ -83,9 +87,28 @@ def doctor(session: Session) -> None:
         {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
         for c in checks
     ]
+    rows += [row for row in map(_setting, OPTIONS) if row is not None]
     session.printer.rows(rows, ("name", "found", "verdict", "meaning"), "Nothing to check.")
-    if any(check.verdict == "error" for check in checks):
+    if any(row["verdict"] == "error" for row in rows):
         raise typer.Exit(PLATFORM)
+
+
+def _setting(key: str) -> dict[str, str] | None:
+    """Show a setting that the environment makes; None if it does not."""
+    try:
+        found = Configuration({}, os.environ).value(key)
+    except InvalidInput as error:
+        name = OPTIONS[key].variable
+        return {
+            "name": key,
+            "found": os.environ[name],
+            "verdict": "error",
+            "meaning": str(error),
+        }
+    if found.source == "default":
+        return None
+    meaning = f"Set by {found.source}; Spark's configuration and arguments come before it."
+    return {"name": key, "found": str(found.value), "verdict": "ok", "meaning": meaning}
 
 
 @command("create")
@@ -96,29 +119,30 @@ def create(
         str, typer.Option(help="The payload's columns as DDL: 'id long, amount double'.")
     ],
     lanes: Annotated[
-        int, typer.Option(help="Units of order and of parallel consumption; 1: strict FIFO.")
-    ] = 1,
+        int | None, typer.Option(help="Units of order and of parallel consumption; 1: strict FIFO.")
+    ] = None,
     group_by: Annotated[
         str | None, typer.Option(help="A column whose equal values stay in order.")
     ] = None,
     lease_seconds: Annotated[
-        float, typer.Option(help="How long received messages are held.")
-    ] = 300.0,
+        float | None, typer.Option(help="How long received messages are held.")
+    ] = None,
     deliveries_max: Annotated[
-        int, typer.Option(help="So many failed deliveries make a message dead.")
-    ] = 10,
+        int | None, typer.Option(help="So many failed deliveries make a message dead.")
+    ] = None,
     dead_letter: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--dead-letter/--no-dead-letter", help="Whether '<name>.dead' takes the dead."
         ),
-    ] = True,
+    ] = None,
     dead_letter_expired: Annotated[
-        bool, typer.Option("--dead-letter-expired", help="Whether it takes expired ones too.")
-    ] = False,
+        bool | None,
+        typer.Option("--dead-letter-expired", help="Whether it takes expired ones too."),
+    ] = None,
     ordered: Annotated[
-        bool, typer.Option("--ordered", help="One consumer at a time works on a lane.")
-    ] = False,
+        bool | None, typer.Option("--ordered", help="One consumer at a time works on a lane.")
+    ] = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
     ] = False,

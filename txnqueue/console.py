@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from txnqueue import errors
+from txnqueue.closing import is_closed
 from txnqueue.presenting import Output, Printer, complain
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
+WOULD_CHANGE = 5
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
     "3 store, queue, configuration or platform; 4 a handler failed too often; "
+    "5 apply --dry-run found something to change; "
     "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
     "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
     "not run it again."
@@ -52,7 +55,12 @@ _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """Say which exit code an error is: the first class of the list that it belongs to."""
+    """Say which exit code an error is: the first class of the list that it belongs to.
+
+    A transaction that was aborted because a queue is being dropped is not worth another try.
+    """
+    if is_closed(error.__cause__):
+        return PLATFORM
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
 
 

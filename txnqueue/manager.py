@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txnqueue import creation, model, views
+from txnqueue import creation, declaring, model, views
 from txnqueue.applying import Applier
 from txnqueue.attempts import Attempt
 from txnqueue.client import Client
 from txnqueue.config import (
-    QueueSettings,
     RetryPolicy,
     check_name,
     check_reason,
 )
+from txnqueue.configuring import Configuration
 from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
+from txnqueue.declaring import Step
 from txnqueue.dropping import DropResult
 from txnqueue.errors import (
     InvalidInput,
@@ -94,7 +96,9 @@ class QueueManager:
 
         Args:
             spark: The session that DataFrames live on; the library tunes one of its own.
-            root: Where the store is: with a "/" a path, otherwise a catalog schema.
+            root: Where the store is: with a "/" a path, otherwise a catalog schema. This and
+                what follows may also be said by Spark's configuration (``spark.txnqueue.root``,
+                ``spark.txnqueue.retry.attempts_max``) or the environment (``TXNQUEUE_ROOT``).
             actor: Who is written into every entry; the current user when left out.
             run_id: The run of a job that the work belongs to.
             consumer: Names who holds leases. The same id again takes over at once what an
@@ -105,17 +109,20 @@ class QueueManager:
 
         Raises:
             PlatformMissing: There is neither a session nor a store.
+            InvalidInput: The configuration says what cannot be used.
         """
+        said = self._configuration = Configuration(_conf_of(spark), os.environ)
         if store is None:
-            if spark is None or root is None:
+            where = said.value("root", root).value
+            if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
                 )
-            store = DeltaStore(spark, root)
-        chosen = runtime or Runtime()
-        chosen.actor = actor or chosen.actor
-        chosen.run_id = run_id or chosen.run_id
-        chosen.consumer = consumer or chosen.consumer
+            store = DeltaStore(spark, where)
+        chosen = runtime or Runtime(retry=said.retry())
+        chosen.actor = said.value("actor", actor).value or chosen.actor
+        chosen.run_id = said.value("run_id", run_id).value or chosen.run_id
+        chosen.consumer = said.value("consumer", consumer).value or chosen.consumer
         chosen.retry = retry or chosen.retry
         self._client = Client(store, chosen, Queue, lambda client: Transaction(client, None))
 
@@ -150,17 +157,20 @@ class QueueManager:
         *,
         like: Any = None,
         exist_ok: bool = False,
-        lanes: int = 1,
+        lanes: int | None = None,
         group_by: str | None = None,
-        lease_seconds: float = 300.0,
-        deliveries_max: int = 10,
-        dead_letter: bool = True,
-        dead_letter_expired: bool = False,
-        delay_step_seconds: float = 1.0,
-        ordered: bool = False,
-        durable: bool = True,
+        lease_seconds: float | None = None,
+        deliveries_max: int | None = None,
+        dead_letter: bool | None = None,
+        dead_letter_expired: bool | None = None,
+        delay_step_seconds: float | None = None,
+        ordered: bool | None = None,
+        durable: bool | None = None,
     ) -> Queue:
         """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
+
+        What is left out is as Spark's configuration says (``spark.txnqueue.queue.lanes``), or the
+        environment (``TXNQUEUE_QUEUE_LANES``), or else as ``QueueSettings`` has it.
 
         Args:
             name: Letters, digits, '.', '_' or '-'.
@@ -194,16 +204,18 @@ class QueueManager:
             SchemaMismatch: The schema cannot be used, or is another one than the queue's.
         """
         check_name(name)
-        settings = QueueSettings(
-            lanes,
-            group_by,
-            lease_seconds,
-            deliveries_max,
-            dead_letter,
-            dead_letter_expired,
-            delay_step_seconds,
-            ordered,
-            durable,
+        settings = self._configuration.queue_settings(
+            {
+                "lanes": lanes,
+                "group_by": group_by,
+                "lease_seconds": lease_seconds,
+                "deliveries_max": deliveries_max,
+                "dead_letter": dead_letter,
+                "dead_letter_expired": dead_letter_expired,
+                "delay_step_seconds": delay_step_seconds,
+                "ordered": ordered,
+                "durable": durable,
+            }
         )
         columns = check_schema(self._schema(schema, like), group_by)
         creation.create_store(self._client)
@@ -252,6 +264,47 @@ class QueueManager:
         if name not in self._client.queues() and missing_ok:
             return DropResult(name, True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
+
+    def apply(
+        self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
+    ) -> list[Step]:
+        """Make queues as they are declared; repeating it changes nothing.
+
+        Everything is checked before anything is changed. Queues that are not mentioned are
+        left alone, and so is a setting that is left out.
+
+        Args:
+            declarations: ``queues``: by name ``schema`` and settings, as ``create_queue`` takes
+                them; ``drop``: a list of names.
+            dry_run: Say what would be changed, and change nothing.
+            drop: Drop what ``drop`` names; without it nothing is dropped.
+
+        Returns:
+            What was changed, or would be.
+
+        Raises:
+            InvalidInput: A key is unknown, or a queue is there with a setting that is fixed.
+            SchemaMismatch: A queue is there with another type of a column.
+
+        Example::
+
+            manager.apply({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
+        """
+        declared = declaring.read(self._client, declarations)
+        steps = declaring.plan(self._client, declared, drop)
+        return steps if dry_run else [self._carry_out(step, declared) for step in steps]
+
+    def _carry_out(self, step: Step, declared: declaring.Declarations) -> Step:
+        if step.action == "drop":
+            self.drop_queue(step.queue, missing_ok=True)
+            return step
+        one = next(one for one in declared.queues if one.name == step.queue)
+        if step.action == "create":
+            self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
+        else:
+            queue = self.queue(one.name)
+            queue.alter(one.columns, **declaring.different(queue.info, one.settings))
+        return step
 
     def list_queues(self) -> list[str]:
         """List the queues' names, dead-letter queues and those that are closing included.
@@ -557,3 +610,9 @@ class QueueManager:
         if not mine:
             return Outcome(known_as, Status.UNKNOWN)
         return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)
+
+
+def _conf_of(spark: SparkSession | None) -> Mapping[str, str]:
+    """Read Spark's configuration, as far as the session shows it."""
+    found: Mapping[str, str] = {} if spark is None else spark.conf.getAll
+    return found

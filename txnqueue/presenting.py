@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from txnqueue.declaring import Step
     from txnqueue.dropping import DropResult
 
 PIPED_WIDTH = 240
@@ -162,4 +163,12 @@ def told_of_drop(drop: DropResult) -> str:
     return (
         f"Queue {drop.queue} is closing and takes no more work; held back by what is prepared: "
         f"{waits}. Decide that, then drop again."
+    )
+
+
+def told_of_changes(step: Step) -> str:
+    """List what an alter changes."""
+    return ", ".join(
+        f"{name}: {'none' if old is None else old} -> {new}"
+        for name, (old, new) in step.changes.items()
     )

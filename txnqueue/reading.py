@@ -147,3 +147,21 @@ def _said(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     telling = [line for line in lines if _MALFORMED.search(line)] or lines
     return _MALFORMED.sub(r"\1", telling[0])
+
+
+def read_yaml(file: str) -> dict[str, Any]:
+    """Read a YAML file of names with their values.
+
+    Raises:
+        InvalidInput: It cannot be read, or is something else.
+    """
+    import yaml
+
+    try:
+        with open(file, encoding="utf-8") as opened:
+            found = yaml.safe_load(opened)
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{file}: give names with their values, such as 'queues:'.")
+    return found

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from txnqueue.console import TRY_AGAIN, Session, command
+from txnqueue.console import TRY_AGAIN, WOULD_CHANGE, Session, command
 from txnqueue.metrics import GAUGES
-from txnqueue.presenting import told_of_drop
+from txnqueue.presenting import told_of_changes, told_of_drop
+from txnqueue.reading import read_yaml
 
 _Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
 _Where = Annotated[
@@ -71,6 +72,28 @@ def redrive(session: Session, queue: _Queue, where: _Where = None) -> None:
     count = session.manager.queue(queue).redrive(where)
     values = {"queue": queue, "redriven": count}
     session.printer.fact(values, f"{count} messages went back to where they came from.")
+
+
+@command("apply")
+def apply(
+    session: Session,
+    file: Annotated[str, typer.Argument(help="A YAML file of queues.", show_default=False)],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would change: code 5 if something.")
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop what the file lists under 'drop'.")
+    ] = False,
+) -> None:
+    """Create and alter queues as a file declares them; a second time changes nothing."""
+    steps = session.manager.apply(read_yaml(file), dry_run=dry_run, drop=drop)
+    rows = [
+        {"action": step.action, "queue": step.queue, "changes": told_of_changes(step)}
+        for step in steps
+    ]
+    session.printer.rows(rows, ("action", "queue", "changes"), "Everything is as declared.")
+    if dry_run and steps:
+        raise typer.Exit(WOULD_CHANGE)
 
 
 @command("metrics")

@@ -1,0 +1,84 @@
+"""Declared queues: created and altered, and never dropped unless told so; both stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
+from txnqueue.declaring import Step
+from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "queues.yaml"
+
+
+def declared(world: World, **about: Any) -> dict[str, Any]:
+    return {"queues": {world.name("orders"): {"schema": "n long, key string", **about}}}
+
+
+@on_delta_when_long
+def test_queues_are_made_as_they_are_declared(world: World) -> None:
+    manager, name = world.manager(), world.name("orders")
+    first = declared(world, lanes=2, lease_seconds=60)
+    wanted = [Step("create", name)]
+    world.queue("other")
+    assert manager.apply(first, dry_run=True) == wanted
+    with pytest.raises(QueueNotFound):
+        manager.queue(name)
+    assert manager.apply(first) == wanted
+    assert manager.apply(first) == [] == world.manager("b").apply(first, dry_run=True)
+    manager.queue(name).send(rows(1))
+
+    more = declared(world, lease_seconds=90)
+    more["queues"][name]["schema"] += ", note string"
+    changes = {"lease_seconds": (60, 90), "column note": (None, "string")}
+    assert manager.apply(more, dry_run=True) == [Step("alter", name, changes)]
+    assert manager.apply(more) == [Step("alter", name, changes)]
+    assert manager.apply(more) == manager.apply(first | {"queues": {}}) == []
+    assert manager.queue(name).info.settings.lanes == 2, "what is left out is left alone"
+    assert manager.queue(name).schema.names == ["n", "key", "note"]
+
+    gone = {"drop": [name, world.name("never")]}
+    assert manager.apply(gone) == []
+    assert manager.apply(gone, drop=True) == [Step("drop", name)]
+    assert manager.apply(gone, drop=True) == []
+    assert world.name("other") in manager.list_queues()
+
+
+@in_memory
+def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: World) -> None:
+    manager, name = world.manager(), world.name("orders")
+    manager.apply(declared(world, lanes=2))
+    fine = {"schema": "n long"}
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("did you mean 'queues'", {"queus": {}}),
+        ("did you mean 'lease_seconds'", {"queues": {"b": {**fine, "laese_seconds": 5}}}),
+        ("schema is missing", {"queues": {"b": {"lanes": 2}}}),
+        ("give names", {"queues": ["b"]}),
+        ("give names", {"queues": {"b": "n long"}}),
+        ("deliveries_max", {"queues": {"b": {**fine, "deliveries_max": 0}}}),
+        ("ordered='yes'", {"queues": {"b": {**fine, "ordered": "yes"}}}),
+        ("list of queues", {"drop": "b"}),
+        ("say one", {"queues": {"b": fine}, "drop": ["b"]}),
+        ("cannot be the name", {"queues": {"1 b": fine}}),
+        ("lanes=4", {"queues": {"b": fine, name: {"schema": "n long", "lanes": 4}}}),
+        ("no schema|no plain column", {"queues": {"b": {"schema": "n nothing"}}}),
+    ]
+    for told, declaration in wrong:
+        with pytest.raises(InvalidInput, match=told):
+            manager.apply(declaration)
+    with pytest.raises(SchemaMismatch, match="key"):
+        manager.apply({"queues": {"b": fine, name: {"schema": "n long, key long"}}})
+    assert manager.list_queues() == [name, f"{name}.dead"]
+
+
+@in_memory
+def test_the_example_can_be_applied(world: World) -> None:
+    manager = world.manager()
+    example = yaml.safe_load(EXAMPLE.read_text())
+    assert [step.action for step in manager.apply(example)] == ["create", "create"]
+    assert manager.queue("orders").info.settings.lanes == 4
+    assert manager.apply(example) == []
