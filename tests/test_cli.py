@@ -491,3 +491,26 @@ def test_the_doctor_shows_what_the_environment_sets(shell, monkeypatch):
     assert rows["queue.lanes"]["verdict"] == "error"
     assert "a whole number from 1 to 256" in rows["queue.lanes"]["meaning"]
     assert "run_id" not in rows
+
+
+def test_what_is_published_goes_to_the_queues_that_are_bound(shell, three):
+    shell("create", "audit", "--schema", SCHEMA)
+    shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "headers")
+    assert shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
+    assert not shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
+    shell("bind", "events", "orders", "--argument", "kind", "--argument", "x-match=any")
+    told = shell.json("publish", "events", three, "--header", "kind=late", "--transaction-id", "p")
+    assert told[0]["queues"] == {"audit": 3, "orders": 3}
+    again = shell.json("publish", "events", three, "--header", "kind=late", "--transaction-id", "p")
+    assert (again[0]["count"], again[0]["already_committed"]) == (0, True)
+    assert shell.json("publish", "events", three)[0]["unroutable"] == 3
+    assert shell.json("unbind", "events", "audit", "--argument", "kind=late")[0]["changed"]
+    assert [row["queue"] for row in shell.json("bindings", "events")] == ["orders"]
+    kinds = [row["kind"] for row in shell.json("bindings", "events", "--history")]
+    assert kinds == ["bound", "bound", "unbound"]
+    listed = shell.json("exchanges")
+    assert [(row["name"], row["type"], row["bindings"]) for row in listed] == [
+        ("events", "headers", 1)
+    ]
+    shell("bind", "nobody", "orders", code=3)
+    shell("bind", "events", "orders", "--argument", "=x", code=2)

@@ -381,6 +381,7 @@ def test_a_prefix_begins_a_name():
         views.statements(TableNames.of("cat.s"), {"journal": _info("journal")}, "TxnQueue_")
     assert list(views.statements(TableNames.of("cat.s"), {}, "x_")) == [
         "cat.s.x_queues", "cat.s.x_transactions", "cat.s.x_dispatches",
+        "cat.s.x_bindings",
     ]  # fmt: skip
 
 

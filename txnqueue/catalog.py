@@ -61,6 +61,11 @@ def next_sequence(entries: Iterable[Entry], name: str) -> int:
     return max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
 
 
+def columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """List a schema's columns by name and type: what must be equal where payload is shared."""
+    return [(column["name"], column["type"]) for column in schema["fields"]]
+
+
 def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -> Plan:
     """Plan the entry that says something new of a queue, under ``info.sequence``."""
     body = {

@@ -30,7 +30,7 @@ from txnqueue import __version__
 try:
     import typer
 
-    from txnqueue import consuming, tending  # noqa: F401 (their commands)
+    from txnqueue import consuming, exchanging, tending  # noqa: F401 (their commands)
     from txnqueue.console import IN_DOUBT, NOT_APPLIED, PLATFORM, Session, app, command
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):

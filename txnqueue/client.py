@@ -19,10 +19,12 @@ from txnqueue.planning import Plan, Stamp
 from txnqueue.remembering import ShardReader
 from txnqueue.runtime import Runtime
 from txnqueue.store import Store
+from txnqueue.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnqueue.exchange import Exchange
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
@@ -39,6 +41,7 @@ class Client:
         runtime: Runtime,
         make_queue: Callable[[Client, QueueInfo, Transaction], Queue],
         begin: Callable[[Client], Transaction],
+        make_exchange: Callable[[Client, str, Transaction], Exchange],
     ) -> None:
         """Share a store; nothing is read yet."""
         self.store = store
@@ -46,6 +49,7 @@ class Client:
         self._begin = begin
         self._transient: TransientClient | None = None
         self.payload = BothKinds(store.payload, store.transient.payload, store.spark)
+        self._make_exchange = make_exchange
         self.runtime = runtime
         self.lock = threading.RLock()
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
@@ -137,6 +141,10 @@ class Client:
     def parts_of(self, info: QueueInfo) -> list[QueueInfo]:
         """List the parts of a queue: the durable one, and the transient one if there may be any."""
         return [info, info.in_memory()] if self.store.transient.used else [info]
+
+    def make_exchange(self, name: str, transaction: Transaction) -> Exchange:
+        """Make an exchange that publishes in a transaction."""
+        return self._make_exchange(self, name, transaction)
 
     # ----------------------------------------------------------------------- and the rest
 
@@ -300,6 +308,15 @@ class Client:
             self.closed[str(queue_id)] = error
             self._queues = {}
 
+    def catalog_entries(self) -> list[model.Entry]:
+        """Read the catalog as it is now: one query, of what is new."""
+        self.open()
+        return self._shards.read([model.CATALOG])
+
+    def topology(self) -> Topology:
+        """Read which exchanges and bindings there are now."""
+        return Topology.of(self.catalog_entries())
+
     # --------------------------------------------------------------------------- folds
 
     def fold_to_change(self, info: QueueInfo) -> QueueFold:
@@ -388,7 +405,11 @@ class TransientClient(Client):
     def __init__(self, durable: Client) -> None:
         """Look at the transient part of a client's store."""
         super().__init__(
-            durable.store.transient, durable.runtime, durable._make_queue, durable._begin
+            durable.store.transient,
+            durable.runtime,
+            durable._make_queue,
+            durable._begin,
+            durable._make_exchange,
         )
         self._durable = durable
         self._shared = durable.store.transient

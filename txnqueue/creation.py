@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ def create_queue(
         found = client.queues().get(dead_name)
         if found and found.closing:
             raise _closing(found)
-        if found and _columns(found.schema) != _columns(schema.jsonValue()):
+        if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
             raise SchemaMismatch(
                 f"The queue {dead_name!r} is there already, and its schema is another one: "
                 "dead letters could not be read there."
@@ -145,17 +144,27 @@ def _closing(info: QueueInfo) -> QueueClosed:
 
 def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
     """Say whether a queue has these columns, or had just these before it grew."""
-    wanted = _columns(columns.jsonValue())
-    if _columns(info.schema) == wanted:
+    wanted = catalog.columns(columns.jsonValue())
+    if catalog.columns(info.schema) == wanted:
         return True
     if info.schema_version == 1:
         return False
     entries = client.store.journal.read([model.CATALOG]).entries
-    return any(_columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
+    return any(catalog.columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
 
 
-def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    return [(column["name"], column["type"]) for column in schema["fields"]]
+def read_schema(client: Client, schema: str | StructType | None, like: Any) -> StructType:
+    """Read a schema that is given in one of several ways.
+
+    Raises:
+        InvalidInput: It is given in none of them, or in two.
+        SchemaMismatch: It is no schema.
+    """
+    from txnqueue.payload.rows import schema_from
+
+    if (schema is None) == (like is None):
+        raise InvalidInput("Give the schema, or like= to take it from: one of them.")
+    return schema_of(like) if schema is None else schema_from(client.store.spark, schema)
 
 
 def schema_of(like: Any) -> StructType:

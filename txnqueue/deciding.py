@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from txnqueue import demarcating, model, planning, sealing
 from txnqueue.applying import follow, is_applied
@@ -57,8 +59,25 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """What the positions of published rows say besides.
+
+    Attributes:
+        payload_id: The owner of the payload: the exchange.
+        schema_version: Of the exchange's columns.
+        exchange_id: The exchange.
+        origin: That they are dead letters, and why; None if the queue was bound.
+    """
+
+    payload_id: str
+    schema_version: int
+    exchange_id: str
+    origin: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StagedSend:
-    """Rows that were staged: positions, once a decision names them.
+    """Rows that were staged for a queue: positions, once a decision names them.
 
     Rows share a position if they share the lane, the priority and both instants.
     """
@@ -68,6 +87,7 @@ class StagedSend:
     send_id: str
     runs: tuple[Run, ...]
     placing: Placing = field(default_factory=Placing)
+    published: Publication | None = None
 
     @property
     def places(self) -> dict[Place, list[Run]]:
@@ -80,6 +100,8 @@ class StagedSend:
 
     def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
         """Write the positions that the commit posts."""
+        said = self._owner()
+        reason = said["origin"]["reason"] if "origin" in said else None
         return [
             Entry(
                 model.backlog_shard(self.info.queue_id),
@@ -92,19 +114,31 @@ class StagedSend:
                 lane=lane,
                 ranges=tuple(run.range for run in runs),
                 count=sum(run.count for run in runs),
+                reason=reason,
                 body={
                     "v": 1,
-                    "payload": self.info.payload_id,
                     "slice": self.slice,
                     "send": self.send_id,
                     "priority": priority,
-                    "schema": self.info.schema_version,
+                    **said,
                     **self._instants(available_step, expires_step),
                 },
                 **stamp.columns(),
             )
             for (lane, priority, available_step, expires_step), runs in self.places.items()
         ]
+
+    def _owner(self) -> dict[str, Any]:
+        """Say whose payload it is, and how it came here."""
+        published = self.published
+        if published is None:
+            return {"payload": self.info.payload_id, "schema": self.info.schema_version}
+        said = {
+            "payload": published.payload_id,
+            "schema": published.schema_version,
+            "exchange": published.exchange_id,
+        }
+        return said if published.origin is None else {**said, "origin": dict(published.origin)}
 
     def _instants(self, available_step: int | None, expires_step: int | None) -> dict[str, int]:
         """Say when messages may be delivered, as far as it is not at once and for ever."""

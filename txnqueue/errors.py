@@ -16,7 +16,10 @@
     │   ├── QueueNotFound
     │   ├── QueueExists
     │   ├── QueueInUse           another queue needs it
-    │   └── QueueClosed          the queue is being dropped
+    │   ├── QueueClosed          the queue is being dropped
+    │   ├── ExchangeNotFound
+    │   ├── ExchangeExists
+    │   └── Unroutable           the exchange refuses what no binding wants
     ├── TransactionError
     │   ├── TransactionAborted   surely not committed
     │   │   └── TransactionIdReused
@@ -122,6 +125,18 @@ class QueueInUse(QueueError):
 
 class QueueClosed(QueueError):
     """The queue is being dropped and takes no more work; drop_queue says what holds it back."""
+
+
+class ExchangeNotFound(QueueError):
+    """There is no such exchange: manager.list_exchanges() names them; create_exchange makes one."""
+
+
+class ExchangeExists(QueueError):
+    """There is an exchange of that name already: pass exist_ok=True to use it as it is."""
+
+
+class Unroutable(QueueError):
+    """No binding wants some of the messages, and the exchange refuses them; nothing was sent."""
 
 
 class TransactionError(TxnQueueError):

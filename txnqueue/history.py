@@ -5,6 +5,7 @@ Everything is answered from the journal's entries, which name versions and autho
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from txnqueue import catalog, model
 from txnqueue.client import Client
 from txnqueue.errors import InvalidInput
 from txnqueue.snapshot import Snapshot, author_of, frame_of
+from txnqueue.topology import Topology
 from txnqueue.tracing import steps_of
 from txnqueue.verifying import Verification, verify
 
@@ -92,14 +94,15 @@ class History:
         Args:
             message_id: The message's id, ``<send id>:<offset>``.
             queue: Instead, the queue that the messages were sent to, with ``where``; dropped
-                queues of that name are searched as well.
+                queues of that name are searched as well, and the exchanges that they were bound to.
             where: A SQL predicate over the payload's columns.
 
         Returns:
-            Rows with message_id, step (sent, moved, claimed, accepted, released, rejected,
-            dead_lettered, queue_dropped, and changed for each table that the transaction changed
-            which consumed it), queue, lane, target (the queue that it was moved to, or the table;
-            with lineage also how its rows are found), rows, transaction_id, attempt, decision
+            Rows with message_id, step (sent, published once for each queue that got it, moved,
+            claimed, accepted, released, rejected, dead_lettered, queue_dropped, and changed for
+            each table that the transaction changed which consumed it), queue, lane, target (the
+            queue that it was moved to, or the table; with lineage also how its rows are found),
+            exchange (that it was published to), rows, transaction_id, attempt, decision
             (of that transaction, as it stands), reason, actor, run_id, recorded_at and
             commit_seq.
 
@@ -183,14 +186,21 @@ class History:
         return verify(self._client)
 
     def _find(self, name: str, where: str) -> list[tuple[str, int]]:
-        """Find messages that were sent to a queue, or to any dropped one of that name."""
-        entries = self._client.store.journal.read([model.CATALOG]).entries
+        """Find messages that were sent to a queue, or to any dropped one of that name.
+
+        What was published is looked for at the exchanges that the queue was bound to.
+        """
+        entries = self._client.catalog_entries()
         infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
         infos = infos or [self._client.queue(name)]
+        topology = Topology.of(entries)
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []
         for info in infos:
-            limit = TRACED_MAX - len(found)
             schema = Snapshot.schema_of(info)
-            found += payload.find(schema, info.payload_id, where, limit) if limit > 0 else []
-        return found
+            found += payload.find(schema, info.payload_id, where, TRACED_MAX)
+            for owner in topology.owners(info.queue_id):
+                schema = Snapshot.schema_of(owner)
+                with contextlib.suppress(InvalidInput):  # of columns that only the queue has
+                    found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
+        return found[:TRACED_MAX]

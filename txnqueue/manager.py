@@ -22,14 +22,15 @@ from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
 from txnqueue.declaring import Step
 from txnqueue.dropping import DropResult
 from txnqueue.errors import (
-    InvalidInput,
     PlatformMissing,
     SchemaMismatch,
     TransactionUnknown,
 )
+from txnqueue.exchange import Exchange
+from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
 from txnqueue.metrics import Metrics
-from txnqueue.payload.rows import check_schema, schema_from
+from txnqueue.payload.rows import check_schema
 from txnqueue.queue import Queue
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.runtime import Runtime
@@ -67,7 +68,7 @@ class Outcome:
     heuristic: bool = False
 
 
-class QueueManager:
+class QueueManager(Exchanges):
     """A store of queues: any number of managers, threads and drivers work on one.
 
     Example::
@@ -124,7 +125,9 @@ class QueueManager:
         chosen.run_id = said.value("run_id", run_id).value or chosen.run_id
         chosen.consumer = said.value("consumer", consumer).value or chosen.consumer
         chosen.retry = retry or chosen.retry
-        self._client = Client(store, chosen, Queue, lambda client: Transaction(client, None))
+        self._client = Client(
+            store, chosen, Queue, lambda client: Transaction(client, None), Exchange.open
+        )
 
     @property
     def root(self) -> str:
@@ -217,7 +220,7 @@ class QueueManager:
                 "durable": durable,
             }
         )
-        columns = check_schema(self._schema(schema, like), group_by)
+        columns = check_schema(creation.read_schema(self._client, schema, like), group_by)
         creation.create_store(self._client)
         existing = self._client.queues().get(name)
         if existing is None:
@@ -583,13 +586,6 @@ class QueueManager:
         return views.of_store(self._client, self.history, prefix, as_of)
 
     # ------------------------------------------------------------------------- helpers
-
-    def _schema(self, schema: str | StructType | None, like: Any) -> StructType:
-        if (schema is None) == (like is None):
-            raise InvalidInput("Give the queue's schema, or like= to take it from: one of them.")
-        if schema is None:
-            return creation.schema_of(like)
-        return schema_from(self._client.store.spark, schema)
 
     def _outcome_in_memory(self, transaction_id: str) -> Outcome:
         """Say what became of a transaction that had no durable work, as long as it is known."""

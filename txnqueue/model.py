@@ -29,6 +29,9 @@ QUEUE_CLOSING = "queue_closing"
 QUEUE_DROPPED = "queue_dropped"
 QUEUE_CREATED = "queue_created"
 QUEUE_ALTERED = "queue_altered"
+EXCHANGE_CREATED = "exchange_created"
+QUEUE_BOUND = "queue_bound"
+QUEUE_UNBOUND = "queue_unbound"
 PREPARED = "prepared"
 COMMITTED = "committed"
 ROLLED_BACK = "rolled_back"
@@ -345,6 +348,11 @@ def pack_items(items: Iterable[Item]) -> tuple[list[list[Any]], tuple[Range, ...
         listed.append([append_id, index, len(part)])
         ranges.extend(part)
     return listed, tuple(ranges), sum(last - first + 1 for first, last in ranges)
+
+
+def was_moved(origin: Mapping[str, Any] | None) -> bool:
+    """Say whether messages came from another position; what an exchange posts has none."""
+    return origin is not None and "position" in origin
 
 
 def unpack_items(entry: Entry) -> list[Item]:

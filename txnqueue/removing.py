@@ -142,7 +142,7 @@ def redriving(client: Client) -> Sort:
 
 def came_from_elsewhere(segment: Segment) -> bool:
     """Say whether messages came by a move; what was sent here has nowhere to go back to."""
-    return segment.position.origin is not None
+    return model.was_moved(segment.position.origin)
 
 
 def _home(position: Position) -> dict[int, tuple[Range, ...]]:

@@ -16,6 +16,8 @@ from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 from txnqueue.payload import Part
 from txnqueue.receiving import part_of
+from txnqueue.routing import ExchangeInfo, arguments_of
+from txnqueue.topology import Topology, binding_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +30,7 @@ _QUEUES = (
 _AUTHOR = "reason actor run_id recorded_at commit_seq"
 _TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
 _DISPATCHES = f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
+BINDINGS = f"kind exchange queue routing_key arguments {_AUTHOR}"
 _TYPES = {
     **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
     **dict.fromkeys(("sequence", "claim_sequence", "count", "rows", "commit_seq"), pa.int64()),
@@ -35,6 +38,7 @@ _TYPES = {
     **dict.fromkeys(("length", "visible", "redelivered", "dead", "conflicts"), pa.int64()),
     **dict.fromkeys(("oldest_age_seconds", "newest_age_seconds"), pa.float64()),
     "recorded_at": pa.timestamp("us", "UTC"),
+    "arguments": pa.map_(pa.string(), pa.string()),
 }
 
 
@@ -75,6 +79,14 @@ class Snapshot:
         commit_seq long.
         """
         return self._frame(self.dispatch_rows(), _DISPATCHES)
+
+    def bindings(self) -> DataFrame:
+        """Show every binding of a queue to an exchange.
+
+        Columns: kind (bound), exchange, queue, routing_key string, arguments map of strings,
+        reason, actor, run_id string, recorded_at timestamp, commit_seq long.
+        """
+        return self._frame(self.binding_rows(), BINDINGS)
 
     def queue(self, name: str) -> DataFrame:
         """Show the messages that stood in a queue: payload, ``_message`` and ``state``.
@@ -139,6 +151,10 @@ class Snapshot:
             if entry.queue_id in names and entry.shard != model.CATALOG
         ]
 
+    def binding_rows(self) -> list[dict[str, Any]]:
+        """List what ``bindings`` shows."""
+        return binding_rows(e for e in self._entries if e.shard == model.CATALOG)
+
     def message_rows(self, name: str) -> pa.Table:
         """Read the messages that stood in a queue, available ones first."""
         info = self._info(name)
@@ -153,7 +169,7 @@ class Snapshot:
         return self._infos[name]
 
     @staticmethod
-    def schema_of(info: QueueInfo) -> StructType:
+    def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
         """Read the payload's columns."""
         from pyspark.sql.types import StructType
 
@@ -230,6 +246,44 @@ def frame_of(client: Client, rows: list[dict[str, Any]], columns: str) -> DataFr
         raise PlatformMissing("A DataFrame needs a session: use the method that ends in _rows.")
     schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+
+
+def binding_rows(
+    entries: Iterable[Entry], exchange: str | None = None, *, history: bool = False
+) -> list[dict[str, Any]]:
+    """List bindings, in the order in which they were made.
+
+    Args:
+        entries: The catalog's entries.
+        exchange: Only those to this exchange.
+        history: Every time that a queue was bound or unbound, instead of what holds now.
+    """
+    entries = sorted(entries, key=lambda entry: entry.place)
+    kinds = {model.QUEUE_BOUND: "bound", model.QUEUE_UNBOUND: "unbound"}
+    topology = Topology.of(entries)
+    if history:
+        said = [entry for entry in entries if entry.kind in kinds]
+    else:
+        said = [
+            found[binding]
+            for info in topology.exchanges.values()
+            if (found := topology.bound.get(info.exchange_id))
+            for binding in topology.bindings(info)
+        ]
+    kind_of = {info.name: info.kind for info in topology.exchanges.values()}
+    return [
+        {
+            "kind": kinds[entry.kind],
+            "exchange": entry.body["name"],
+            "queue": entry.body["queue"],
+            "routing_key": entry.body["routing_key"],
+            "arguments": arguments_of(binding_of(entry), kind_of[entry.body["name"]]),
+            **author_of(entry),
+            "commit_seq": entry.commit_seq,
+        }
+        for entry in said
+        if exchange in (None, entry.body["name"])
+    ]
 
 
 def author_of(entry: Entry) -> dict[str, Any]:

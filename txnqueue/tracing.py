@@ -10,6 +10,7 @@ from txnqueue.config import QueueInfo
 from txnqueue.ledger import Position
 from txnqueue.model import Entry, PositionId
 from txnqueue.snapshot import author_of
+from txnqueue.topology import Topology
 
 Claims = set[tuple[str | None, int | None, int | None]]
 
@@ -27,6 +28,9 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, A
     send_id, offset = message
     decisions = {e.attempt: e.kind for e in entries if e.kind in model.DECISIONS}
     infos = catalog.every_queue(entries)
+    exchanges: dict[str, str | None] = {
+        info.exchange_id: info.name or None for info in Topology.of(entries).exchanges.values()
+    }
     positions: dict[PositionId, Position] = {}
     claims: Claims = set()
     standing: set[str | None] = set()
@@ -45,6 +49,7 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, A
             "queue": infos[entry.queue_id].name if entry.queue_id in infos else None,
             "lane": entry.lane,
             "target": _target(entry, step, infos),
+            "exchange": exchanges.get(entry.body.get("exchange", "")),
             "rows": entry.count if step == "changed" else None,
             "transaction_id": entry.transaction_key,
             "attempt": entry.attempt,
@@ -87,11 +92,13 @@ def _step(
         return entry.kind if gone else None
     if entry.kind == model.POSTED:
         here = entry.body["send"] == send_id and _holds(entry.ranges, offset)
-        if here:
-            positions[entry.entry_id] = Position.of(entry)
-            standing.add(entry.queue_id)
-        moved = entry.body.get("origin") is not None
-        return ("moved" if moved else "sent") if here else None
+        if not here:
+            return None
+        positions[entry.entry_id] = Position.of(entry)
+        standing.add(entry.queue_id)
+        if model.was_moved(entry.body.get("origin")):
+            return "moved"
+        return "published" if "exchange" in entry.body else "sent"
     if entry.kind == model.CLAIMED or entry.kind in model.REMOVALS:
         if not _names(entry, positions, offset):
             return None

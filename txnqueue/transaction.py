@@ -42,6 +42,7 @@ from txnqueue.transient_work import TransientWork
 from txnqueue.work import Work
 
 if TYPE_CHECKING:
+    from txnqueue.exchange import Exchange
     from txnqueue.queue import Queue
 
 logger = logging.getLogger("txnqueue")
@@ -122,6 +123,15 @@ class Transaction:
         """
         self.begin()
         return self.client.make_queue(self.client.queue(name), self)
+
+    def exchange(self, name: str) -> Exchange:
+        """Give an exchange that publishes in this transaction.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+        """
+        self.begin()
+        return self.client.make_exchange(name, self)
 
     def table(self, name: str, *, lineage: bool = False) -> TableChanges:
         """Give a Delta table of the user's that this transaction changes when it commits.

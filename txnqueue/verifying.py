@@ -230,7 +230,7 @@ def _payload(client: Client, entries: list[Entry]) -> list[Claim]:
     wanted: dict[str, list[tuple[int, str, tuple[Range, ...]]]] = defaultdict(list)
     expected = 0
     for entry in entries:
-        if entry.kind == model.POSTED and entry.body.get("origin") is None:
+        if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
             place = (entry.body["slice"], entry.body["send"], entry.ranges)
             wanted[entry.body["payload"]].append(place)
             expected += ranges.count(entry.ranges)

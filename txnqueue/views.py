@@ -1,4 +1,4 @@
-"""Views for SQL: queues, transactions, dispatches, and one per queue.
+"""Views for SQL: queues, transactions, dispatches, bindings, and one per queue.
 
 The views say in SQL what ``ledger`` says in Python: the state of each message that the
 journal's entries fold to. A query reads the journal at one version, so it never sees half
@@ -21,8 +21,12 @@ from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidName, PlatformMissing
 from txnqueue.history import History
 from txnqueue.journal.tables import TABLE_PREFIX, TableNames, identifier, literal, literals
+from txnqueue.routing import ExchangeInfo
+from txnqueue.topology import Topology
 
-STORE_VIEWS = ("queues", "transactions", "dispatches")
+Owner = QueueInfo | ExchangeInfo
+"""Whose payload it is."""
+STORE_VIEWS = ("queues", "transactions", "dispatches", "bindings")
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
 _SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
 _CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
@@ -36,6 +40,10 @@ _SAID = (
 _CREATED = (
     "name string, dead_letter string, settings struct<lanes:int,group_by:string,"
     "lease_seconds:double,deliveries_max:int>"
+)
+_BINDING = (
+    "name string, exchange string, queue string, routing_key string, "
+    "arguments map<string,string>, `match` string"
 )
 
 
@@ -88,7 +96,7 @@ def of_store(
     entries = client.store.journal.read([model.CATALOG]).entries
     if as_of is None:
         infos, ever = client.queues(), catalog.every_queue(entries)
-        return statements(names, infos, prefix, ever=ever)
+        return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
     if isinstance(as_of, datetime.datetime):
         snapshot = history.as_of(timestamp=as_of)
         commit_seq = snapshot.commit_seq
@@ -97,7 +105,8 @@ def of_store(
         commit_seq = as_of
     entries = tuple(e for e in entries if e.commit_seq <= commit_seq)
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
-    return statements(names, infos, prefix, commit_seq, snapshot.at_ms, ever)
+    topology = Topology.of(entries)
+    return statements(names, infos, prefix, commit_seq, snapshot.at_ms, ever, topology)
 
 
 def statements(
@@ -107,6 +116,7 @@ def statements(
     commit_seq: int | None = None,
     at_ms: int | None = None,
     ever: Mapping[str, QueueInfo] | None = None,
+    topology: Topology | None = None,
 ) -> dict[str, str]:
     """Write the statements that create the views, by the views' names.
 
@@ -117,6 +127,7 @@ def statements(
         commit_seq: Shows the state after this commit; None the newest one at each query.
         at_ms: The instant that decides what is delayed and expired; None: when queried.
         ever: The queues and those that were dropped, whose payload may stand in others.
+        topology: The exchanges, whose payload stands in queues too; None: there are none.
 
     Returns:
         One statement per view.
@@ -132,9 +143,11 @@ def statements(
         "queues": _queues(names, commit_seq),
         "transactions": _transactions(names, commit_seq),
         "dispatches": _dispatches(names, commit_seq),
+        "bindings": _bindings(names, commit_seq),
     }
+    exchanges = topology or Topology()
     for name, view in view_names(infos).items():
-        queries[view] = _messages(names, ever or infos, infos[name], commit_seq, at_ms)
+        queries[view] = _messages(names, ever or infos, infos[name], exchanges, commit_seq, at_ms)
     made = "CREATE OR REPLACE TEMPORARY VIEW" if names.by_path else "CREATE OR REPLACE VIEW"
     schema = [] if names.by_path else names.root.split(".")
     texts = {}
@@ -240,6 +253,26 @@ def _dispatches(names: TableNames, commit_seq: int | None) -> str:
     )
 
 
+def _bindings(names: TableNames, commit_seq: int | None) -> str:
+    """Write the query of the bindings that hold: each was said last to be bound."""
+    kinds = literals((model.QUEUE_BOUND, model.QUEUE_UNBOUND))
+    entries = _entries(names, commit_seq, f"shard = {literal(model.CATALOG)} AND kind IN ({kinds})")
+    return (
+        "SELECT b.said.name AS exchange, b.said.queue AS queue,\n"
+        "  b.said.routing_key AS routing_key, b.said.arguments AS arguments,\n"
+        "  b.said.`match` AS x_match, b.recorded_at AS bound_at, b.actor AS bound_by, b.run_id,\n"
+        "  b.commit_seq\n"
+        "FROM (\n"
+        "  SELECT *, row_number() OVER (PARTITION BY said.exchange, queue_id, said.routing_key,\n"
+        "    get_json_object(body, '$.arguments'), said.`match` ORDER BY place DESC) AS newest\n"
+        f"  FROM (SELECT *, from_json(body, {literal(_BINDING)}) AS said\n"
+        f"  FROM ({entries}))) b\n"
+        f"JOIN ({_known(names, commit_seq, 'queue_id')}) q ON q.queue_id = b.queue_id\n"
+        f"WHERE b.newest = 1 AND b.kind = {literal(model.QUEUE_BOUND)}\n"
+        f"  AND q.kind NOT IN ({literals((model.QUEUE_CLOSING, model.QUEUE_DROPPED))})"
+    )
+
+
 # ------------------------------------------------------------------- the view of a queue
 
 
@@ -247,6 +280,7 @@ def _messages(
     names: TableNames,
     ever: Mapping[str, QueueInfo],
     info: QueueInfo,
+    exchanges: Topology,
     commit_seq: int | None,
     at_ms: int | None,
 ) -> str:
@@ -264,7 +298,7 @@ def _messages(
     payload = "\n  UNION ALL ".join(
         f"SELECT {literal(owner.payload_id)} AS payload_id, slice, send_id, send_offset, "
         f"struct({_content(info, owner)}) AS content FROM {names.payload(owner.payload_id)}"
-        for owner in _owners(ever, info)
+        for owner in _owners(ever, info, exchanges)
     )
     now = "unix_millis(current_timestamp())" if at_ms is None else literal(at_ms)
     shown = [f"d.content.{identifier(name)} AS {identifier(name)}" for name in columns]
@@ -288,7 +322,7 @@ def _messages(
     )
 
 
-def _content(info: QueueInfo, owner: QueueInfo) -> str:
+def _content(info: QueueInfo, owner: Owner) -> str:
     """List a queue's columns as another one's payload has them: what came later is null."""
     there = {column["name"] for column in owner.schema["fields"]}
     if there.issuperset(column["name"] for column in info.schema["fields"]):
@@ -304,8 +338,11 @@ def _content(info: QueueInfo, owner: QueueInfo) -> str:
     )
 
 
-def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo) -> list[QueueInfo]:
-    """Find whose payload may stand in a queue: its own, and of those it is dead letters of."""
+def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
+    """Find whose payload may stand in a queue: its own, and of those it is dead letters of.
+
+    Each brings along the exchanges that it is or was bound to.
+    """
     found = [info]
     for target in found:
         found += [
@@ -313,7 +350,11 @@ def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo) -> list[QueueInfo]:
             for one in infos.values()
             if one.dead_letter_id == target.queue_id and one not in found
         ]
-    return list({one.payload_id: one for one in found}.values())
+    owners: dict[str, Owner] = {}
+    for one in found:
+        posting: list[Owner] = [one, *exchanges.owners(one.queue_id)]
+        owners |= {owner.payload_id: owner for owner in posting}
+    return list(owners.values())
 
 
 _COLUMNS = {

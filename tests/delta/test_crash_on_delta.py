@@ -15,7 +15,7 @@ from txnqueue.store import DeltaStore
 
 pytestmark = [pytest.mark.spark]
 MESSAGES = 2
-AT_MOST = 33
+AT_MOST = 34
 """So many cells are run by default: they cost seconds each. The long run has all of them."""
 LANDS = (Fault.CRASH_AFTER, Fault.CONFLICT_THOUGH_LANDED, Fault.LANDS_LATE)
 

@@ -134,8 +134,8 @@ class FaultyJournal(_Faulty):
 class FaultyPayload(_Faulty):
     """A payload store whose calls go through an injector."""
 
-    def create(self, payload_id: str, schema: Any) -> None:
-        self._through("create", payload_id, schema)
+    def create(self, payload_id: str, schema: Any, *, routed: bool = False) -> None:
+        self._through("create", payload_id, schema, routed=routed)
 
     def add_columns(self, payload_id: str, columns: Any) -> None:
         self._through("add_columns", payload_id, columns)

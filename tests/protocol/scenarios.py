@@ -8,7 +8,13 @@ from typing import Any
 
 from tests.protocol.audit import Ledger
 from tests.protocol.faults import Crash, Injector
-from tests.protocol.world import LEASE_SECONDS, World, consume_and_change, consume_and_produce
+from tests.protocol.world import (
+    LEASE_SECONDS,
+    SCHEMA,
+    World,
+    consume_and_change,
+    consume_and_produce,
+)
 from txnqueue import model
 from txnqueue.branches import Branches
 from txnqueue.branching import Ending
@@ -283,6 +289,32 @@ def _dropped(world: World, client: QueueManager) -> str:
     return name
 
 
+def _exchange(world: World, client: QueueManager) -> None:
+    """Make an exchange to which two queues are bound, with a dead-letter queue beside."""
+    creator = world.helper("creator")
+    world.create("also", lanes=3, dead_letter=False)
+    events = creator.create_exchange("events", "topic", SCHEMA, exist_ok=True)
+    for queue, pattern in (("in", "#.two"), ("also", "to.*"), ("also", "to.two")):
+        events.bind(queue, pattern)
+
+
+def _published(world: World, ledger: Ledger) -> bool:
+    """What an exchange posted stands in both queues, or in neither."""
+    standing: dict[str, set[tuple[str, int]]] = {"in": set(), "also": set()}
+    for (_, offset), entry in ledger.posted.items():
+        if entry.actor == "A" and entry.version > world.began_at and "exchange" in entry.body:
+            for name, found in standing.items():
+                if entry.queue_id == world.queue_id(name):
+                    found.add((entry.body["send"], offset))
+    assert standing["in"] == standing["also"], f"P1 published to one of two queues: {standing}"
+    return bool(standing["in"])
+
+
+def _unbound(world: World, client: QueueManager) -> None:
+    _exchange(world, client)
+    world.helper("creator").exchange("events").unbind("out", "x")
+
+
 OPERATIONS = [
     Operation("create queue", _nothing, _create, _wrote(model.QUEUE_CREATED)),
     Operation(
@@ -318,6 +350,13 @@ OPERATIONS = [
         _nothing,
         lambda m, w: m.queue("in").send([{"i": 100}, {"i": 101}]),
         _wrote(model.COMMITTED),
+        sends=2,
+    ),
+    Operation(
+        "publish",
+        _exchange,
+        lambda m, w: m.exchange("events").publish([{"i": 102}, {"i": 103}], routing_key="to.two"),
+        _published,
         sends=2,
     ),
     Operation("receive", _nothing, lambda m, w: m.queue("in").receive(3), _wrote(model.CLAIMED)),
@@ -505,3 +544,13 @@ OPERATIONS = [
         whole=False,
     ),
 ]
+
+IN_MEMORY = [
+    Operation(
+        "bind",
+        _unbound,
+        lambda m, w: m.exchange("events").bind("out", "x"),
+        _wrote(model.QUEUE_BOUND),
+    ),
+]
+"""Operations that a store cannot make a difference to."""

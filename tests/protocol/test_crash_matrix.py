@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.protocol.matrix import cases, fresh, run
-from tests.protocol.scenarios import OPERATIONS, Operation
+from tests.protocol.scenarios import IN_MEMORY, OPERATIONS, Operation
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+@pytest.mark.parametrize("operation", [*OPERATIONS, *IN_MEMORY], ids=lambda o: o.name)
 def test_no_fault_breaks_a_promise(operation: Operation) -> None:
     count = 0
     for case in cases(operation):

@@ -51,6 +51,8 @@ LEASE_SECONDS = 30.0
 QUEUES = ("in", "out")
 COMES_AND_GOES = "aside"
 """A queue that is dropped and created again."""
+WANTED = {"to.in": ("in",), "to.out": ("out",), "to.both": QUEUES, "nobody": ()}
+"""Which queues want what is published with a key: "in" is bound by patterns."""
 KINDS = {"accept": model.ACCEPTED, "release": model.RELEASED, "reject": model.REJECTED}
 
 # ------------------------------------------------------------------------------- the model
@@ -110,6 +112,8 @@ class Holding:
 class Reference:
     """Where every single message is; follows the journal commit by commit.
 
+    What is published is another message in each queue, although its payload is the same.
+
     A message is nowhere until staged, then "staged", (ready, queue, lane), (held, claim),
     (moving, target) for as long as an append takes, or gone.
     """
@@ -118,6 +122,8 @@ class Reference:
         self.store, self.deliveries_max = store, deliveries_max
         self.seen = len(store.journal.commits)
         self.place: dict[int, tuple[Any, ...]] = {}
+        self.copies: dict[tuple[int, str], int] = {}
+        self.bound: set[str] = set()
         self.order: dict[int, tuple[int, ...]] = {}
         self.history: dict[int, tuple[int, int]] = {}
         self.window: dict[int, tuple[int, int | None]] = {}
@@ -172,6 +178,11 @@ class Reference:
             for first, last in part
             for offset in range(first, last + 1)
         }
+
+    def numbers(self, messages: Any) -> list[int]:
+        """Read what messages carry."""
+        carried = {copy: number for (number, _), copy in self.copies.items()}
+        return [carried.get(message, message) for message in messages]
 
     def held(self, queue_id: str) -> int:
         return sum(p[0] == "held" and p[1][0] == queue_id for p in self.place.values())
@@ -304,7 +315,13 @@ class Reference:
         for first, last in entry.ranges:
             for offset in range(first, last + 1):
                 message = values[offset].as_py()
-                if entry.body.get("origin") is None:
+                origin = entry.body.get("origin")
+                if origin is not None:
+                    message = self.standing[tuple(origin["position"]), offset]
+                elif "exchange" in entry.body:
+                    message = self.copies[message, entry.queue_id]
+                    self.counts["published"] += 1
+                if origin is None:
                     assert self.place.get(message) == ("staged",), f"P2 {message} is posted twice"
                     self.effects[entry.attempt][message] = entry.queue_id
                 else:
@@ -366,6 +383,14 @@ class Reference:
         for message in self._taken_out(entry):
             self.place[message] = ("moving", entry.body["target"])
             self.counts["moved"] += 1
+
+    def _queue_bound(self, entry: Any) -> None:
+        assert entry.body["routing_key"] not in self.bound, "bound twice"
+        self.bound.add(entry.body["routing_key"])
+        self.counts["bound"] += 1
+
+    def _queue_unbound(self, entry: Any) -> None:
+        self.bound.remove(entry.body["routing_key"])
 
     def _bound(self, entry: Any) -> None:
         assert self.deciding.get(entry.attempt) != model.ROLLED_BACK, "a bind is no rollback's"
@@ -687,6 +712,56 @@ class Client:
         if sent:
             intent.sends.update(aside.sends)
 
+    def _published_rows(self, intent: Intent) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """Draw what is published, and how many of it each queue must get."""
+        expected: Counter[str] = Counter()
+        drawn = []
+        for _ in range(self.simulation.random.randint(1, 4)):
+            key = self.simulation.random.choice(list(WANTED))
+            number = self.simulation.number()
+            drawn.append({"n": number, "k": key})
+            for name in WANTED[key]:
+                queue_id = self.manager.queue(name).info.queue_id
+                copy = self.reference.copies[number, queue_id] = self.simulation.number()
+                self.reference.place[copy] = ("staged",)
+                intent.sends[copy] = queue_id
+                expected[name] += 1
+        return drawn, dict(expected)
+
+    def do_publish(self) -> None:
+        events, intent = self.manager.exchange("events"), Intent(self.name)
+        self.reference.calls[self.call] = intent
+        drawn, expected = self._published_rows(intent)
+        said = self.placing()
+        published, error = self.ask(
+            lambda: events.publish(drawn, routing_key_column="k", **said), TransactionAborted
+        )
+        if published:
+            assert (published.count, published.queues) == (len(drawn), expected)
+            if expected:
+                self._check_receipt(published.receipt)
+        elif error is not None and not isinstance(error, TransactionUnknown):
+            self.reference.denied.add(self.call)
+
+    def do_publish_inside(self) -> None:
+        tx, intent = self.active()
+        if tx is None:
+            return self.do_begin()
+        events, aside = self.manager.exchange("events"), Intent(self.name)
+        drawn, _ = self._published_rows(aside)
+        said = {**self.placing(), "keep_order": self.simulation.random.random() < 0.5}
+        published, _ = self.ask(
+            lambda: events.publish(drawn, routing_key_column="k", transaction=tx, **said)
+        )
+        if published:
+            intent.sends.update(aside.sends)
+
+    def do_bind(self) -> None:
+        """Bind a queue by a key that nobody publishes with, or unbind it."""
+        events = self.manager.exchange("events")
+        change = self.simulation.random.choice((events.bind, events.unbind))
+        self.ask(lambda: change("out", self.simulation.random.choice(("x", "y"))))
+
     # ------------------------------------------------------------------------- receiving
 
     def _holding(self, batch: Any, inside: bool) -> Holding:
@@ -695,7 +770,8 @@ class Client:
         taken = self.reference.claimed_by[self.call]
         assert set(found) == taken or (self.doubtful and taken.issuperset(found)), "not as claimed"
         if self.simulation.random.random() < 0.1 and not self.simulation.fault_rate:
-            assert [row["n"] for row in batch.messages()] == found
+            carried = [row["n"] for row in batch.messages()]
+            assert carried == self.reference.numbers(found)
         return Holding(batch, set(found), inside, set(found))
 
     def do_receive(self) -> None:
@@ -973,6 +1049,9 @@ class Client:
 ACTIONS = {
     "send": 10,
     "send_inside": 10,
+    "publish": 3,
+    "publish_inside": 3,
+    "bind": 0.5,
     "receive": 12,
     "receive_inside": 14,
     "settle": 12,
@@ -1024,6 +1103,11 @@ class Simulation:
         for name in (*QUEUES, COMES_AND_GOES):
             queue = self.create(creator, name, self.lanes, name == "in")
             self.reference.dead_of[queue.info.queue_id] = queue.info.dead_letter_id
+        events = creator.manager.create_exchange("events", "topic", "n long")
+        for name, pattern in (("in", "*.in"), ("in", "#.both"), ("in", "to.both")):
+            events.bind(name, pattern)
+        for pattern in ("to.out", "to.both"):
+            events.bind("out", pattern)
         self.reference.seen = len(self.store.journal.commits)
 
     def create(self, client: Client, name: str, lanes: int, dead_letter: bool) -> Any:
@@ -1126,7 +1210,8 @@ class Simulation:
         self.reference.disturbed.clear()
         received = [m for name in queues for m in self._empty(last, name)]
         self.reference.follow()  # a receive that finds only expired messages takes them out
-        assert sorted(received) == sorted(left), "P2 everything comes once"
+        carried = sorted(self.reference.numbers(left))
+        assert sorted(received) == carried, "P2 everything comes once"
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
         prepared, preparing = self.reference.prepared, self.reference.preparing
         explicit = self.reference.explicit | {prepared[a] for a in preparing & prepared.keys()}
@@ -1140,11 +1225,12 @@ class Simulation:
             batch = queue.receive(1_000)
             if not len(batch) and queue.depth() == queue.in_flight() == 0:
                 return received
-            found = [row["n"] for row in batch.messages()]
+            self.reference.follow()
+            found = self.reference.ids(batch)
             self.reference.settles[client.call] = dict.fromkeys(found, model.ACCEPTED)
             if found:
+                received += [row["n"] for row in batch.messages()]
                 batch.accept()
-            received += found
             self.reference.follow()
 
 
@@ -1171,7 +1257,7 @@ SEEN = (
     *("conflicts", "append lost", "append late", "landed late", "append conflict"),
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
-    *("HandlerFailed", "already committed", "expired", "purged", "moved"),
+    *("HandlerFailed", "already committed", "expired", "purged", "moved", "published", "bound"),
     *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
 )
 

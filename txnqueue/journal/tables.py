@@ -58,7 +58,10 @@ TABLE_PREFIX = "txnqueue_"
 """The names of a store's tables in a catalog schema begin so, and no view's does."""
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
 """What means itself between quotes, however a session reads escapes and variables."""
-ARRANGEMENT_TYPE = "struct<lane:int,priority:int,available_step:bigint,expires_step:bigint>"
+_STEPS = "priority:int,available_step:bigint,expires_step:bigint"
+ARRANGEMENT_TYPE = f"struct<lane:int,{_STEPS}>"
+ROUTED_TYPE = f"struct<route:string,{_STEPS}>"
+"""Where rows stand that were published: in lanes of several queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +134,13 @@ def create_journal(names: TableNames) -> str:
     )
 
 
-def create_payload(names: TableNames, payload_id: str, columns: str) -> str:
-    """Write the statement that creates an owner's payload table."""
+def create_payload(names: TableNames, payload_id: str, columns: str, routed: bool = False) -> str:
+    """Write the statement that creates an owner's payload table, a queue's or an exchange's."""
+    arrangement = ROUTED_TYPE if routed else ARRANGEMENT_TYPE
     return (
         f"CREATE TABLE IF NOT EXISTS {names.payload(payload_id)} (send_id string NOT NULL, "
         f"send_offset bigint NOT NULL, slice bigint NOT NULL, {columns}, "
-        f"headers map<string,string>, arrangement {ARRANGEMENT_TYPE}) USING delta "
+        f"headers map<string,string>, arrangement {arrangement}) USING delta "
         f"PARTITIONED BY (slice) COMMENT {literal(PAYLOAD_COMMENT)} "
         f"TBLPROPERTIES ({properties(PAYLOAD_PROPERTIES)})"
     )

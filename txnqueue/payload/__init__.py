@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txnqueue.errors import InvalidInput
 from txnqueue.model import Range
+from txnqueue.routing import Binding
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +64,44 @@ class Placing:
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """A queue that published rows may go to: which of them it wants, and their lanes there."""
+
+    bindings: tuple[Binding, ...]
+    lanes: int = 1
+    group_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Which rows of a publish go where.
+
+    Attributes:
+        kind: The exchange's kind.
+        destinations: The queues that are bound to it.
+        otherwise: What gets the rows that none of them wants; None: nobody.
+        refuse: Whether a row that nobody wants refuses them all.
+        key: The routing key of all rows.
+        key_column: The column that says it instead; null is the empty key.
+        keep_order: Whether the offsets keep the order of the rows, in more ranges. If not,
+            rows for the same queues lie together.
+    """
+
+    kind: str
+    destinations: tuple[Destination, ...]
+    otherwise: Destination | None = None
+    refuse: bool = False
+    key: str = ""
+    key_column: str | None = None
+    keep_order: bool = True
+
+    @property
+    def all(self) -> tuple[Destination, ...]:
+        """The destinations by their numbers: the bound queues, then what gets the rest."""
+        return (*self.destinations, *([self.otherwise] if self.otherwise else ()))
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Where one call of send writes, and how it arranges the rows.
 
@@ -78,6 +117,7 @@ class Send:
         headers: Headers that all rows get.
         header_columns: Columns of the rows that headers are taken from, by the headers' names.
         note: What the table's own history says of it besides.
+        routes: Where rows go that are published; None: to the one queue whose lanes these are.
     """
 
     payload_id: str
@@ -91,6 +131,7 @@ class Send:
     headers: Mapping[str, str] = field(default_factory=dict)
     header_columns: Mapping[str, str] = field(default_factory=dict)
     note: Mapping[str, object] = field(default_factory=dict)
+    routes: Routes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +139,8 @@ class Run:
     """A run of staged rows that stand in one place: contiguous offsets of one task.
 
     Steps count from 1970, each as wide as the send's placing says; None: at once, for ever.
+    The route of published rows names each queue that gets them by its number, with the lane
+    there, as "0:3,2:0"; it is empty if nobody does.
     """
 
     lane: int
@@ -106,6 +149,7 @@ class Run:
     priority: int = PRIORITY_DEFAULT
     available_step: int | None = None
     expires_step: int | None = None
+    route: str = ""
 
     @property
     def range(self) -> Range:
@@ -145,8 +189,14 @@ class Part:
 class PayloadStore(Protocol):
     """Payload tables behind a few calls."""
 
-    def create(self, payload_id: str, schema: StructType) -> None:
-        """Create an owner's payload table; no error if it is there."""
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
+        """Create an owner's payload table; no error if it is there.
+
+        Args:
+            payload_id: The owner.
+            schema: The payload's columns.
+            routed: Whether it is an exchange, whose rows go to several queues.
+        """
         ...
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
@@ -161,11 +211,12 @@ class PayloadStore(Protocol):
         """Write the rows of one send; they stay invisible until a decision names them.
 
         Returns:
-            One run per lane and task.
+            The runs of rows that stand in one place.
 
         Raises:
             SchemaMismatch: The rows do not fit; nothing was written.
             AppendConflict: The table was altered meanwhile; write it under a fresh send id.
+            Unroutable: Nobody wants some of them, and that refuses them all.
         """
         ...
 

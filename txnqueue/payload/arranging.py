@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
+from txnqueue.payload.routes import routes_of, sets_of
 from txnqueue.payload.rows import header_text, lane_of
 
 Place = tuple[int, int, int | None, int | None]
@@ -44,20 +45,25 @@ _TYPES: dict[str, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Rows in the order of their offsets, with the place and the headers of each."""
+    """Rows in the order of their offsets, with the place and the headers of each.
+
+    Rows that are published have a route as well, and their place says lane 0.
+    """
 
     rows: pa.Table
     places: list[Place]
     headers: list[dict[str, str] | None]
+    routes: list[str]
 
     @property
     def runs(self) -> list[Run]:
         """The runs of contiguous offsets of one place, as one task writes them."""
         runs: list[Run] = []
         first = 0
-        for (lane, priority, available, expires), found in groupby(self.places):
+        for (place, route), found in groupby(zip(self.places, self.routes, strict=True)):
             count = sum(1 for _ in found)
-            runs.append(Run(lane, first, count, priority, available, expires))
+            lane, priority, available, expires = place
+            runs.append(Run(lane, first, count, priority, available, expires, route))
             first += count
         return runs
 
@@ -113,6 +119,7 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
 
     Raises:
         InvalidInput: A priority is none.
+        Unroutable: Nobody wants some of the rows, and that refuses them all.
     """
     if send.order_by:
         table = table.take(_ordering(send.order_by, table))
@@ -125,10 +132,21 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
             strict=True,
         )
     )
-    order = sorted(range(table.num_rows), key=lambda row: sort_key(places[row]))
-    rows = table.select(send.schema.names).take(pa.array(order, pa.int64()))
     headers = _headers(send, table)
-    return Arranged(rows, [places[row] for row in order], [headers[row] for row in order])
+    routes = routes_of(send, table, headers)
+    order = list(range(table.num_rows))
+    if send.routes is None:
+        order.sort(key=lambda row: sort_key(places[row]))
+    elif not send.routes.keep_order:
+        sets = sets_of(send, routes)
+        order.sort(key=lambda row: (sets[row], *sort_key(places[row])))
+    rows = table.select(send.schema.names).take(pa.array(order, pa.int64()))
+    return Arranged(
+        rows,
+        [places[row] for row in order],
+        [headers[row] for row in order],
+        [routes[row] for row in order],
+    )
 
 
 def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
@@ -165,6 +183,8 @@ def _names(rows: Any) -> set[str]:
 
 
 def _lanes(send: Send, table: pa.Table) -> list[int]:
+    if send.routes is not None:
+        return [0] * table.num_rows
     if send.group_by is not None:
         keys = table.column(send.group_by).to_pylist()
         return [lane_of(key, send.lanes) for key in keys]

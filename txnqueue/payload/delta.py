@@ -29,6 +29,14 @@ from txnqueue.payload import (
     places_where,
 )
 from txnqueue.payload.arranging import Arranged, arrange, widened, wrong_priority
+from txnqueue.payload.routes import (
+    LONG_KEY,
+    NO_ROUTE,
+    crc_lane,
+    key_too_long,
+    route_columns,
+    unroutable,
+)
 from txnqueue.payload.rows import (
     MESSAGE_COLUMN,
     MESSAGE_TYPE,
@@ -66,7 +74,7 @@ class DeltaPayload:
         self._session = statements.session
         self._columns: dict[str, set[str]] = {}
 
-    def create(self, payload_id: str, schema: StructType) -> None:
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
         columns = ", ".join(
             f"{identifier(c.name)} {c.dataType.simpleString()}{'' if c.nullable else ' NOT NULL'}"
@@ -77,7 +85,7 @@ class DeltaPayload:
             metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
             self._session.conf.set(USER_METADATA, json.dumps(metadata))
             names = self._statements.names
-            self._session.sql(create_payload(names, payload_id, columns)).collect()
+            self._session.sql(create_payload(names, payload_id, columns, routed)).collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
@@ -153,12 +161,13 @@ class DeltaPayload:
         for number, (name, kind) in enumerate(_PLACE.items()):
             values = [place[number] for place in arranged.places]
             table = table.append_column(name, pa.array(values, kind))
+        table = table.append_column("_route", pa.array(arranged.routes, pa.string()))
         headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
         offsets = pa.array(range(table.num_rows), pa.int64())
         table = table.append_column("_headers", headers).append_column("_offset", offsets)
         frame = self._session.createDataFrame(table).coalesce(1)
         columns = [_cast(frame[identifier(c.name)], c) for c in send.schema.fields]
-        return frame.select("_offset", "_headers", *_PLACE, *columns)
+        return frame.select("_offset", "_headers", "_route", *_PLACE, *columns)
 
     def _aligned(self, schema: StructType, rows: Any) -> DataFrame:
         """Bring a DataFrame or a large table to the queue's columns, on the user's session."""
@@ -181,9 +190,12 @@ class DeltaPayload:
         if send.order_by:
             frame = frame.orderBy(*[identifier(name) for name in send.order_by])
         placed = frame.withColumn("_place", F.monotonically_increasing_id())
-        if send.group_by is not None:
-            key = F.col(identifier(send.group_by)).cast("string")
-            lane = F.coalesce(F.pmod(F.crc32(key.cast("binary")), F.lit(send.lanes)), F.lit(0))
+        placed = placed.withColumn("_headers", _headers(send))
+        lane, route, alike = F.lit(0), F.lit(""), F.lit("")
+        if send.routes is not None:
+            route, alike = route_columns(send, F.col("_place"), F.col("_headers"))
+        elif send.group_by is not None:
+            lane = crc_lane(identifier(send.group_by), send.lanes)
         else:
             start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
             lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
@@ -191,14 +203,16 @@ class DeltaPayload:
         arranged = placed.select(
             "*",
             lane.cast("int").alias("_lane"),
+            route.alias("_route"),
+            alike.alias("_alike"),
             _priority(placing).alias("_priority"),
             _available_step(placing).alias("_available"),
             _expires_step(placing).alias("_expires"),
-            _headers(send).alias("_headers"),
         )
-        arranged = arranged.sortWithinPartitions(
-            "_lane", F.desc("_priority"), "_available", "_expires", "_place"
-        )
+        if send.routes is None or not send.routes.keep_order:
+            arranged = arranged.sortWithinPartitions(
+                "_alike", "_lane", F.desc("_priority"), "_available", "_expires", "_place"
+            )
         number = F.monotonically_increasing_id()
         offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), _TASK_BITS).bitwiseOR(
             number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
@@ -210,6 +224,9 @@ class DeltaPayload:
         """Give numbered rows the columns of the payload table."""
         from pyspark.sql import functions as F
 
+        standing = F.col("_lane").alias("lane")
+        if send.routes is not None:
+            standing = F.col("_route").alias("route")
         return numbered.select(
             F.lit(send.send_id).alias("send_id"),
             F.col("_offset").alias("send_offset"),
@@ -217,7 +234,7 @@ class DeltaPayload:
             *[F.col(identifier(column.name)) for column in send.schema.fields],
             F.col("_headers").alias("headers"),
             F.struct(
-                F.col("_lane").alias("lane"),
+                standing,
                 F.col("_priority").alias("priority"),
                 F.col("_available").alias("available_step"),
                 F.col("_expires").alias("expires_step"),
@@ -225,18 +242,25 @@ class DeltaPayload:
         )
 
     def _runs(self, send: Send) -> list[Run]:
-        """Read back what a send wrote: the first offset and count of each place and task."""
+        """Read back what a send wrote: the first offset and count of each run.
+
+        What was arranged has one run in each place and task. Otherwise the rows of a place
+        are a run as long as their offsets grow as their numbers do.
+        """
+        stretch = f"shiftright(send_offset, {_TASK_BITS})"
+        if send.routes is not None:
+            window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
+            stretch = f"send_offset - row_number() OVER ({window})"
         query = (
             "SELECT arrangement.*, min(send_offset) AS first, count(*) AS count "
+            f"FROM (SELECT arrangement, send_offset, {stretch} AS stretch "
             f"FROM {self._statements.names.payload(send.payload_id)} "
-            f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)} "
-            f"GROUP BY arrangement, shiftright(send_offset, {_TASK_BITS})"
+            f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)}) "
+            "GROUP BY arrangement, stretch"
         )
         rows = self._statements.run(lambda: self._session.sql(query).toArrow().to_pylist())
-        return sorted(
-            (Run(**row) for row in rows),
-            key=lambda run: (run.lane, run.first),
-        )
+        found = (Run(**{"lane": 0, **row}) for row in rows)
+        return sorted(found, key=lambda run: (run.lane, run.first))
 
     # -------------------------------------------------------------------------- reading
 
@@ -459,6 +483,10 @@ def _explained(error: Exception, send: Send) -> Exception:
     text, schema = str(error), send.schema
     if _NO_PRIORITY in text:
         return wrong_priority(str(send.placing.priority))
+    if NO_ROUTE in text:
+        return unroutable(send.note.get("exchange"))
+    if LONG_KEY in text and send.routes is not None:
+        return key_too_long(str(send.routes.key_column))
     if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
         return error
     name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")

@@ -45,7 +45,7 @@ class MemoryPayload:
         self._headers: dict[tuple[str, str], Headers] = {}
         self._columns: dict[str, dict[str, StructField]] = {}
 
-    def create(self, payload_id: str, schema: StructType) -> None:
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
         self.step("create payload")
         self._columns.setdefault(payload_id, {c.name.lower(): c for c in schema.fields})

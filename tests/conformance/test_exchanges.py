@@ -1,0 +1,535 @@
+"""Exchanges and bindings, on both stores."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    rows,
+)
+from txnqueue import model
+from txnqueue.errors import (
+    ExchangeExists,
+    ExchangeNotFound,
+    InvalidInput,
+    InvalidName,
+    LimitExceeded,
+    QueueClosed,
+    QueueNotFound,
+    SchemaMismatch,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionNotGiven,
+    Unroutable,
+)
+
+
+def exchange(world: World, kind: str = "direct", word: str = "events", **said: Any) -> Any:
+    """Create an exchange by a manager ``a`` of its own."""
+    return world.manager().create_exchange(world.name(word), kind, SCHEMA, **said)
+
+
+def keyed(**keys: str | None) -> list[dict[str, Any]]:
+    """Make messages by name: n is the name's number, key the routing key."""
+    return [{"n": int(name[1:]), "key": key} for name, key in keys.items()]
+
+
+# ---------------------------------------------------------------------------- publishing
+
+
+@on_delta_when_long
+def test_one_payload_and_a_position_in_every_queue_that_wants_it(world: World) -> None:
+    events = exchange(world, "topic")
+    eu, ada, everything = (world.queue(word) for word in ("eu", "ada", "everything"))
+    events.bind(eu, "eu.#")
+    events.bind(ada, "*.ada")
+    events.bind(ada, "eu.ada")  # twice is once
+    events.bind(everything.name, "#")
+    sent = keyed(n1="eu.ada", n2="us.ada", n3="eu.bob.x", n4=None)
+    published = events.publish(sent, routing_key_column="key", headers={"source": "web"})
+    assert (published.count, published.unroutable) == (4, 0)
+    assert published.queues == {eu.name: 2, ada.name: 2, everything.name: 4}
+    assert numbers(eu.receive()) == [1, 3]
+    assert numbers(ada.peek_messages()) == [1, 2]
+    batch = everything.receive()
+    assert numbers(batch) == [1, 2, 3, 4]
+    about = {row["n"]: row["_message"] for row in batch.messages()}
+    assert dict(about[1]["headers"]) == {"source": "web", "routing_key": "eu.ada"}
+    assert dict(about[4]["headers"]) == {"source": "web"}
+    assert about[2]["id"] == f"{published.send_id}:{about[2]['send_offset']}"
+    assert about[3]["origin"] is None
+    commit = published.receipt.commit_seq
+    posted = [e for e in world.manager().history.change_rows(commit - 1, commit)]
+    assert [row["kind"] for row in posted].count("posted") == 3
+
+
+@on_delta_when_long
+def test_each_queue_has_its_own_lanes_and_keeps_the_order_of_the_rows(world: World) -> None:
+    events = exchange(world, "fanout")
+    one, spread = world.queue("one"), world.queue("spread", lanes=3)
+    grouped = world.queue("grouped", lanes=4, group_by="key")
+    for queue in (one, spread, grouped):
+        events.bind(queue)
+    events.publish([{"n": n, "key": f"k{n % 5}"} for n in range(40)])
+    assert numbers(one.receive()) == list(range(40))
+    for queue in (spread, grouped):
+        lanes: dict[int, list[int]] = {}
+        keys: dict[str, set[int]] = {}
+        for row in queue.receive(100).messages():
+            lanes.setdefault(row["_message"]["lane"], []).append(row["n"])
+            keys.setdefault(row["key"], set()).add(row["_message"]["lane"])
+        assert sorted(n for found in lanes.values() for n in found) == list(range(40))
+        assert all(found == sorted(found) for found in lanes.values())
+        assert len(lanes) > 1
+        if queue is grouped:
+            assert all(len(found) == 1 for found in keys.values())
+
+
+def test_frames_keep_their_order_or_lie_together(world: World) -> None:
+    if not world.has_frames:
+        pytest.skip("a store without a session has no frames")
+    events = exchange(world, "headers", unroutable="refuse")
+    kept, half = world.queue("kept"), world.queue("half", lanes=2, group_by="key")
+    for key in ("a", "b"):
+        events.bind(kept, arguments={"k": key})
+    events.bind(half, arguments={"k": "a"})
+    many = world.spark.range(0, 200, 1, 4).selectExpr("id AS n", "if(id % 2 = 0, 'a', 'b') AS key")
+    said = {"header_columns": {"k": "key"}}
+    published = events.publish(many, order_by="n", **said)
+    assert published.queues == {kept.name: 200, half.name: 100}
+    assert numbers(kept.receive()) == list(range(200))
+    arranged = events.publish(many, **said)
+    assert sorted(numbers(kept.receive())) == list(range(200))
+    assert sorted(numbers(half.receive())) == sorted([*range(0, 200, 2)] * 2)
+    entries = world.manager()._client.store.journal.read_all().entries
+    posted = [e for e in entries if e.body.get("send") == arranged.send_id]
+    assert max(len(entry.ranges) for entry in posted) <= 8  # two sets of queues in four tasks
+    with pytest.raises(Unroutable):
+        events.publish(many.selectExpr("n", "upper(key) AS key"), **said)
+    assert kept.depth() == 0
+
+
+def test_inside_a_transaction_it_happens_with_everything_else_or_not_at_all(world: World) -> None:
+    manager = world.manager()
+    source = world.queue("source")
+    events = exchange(world, "fanout")
+    left, right = world.queue("left"), world.queue("right", lanes=2)
+    events.bind(left)
+    events.bind(right)
+    source.send(rows(1))
+    with pytest.raises(ZeroDivisionError), manager.transaction() as tx:
+        tx.exchange(events.name).publish(rows(1, 2))
+        raise ZeroDivisionError
+    assert (left.depth(), right.depth()) == (0, 0)
+    with manager.transaction() as tx:
+        batch = tx.queue(source.name).receive()
+        published = tx.exchange(events.name).publish(rows(*numbers(batch), 7))
+        assert (published.receipt, published.transaction_id) == (None, tx.id)
+        assert left.depth() == 0
+        with pytest.raises(TransactionNotGiven):
+            manager.exchange(events.name).publish(rows(8))
+    assert numbers(left.peek_messages()) == sorted(numbers(right.peek_messages())) == [1, 7]
+    prepared = manager.transaction(world.name("prepared"))
+    manager.exchange(events.name).publish(rows(9), transaction=prepared)
+    prepared.prepare()
+    assert left.depth() == 2
+    world.manager("b").commit(prepared.id)
+    assert (left.depth(), right.depth()) == (3, 3)
+    again = manager.transaction(prepared.id)
+    assert manager.exchange(events.name).publish(rows(9), transaction=again).count == 0
+    with pytest.raises(TransactionFinished):
+        manager.exchange(events.name).publish(rows(9), transaction=prepared)
+
+
+@on_delta_when_long
+def test_published_messages_are_settled_moved_and_dead_lettered_for_each_queue(
+    world: World,
+) -> None:
+    events = exchange(world, "fanout")
+    left, right = world.queue("left", dead_letter=True), world.queue("right")
+    events.bind(left)
+    events.bind(right)
+    published = events.publish(rows(1, 2, 3))
+    batch = left.receive()
+    batch.accept(matching=batch.messages()[:1])
+    batch.reject(matching=batch.messages()[1:2], reason="bad")
+    batch.release()
+    dead = world.manager().queue(f"{left.name}.dead")
+    assert numbers(dead.peek_messages()) == [2]
+    assert numbers(right.peek_messages()) == [1, 2, 3]
+    assert dead.redrive() == 1
+    assert right.move(left) == 3
+    both = left.receive()  # one message stands here twice, by two positions
+    assert sorted(numbers(both)) == [1, 2, 2, 3, 3]
+    both.accept()
+    assert (left.depth(), left.in_flight(), right.depth()) == (0, 0, 0)
+    offset = both.messages()[0]["_message"]["send_offset"]
+    steps = world.manager().history.trace(f"{published.send_id}:{offset}")
+    assert {(s["step"], s["queue"], s["exchange"]) for s in steps if s["step"] == "published"} == {
+        ("published", left.name, events.name),
+        ("published", right.name, events.name),
+    }
+    assert world.manager().history.verify().ok
+
+
+@on_delta_when_long
+def test_priorities_delays_and_times_to_live_are_the_messages_own(world: World) -> None:
+    events = exchange(world, "direct")
+    left, right = world.queue("left"), world.queue("right")
+    events.bind(left, "l")
+    events.bind(right, "l")
+    events.publish(
+        [{"n": 1, "key": "l", "p": 1, "w": None}, {"n": 2, "key": "l", "p": 9, "w": 5.0},
+         {"n": 3, "key": "l", "p": 9, "w": None}],
+        routing_key_column="key", priority="p", delay_seconds="w", ttl_seconds=60,
+    )  # fmt: skip
+    assert numbers(left.receive()) == [3, 1]
+    world.clock.advance(7)
+    assert numbers(right.receive()) == [3, 2, 1]  # what could be received sooner stands first
+    world.clock.advance(60)
+    assert left.depth() == 0
+
+
+# ---------------------------------------------------------------------------- unroutable
+
+
+@on_delta_when_long
+def test_what_nobody_wants_is_returned_refused_or_a_dead_letter(world: World) -> None:
+    rest = world.queue("rest", lanes=2)
+    wanted = world.queue("wanted")
+    found = {}
+    for how, said in (
+        ("return", {}),
+        ("refuse", {}),
+        ("dead_letter", {"dead_letter_queue": rest.name}),
+    ):
+        one = exchange(world, "direct", how, unroutable=how, **said)
+        one.bind(wanted, "yes")
+        found[how] = one
+    mixed = keyed(n1="yes", n2="no", n3=None, n4="yes")
+    returned = found["return"].publish(mixed, routing_key_column="key")
+    assert (returned.count, returned.unroutable, returned.queues) == (4, 2, {wanted.name: 2})
+    back = returned.returned_messages()
+    assert [(row["n"], row["_message"]["origin"]["reason"]) for row in back] == [
+        (2, "unroutable"),
+        (3, "unroutable"),
+    ]
+    if world.has_frames:
+        assert sorted(row["n"] for row in returned.returned().collect()) == [2, 3]
+    alone = found["return"].publish(rows(5), routing_key="no")
+    assert (alone.receipt, alone.unroutable, numbers(alone.returned_messages())) == (None, 1, [5])
+
+    version = world.manager()._client.store.journal.version()
+    with pytest.raises(Unroutable, match="nothing was sent"):
+        found["refuse"].publish(mixed, routing_key_column="key")
+    assert world.manager()._client.store.journal.version() == version
+    assert found["refuse"].publish(rows(6), routing_key="yes").count == 1
+
+    dead = found["dead_letter"].publish(mixed, routing_key_column="key")
+    assert (dead.unroutable, dead.returned_messages()) == (2, [])
+    assert dead.queues == {wanted.name: 2, rest.name: 2}
+    batch = rest.receive()
+    assert sorted(numbers(batch)) == [2, 3]
+    assert {row["_message"]["origin"]["queue"] for row in batch.messages()} == {
+        found["dead_letter"].name
+    }
+    batch.release()
+    assert rest.redrive() == 0  # they came from no queue
+    assert numbers(wanted.receive()) == [1, 4, 6, 1, 4]
+
+
+# ------------------------------------------------------------------------------ bindings
+
+
+@on_delta_when_long
+def test_bindings_keep_their_history(world: World) -> None:
+    events = exchange(world, "headers")
+    queue = world.queue("q")
+    asked = {"x-match": "any", "kind": "late", "n": 5, "there": None}
+    assert events.bind(queue, "seen", asked)
+    assert not events.bind(queue, "seen", asked)
+    before = world.manager().history.as_of().commit_seq
+    assert world.manager("b").exchange(events.name).unbind(queue, "seen", asked)
+    assert not events.unbind(queue, "seen", asked)
+    assert events.bind(queue)
+    told = [
+        (r["kind"], r["queue"], r["routing_key"], r["actor"]) for r in events.binding_rows(True)
+    ]
+    assert told == [
+        ("bound", queue.name, "seen", world.name("a")),
+        ("unbound", queue.name, "seen", world.name("b")),
+        ("bound", queue.name, "", world.name("a")),
+    ]
+    (now,) = events.binding_rows()
+    assert now["arguments"] == {"x-match": "all"}
+    (then,) = [r for r in world.manager().history.as_of(before).binding_rows()
+               if r["exchange"] == events.name]  # fmt: skip
+    assert then["arguments"] == {"x-match": "any", "kind": "late", "n": "5", "there": None}
+    assert then["recorded_at"].timestamp() * 1000 == world.clock.now_ms
+    if world.has_frames:
+        frame = events.bindings(history=True)
+        assert [row["kind"] for row in frame.collect()] == ["bound", "unbound", "bound"]
+        shown = world.manager().history.as_of().bindings().where(f"exchange = '{events.name}'")
+        assert shown.collect()[0]["arguments"] == {"x-match": "all"}
+
+
+@in_memory
+def test_bindings_count_as_they_were_when_it_was_published(world: World) -> None:
+    events, queue = exchange(world, "fanout"), world.queue("q")
+    assert events.publish(rows(1)).unroutable == 1
+    world.manager("b").exchange(events.name).bind(queue)  # another manager's: seen at once
+    with world.manager().transaction() as tx:
+        events = tx.exchange(events.name)
+        events.publish(rows(2))
+        assert world.manager("b").exchange(events.name).unbind(queue)
+        assert events.publish(rows(3)).unroutable == 1
+    assert numbers(queue.receive()) == [2]
+
+
+@in_memory
+def test_a_queue_that_is_dropped_before_the_commit_bars_it(world: World) -> None:
+    events = exchange(world, "fanout")
+    left, right = world.queue("left"), world.queue("right")
+    events.bind(left)
+    events.bind(right)
+    tx = world.manager().transaction()
+    tx.exchange(events.name).publish(rows(1))
+    assert world.manager("b").drop_queue(right.name).dropped
+    with pytest.raises(TransactionAborted, match="dropped"):
+        tx.commit()
+    assert (tx.status.value, left.depth()) == ("rolled_back", 0)
+    assert events.publish(rows(2)).queues == {left.name: 1}  # its binding is gone with it
+    assert [row["queue"] for row in events.binding_rows()] == [left.name]
+    assert len(events.binding_rows(history=True)) == 2
+    world.manager("b").create_queue(right.name, SCHEMA, dead_letter=False)
+    assert events.publish(rows(3)).queues == {left.name: 1}  # another one of that name
+    assert events.bind(right.name)
+    assert events.publish(rows(4)).queues == {left.name: 1, right.name: 1}
+
+
+@in_memory
+def test_a_queue_that_is_being_dropped_is_neither_bound_nor_published_to(world: World) -> None:
+    events, queue = exchange(world, "fanout"), world.queue("q")
+    other = world.manager("b")
+    events.bind(queue, "old")
+    tx = other.transaction(world.name("T"))
+    tx.queue(queue.name).send(rows(1))
+    tx.prepare()
+    assert not other.drop_queue(queue.name).dropped
+    with pytest.raises((QueueClosed, QueueNotFound)):
+        events.bind(queue, "new")
+    assert events.publish(rows(2)).unroutable == 1
+    assert events.binding_rows() == []
+
+
+@in_memory
+def test_without_its_queue_for_dead_letters_an_exchange_refuses_them(world: World) -> None:
+    rest, wanted = world.queue("rest"), world.queue("wanted")
+    said = {"unroutable": "dead_letter", "dead_letter_queue": rest.name}
+    events = exchange(world, "direct", **said)
+    events.bind(wanted, "yes")
+    assert world.manager("b").drop_queue(rest.name).dropped
+    with pytest.raises(Unroutable):
+        events.publish(rows(1), routing_key="no")
+    assert events.publish(rows(2), routing_key="yes").count == 1
+    assert events.describe()["dead_letter"] is None
+
+
+@in_memory
+def test_two_managers_bind_at_once_and_both_are_bound(world: World) -> None:
+    events = exchange(world, "direct")
+    queues = [world.queue(f"q{n}") for n in range(2)]
+    other = world.manager("b")
+    journal = world.store.journal
+    append, raced = journal.append, []
+
+    def race(units: Any, metadata: Any) -> Any:
+        if not raced:
+            raced.append(True)
+            other.exchange(events.name).bind(queues[1].name, "k")
+        return append(units, metadata)
+
+    journal.append = race
+    assert events.bind(queues[0], "k")
+    assert [row["queue"] for row in events.binding_rows()] == [queues[1].name, queues[0].name]
+    sequences = [e.sequence for e in journal.read([model.CATALOG]).entries
+                 if e.stream == f"exchange/{events.name}"]  # fmt: skip
+    assert sequences == [1, 2, 3]
+
+
+# ----------------------------------------------------------------------------- exchanges
+
+
+@on_delta_when_long
+def test_an_exchange_is_made_once_and_told(world: World) -> None:
+    manager = world.manager()
+    rest, name = world.queue("rest"), world.name("events")
+    said = {"unroutable": "dead_letter", "dead_letter_queue": rest.name, "arguments": {"a": 1}}
+    events = manager.create_exchange(name, "topic", SCHEMA, durable=False, **said)
+    events.bind(rest, "a")
+    assert events.describe() == {
+        "name": name,
+        "type": "topic",
+        "durable": False,
+        "arguments": {"a": 1},
+        "unroutable": "dead_letter",
+        "dead_letter": rest.name,
+        "columns": {"n": "bigint", "key": "string"},
+        "bindings": 1,
+    }
+    assert name in manager.list_exchanges()
+    assert "" not in manager.list_exchanges()
+    assert name in repr(manager.exchange(name))
+    with pytest.raises(ExchangeExists, match="exist_ok"):
+        manager.create_exchange(name, "topic", SCHEMA)
+    with pytest.raises(ExchangeExists, match="kind='topic'"):
+        manager.create_exchange(name, "fanout", SCHEMA, exist_ok=True)
+    with pytest.raises(SchemaMismatch):
+        manager.create_exchange(name, "topic", "n long", exist_ok=True)
+    again = world.manager("b").create_exchange(
+        name, "topic", SCHEMA, durable=False, exist_ok=True, **said
+    )
+    assert again.info == manager.exchange(name).info
+    answer = manager.query_exchange(name)
+    assert (answer.type, answer.durable, answer.not_found) == ("topic", False, False)
+    assert manager.query_exchange(world.name("nobody")).not_found
+    asked = manager.query_binding(name, rest.name, "a", {})
+    assert not any(getattr(asked, bit) for bit in asked.__dataclass_fields__)
+    asked = manager.query_binding(name, world.name("nobody"), "b")
+    assert (asked.queue_not_found, asked.key_not_matched, asked.args_not_matched) == (
+        True,
+        True,
+        False,
+    )
+
+
+@in_memory
+def test_two_managers_create_an_exchange_at_once_and_there_is_one(world: World) -> None:
+    name, made = world.name("events"), []
+    world.queue("any")
+    first, second = world.manager("a"), world.manager("b")
+    journal = world.store.journal
+    append = journal.append
+
+    def race(units: Any, metadata: Any) -> Any:
+        if not made:
+            made.append(None)
+            made.append(second.create_exchange(name, "fanout", SCHEMA, exist_ok=True))
+        return append(units, metadata)
+
+    journal.append = race
+    mine = first.create_exchange(name, "fanout", SCHEMA, exist_ok=True)
+    assert mine.info == made[1].info
+
+
+@on_delta_when_long
+def test_the_default_exchange_sends_to_the_queue_of_that_name(world: World) -> None:
+    queue, default = world.queue("q"), world.manager().exchange()
+    published = default.publish(rows(1, 2), routing_key=queue.name, priority=7)
+    assert (published.count, published.queues) == (2, {queue.name: 2})
+    assert published.returned_messages() == []
+    assert numbers(queue.receive()) == [1, 2]
+    asked = world.manager().query_binding(queue=queue.name, routing_key=queue.name)
+    assert not (asked.queue_not_matched or asked.key_not_matched)
+    assert (default.describe()["type"], default.binding_rows()) == ("direct", [])
+    with pytest.raises(QueueNotFound):
+        default.publish(rows(1), routing_key=world.name("nobody"))
+    with world.manager("b").transaction() as tx:
+        tx.exchange("").publish(rows(3), routing_key=queue.name)
+        assert queue.depth() == 0
+    assert queue.depth() == 1
+
+
+@in_memory
+def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
+    manager = world.manager()
+    events, queue = exchange(world, "topic"), world.queue("q")
+    other = manager.create_queue(world.name("other"), "n long", dead_letter=False)
+    strict = manager.create_queue(world.name("strict"), "n long not null, key string")
+    events.bind(queue, "#")
+    newest = world.store.journal.version()
+    publish = events.publish
+
+    def create(kind: str = "direct", schema: Any = SCHEMA, **said: Any) -> Any:
+        return manager.create_exchange(world.name("fresh"), kind, schema, **said)
+
+    def dead(queue: str) -> Any:
+        return create(unroutable="dead_letter", dead_letter_queue=queue)
+
+    def by_column(column: Any, default: bool = False, **said: Any) -> Any:
+        one = manager.exchange() if default else events
+        return one.publish(rows(1, key="x" * 256), routing_key_column=column, **said)
+
+    refused = [
+        (ExchangeNotFound, events.name, lambda: manager.exchange("nobody")),
+        (InvalidName, "exchange", lambda: manager.exchange("a'; DROP")),
+        (InvalidName, "exchange", lambda: manager.create_exchange("", "direct", SCHEMA)),
+        (InvalidInput, "kind", lambda: create("queue")),
+        (InvalidInput, "unroutable", lambda: create(unroutable="lose")),
+        (InvalidInput, "dead_letter_queue", lambda: create(unroutable="dead_letter")),
+        (InvalidInput, "dead_letter_queue", lambda: create(dead_letter_queue=queue.name)),
+        (QueueNotFound, "nobody", lambda: dead("nobody")),
+        (SchemaMismatch, "columns", lambda: dead(other.name)),
+        (InvalidInput, "schema", lambda: create(schema=None)),
+        (InvalidInput, "arguments", lambda: create(arguments={"a": []})),
+        (QueueNotFound, "nobody", lambda: events.bind("nobody")),
+        (SchemaMismatch, other.name, lambda: events.bind(other)),
+        (SchemaMismatch, "may be null", lambda: events.bind(strict)),
+        (InvalidInput, "routing_key", lambda: events.bind(queue, 5)),
+        (InvalidInput, "default exchange", lambda: manager.exchange().bind(queue)),
+        (InvalidInput, "default exchange", lambda: manager.exchange().unbind(queue)),
+        (InvalidInput, "not both", lambda: by_column("key", routing_key="a")),
+        (InvalidInput, "routing_key_column", lambda: by_column(5)),
+        (SchemaMismatch, "no column", lambda: by_column("where")),
+        (LimitExceeded, "255", lambda: publish(rows(1), routing_key="x" * 256)),
+        (LimitExceeded, "255", lambda: by_column("key")),
+        (InvalidInput, "own", lambda: publish(rows(1), headers={"routing_key": "a"})),
+        (SchemaMismatch, "m", lambda: publish([{"m": 1}])),
+        (InvalidInput, "order_by", lambda: publish(rows(1), order_by="m")),
+        (InvalidInput, "no columns", lambda: by_column("key", default=True)),
+    ]
+    for error, named, call in refused:
+        with pytest.raises(error, match=named):
+            call()
+    assert world.store.journal.version() == newest
+    assert manager.list_exchanges() == [events.name]
+
+
+@in_memory
+def test_an_exchange_has_so_many_queues_and_no_more(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr("txnqueue.exchange.QUEUES_MAX", 1)
+    monkeypatch.setattr("txnqueue.routing.BINDINGS_MAX", 2)
+    events = exchange(world, "direct")
+    left, right = world.queue("left"), world.queue("right")
+    assert events.bind(left, "a")
+    with pytest.raises(LimitExceeded, match="queues"):
+        events.bind(right, "a")
+    assert events.bind(left, "b")
+    with pytest.raises(LimitExceeded, match="2 bindings"):
+        events.bind(left, "c")
+    assert not events.bind(left, "a")
+
+
+@in_memory
+def test_so_many_ranges_and_no_more_unless_the_order_may_go(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr("txnqueue.publishing.RANGES_PER_PUBLISH_MAX", 20)
+    events = exchange(world, "direct")
+    left, both = world.queue("left"), world.queue("both")
+    events.bind(left, "a")
+    events.bind(both, "a")
+    events.bind(both, "b")
+    mixed = [{"n": n, "key": key} for n, key in zip(range(60), itertools.cycle("ab"))]
+    with pytest.raises(LimitExceeded, match="keep_order=False"):
+        events.publish(mixed, routing_key_column="key")
+    assert both.depth() == 0
+    events.publish(mixed, routing_key_column="key", keep_order=False)
+    assert numbers(left.receive()) == list(range(0, 60, 2))
+    assert numbers(both.receive()) == [*range(0, 60, 2), *range(1, 60, 2)]

@@ -1,0 +1,74 @@
+"""Queries of exchanges and bindings: what is not there is an answer, and never an error."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import SCHEMA, World, in_memory
+from txnqueue.routing import BindingAnswer, ExchangeAnswer
+
+BITS = tuple(BindingAnswer.__dataclass_fields__)
+
+
+@pytest.fixture
+def bound(world: World) -> Any:
+    """A manager of a store with one exchange, a queue that is bound and one that is not."""
+    manager = world.manager()
+    for name in ("bound", "alone"):
+        manager.create_queue(name, SCHEMA, dead_letter=False)
+    said = {"kind": "late", "x-match": "any"}
+    made = manager.create_exchange("e", "headers", SCHEMA, durable=False, arguments={"limit": 5})
+    made.bind("bound", "key", said)
+    return manager
+
+
+def bits(answer: BindingAnswer) -> set[str]:
+    return {bit for bit in BITS if getattr(answer, bit)}
+
+
+@in_memory
+@pytest.mark.rule("S4-34")
+def test_a_field_that_is_not_given_is_not_looked_for(bound: Any) -> None:
+    said = {"kind": "late", "x-match": "any"}
+    given = {"queue": "bound", "routing_key": "key", "arguments": said}
+    for chosen in product((False, True), repeat=3):
+        fields = {name: given[name] for name, here in zip(given, chosen, strict=True) if here}
+        assert bits(bound.query_binding("e", **fields)) == set()
+    # without an exchange it is the default one, to which queues are bound by their names
+    assert bits(bound.query_binding(queue="alone", routing_key="alone")) == set()
+    assert bits(bound.query_binding(routing_key="key")) == {"key_not_matched"}
+
+
+@in_memory
+@pytest.mark.rule("S4-35")
+def test_each_bit_is_set_by_its_own_field_and_nothing_is_raised(bound: Any) -> None:
+    wrong = {
+        "queue": ("alone", {"queue_not_matched"}),
+        "routing_key": ("nobody's", {"key_not_matched"}),
+        "arguments": ({"kind": "late"}, {"args_not_matched"}),
+    }
+    for chosen in product((False, True), repeat=3):
+        asked = [name for name, here in zip(wrong, chosen, strict=True) if here]
+        answer = bound.query_binding("e", **{name: wrong[name][0] for name in asked})
+        assert bits(answer) == set().union(*(wrong[name][1] for name in asked))
+    assert bits(bound.query_binding("e", "no queue")) == {"queue_not_found", "queue_not_matched"}
+    assert bits(bound.query_binding("no exchange")) == {"exchange_not_found"}
+    assert bits(bound.query_binding("no exchange", "no queue", "", {})) == set(BITS)
+    assert bits(bound.query_binding("e", arguments={"x-match": "some"})) == {"args_not_matched"}
+    # what is unbound is found no more
+    bound.exchange("e").unbind("bound", "key", {"kind": "late", "x-match": "any"})
+    assert bits(bound.query_binding("e", "bound", "key")) == {
+        "queue_not_matched",
+        "key_not_matched",
+    }
+
+
+@in_memory
+@pytest.mark.rule("S4-36")
+def test_an_exchange_says_what_it_is_or_that_it_is_not_there(bound: Any) -> None:
+    assert bound.query_exchange("e") == ExchangeAnswer("headers", False, False, {"limit": 5})
+    assert bound.query_exchange() == ExchangeAnswer("direct", True, False, {})
+    assert bound.query_exchange("no exchange") == ExchangeAnswer("", None, True, {})

@@ -1,0 +1,392 @@
+"""An exchange as its users hold it: bind queues to it, publish to it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import routing, topology
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo, QueueSettings, check_name
+from txnqueue.errors import (
+    ExchangeNotFound,
+    InvalidInput,
+    LimitExceeded,
+    QueueNotFound,
+    SchemaMismatch,
+)
+from txnqueue.placing import check_headers, placing_of
+from txnqueue.planning import Plan
+from txnqueue.publishing import Published, answer, routes_of, send_of, staged_sends
+from txnqueue.queue import Queue
+from txnqueue.routing import Binding, ExchangeInfo
+from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
+from txnqueue.snapshot import BINDINGS, binding_rows, frame_of
+from txnqueue.topology import Topology
+from txnqueue.transaction import Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+QUEUES_MAX = 100
+"""So many queues may be bound to an exchange."""
+
+
+class Exchange:
+    """Where producers publish, without knowing the queues; bindings say who gets what.
+
+    Example::
+
+        events = manager.create_exchange("events", "topic", "region string, amount double")
+        events.bind("european", routing_key="eu.#")
+        events.publish(df, routing_key_column="region")
+    """
+
+    def __init__(
+        self, client: Client, info: ExchangeInfo, transaction: Transaction | None = None
+    ) -> None:
+        """Hold an exchange; users get it from ``manager.exchange`` or ``tx.exchange``."""
+        self._client = client
+        self._info = info
+        self._bound = transaction
+
+    @classmethod
+    def open(cls, client: Client, name: str, transaction: Transaction | None = None) -> Exchange:
+        """Find an exchange by name.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+        """
+        known = client.topology().exchanges
+        if name not in known:
+            named = ", ".join(sorted(filter(None, known))) or "none yet"
+            raise ExchangeNotFound(
+                f"There is no exchange {name!r} in {client.store.root!r}; there are: {named}.",
+                name=name,
+            )
+        return cls(client, known[name], transaction)
+
+    @property
+    def name(self) -> str:
+        """The exchange's name; empty for the default exchange."""
+        return self._info.name
+
+    @property
+    def info(self) -> ExchangeInfo:
+        """What the catalog says of the exchange."""
+        return self._info
+
+    @property
+    def schema(self) -> StructType:
+        """The payload's columns; none for the default exchange."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(dict(self._info.schema)) if self._info.schema else StructType([])
+
+    def __repr__(self) -> str:
+        """Show the name, the kind and the store."""
+        return f"<Exchange {self.name!r} ({self._info.kind}) of {self._client.store.root}>"
+
+    def describe(self) -> dict[str, Any]:
+        """Tell what the exchange is.
+
+        Returns:
+            name, type, durable, arguments, unroutable, dead_letter (a queue's name or None),
+            columns (by name) and bindings (how many there are).
+        """
+        found = self._client.topology()
+        target = found.queues.get(self._info.dead_letter_id or "")
+        return {
+            "name": self.name,
+            "type": self._info.kind,
+            "durable": self._info.durable,
+            "arguments": dict(self._info.arguments),
+            "unroutable": self._info.unroutable,
+            "dead_letter": target.name if target else None,
+            "columns": {c.name: c.dataType.simpleString() for c in self.schema.fields},
+            "bindings": len(found.bindings(self._info)),
+        }
+
+    # ------------------------------------------------------------------------- bindings
+
+    def bind(
+        self,
+        queue: str | Queue,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Let a queue get messages that are published here from now on.
+
+        A binding is there at once, whatever transaction is open, and bound twice it is bound
+        once. A message goes to a queue once, however many of its bindings want it.
+
+        Args:
+            queue: The queue, or its name. It needs the exchange's columns.
+            routing_key: Of a direct exchange the key that messages must have; of a topic one
+                a pattern of words between dots, "*" for one word and "#" for any number. The
+                other kinds do not look at it.
+            arguments: Of a headers exchange the headers that messages must have, by name; None
+                asks only that it is there. ``"x-match": "any"`` wants one of them, "all" (when
+                left out) every one.
+
+        Returns:
+            Whether it was not bound so before.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            SchemaMismatch: The queue has other columns.
+            LimitExceeded: That is one queue or one binding too many.
+        """
+        self._not_default("Every queue is bound to the default exchange, by its name and no other")
+        info = self._queue(queue)
+        check_columns(self.name, self._info.schema, info)
+        binding = self._binding(info, routing_key, arguments or {})
+
+        def plan(found: Topology, sequence: int) -> Plan | None:
+            known = found.bindings(self._info)
+            if binding in known:
+                return None
+            queues = {info.queue_id, *(one.queue_id for one in known)}
+            if len(known) >= routing.BINDINGS_MAX or len(queues) > QUEUES_MAX:
+                raise LimitExceeded(
+                    f"The exchange {self.name!r} has {len(known)} bindings of {len(queues) - 1} "
+                    f"other queues: {routing.BINDINGS_MAX} and {QUEUES_MAX} are the most.",
+                    name=self.name,
+                )
+            return topology.bind(self._info, info, binding, sequence, self._client.stamp())
+
+        return self._change(plan, "bind", info)
+
+    def unbind(
+        self,
+        queue: str | Queue,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """End a binding: messages that are published from now on do not go by it.
+
+        Args:
+            queue: As it was bound.
+            routing_key: As it was bound.
+            arguments: As it was bound.
+
+        Returns:
+            Whether it was bound so.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        self._not_default("No queue can be unbound from the default exchange")
+        info = self._queue(queue)
+        binding = self._binding(info, routing_key, arguments or {})
+
+        def plan(found: Topology, sequence: int) -> Plan | None:
+            if binding not in found.bound[self._info.exchange_id]:
+                return None
+            return topology.unbind(self._info, info, binding, sequence, self._client.stamp())
+
+        return self._change(plan, "unbind", info)
+
+    def bindings(self, history: bool = False) -> DataFrame:
+        """Show the bindings that there are, in the order in which they were made.
+
+        Args:
+            history: Show every time that a queue was bound or unbound instead.
+
+        Returns:
+            Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
+            of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
+        """
+        return frame_of(self._client, self.binding_rows(history), BINDINGS)
+
+    def binding_rows(self, history: bool = False) -> list[dict[str, Any]]:
+        """List what ``bindings`` shows."""
+        entries = self._client.catalog_entries()
+        return binding_rows(entries, self.name, history=history)
+
+    # ----------------------------------------------------------------------- publishing
+
+    def publish(
+        self,
+        rows: object,
+        *,
+        routing_key: str = "",
+        routing_key_column: str | None = None,
+        keep_order: bool | None = None,
+        order_by: str | list[str] | None = None,
+        priority: int | str | None = None,
+        available_at: datetime.datetime | str | None = None,
+        delay_seconds: float | str | None = None,
+        ttl_seconds: float | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        header_columns: Mapping[str, str] | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> Published:
+        """Publish messages, one per row, to every queue whose bindings want them.
+
+        The bindings are read once, now: what is bound or unbound later changes nothing about
+        these messages. The payload is written once, however many queues get it.
+
+        Args:
+            rows: As in ``Queue.send``, with the exchange's columns.
+            routing_key: The routing key of all these messages.
+            routing_key_column: Instead, the column of the rows that says it, which need not be
+                one of the exchange's; null is the empty key.
+            keep_order: Whether every lane gets its messages in the order of the rows. When left
+                out: yes, unless the rows are a DataFrame without ``order_by``. Without it only
+                messages that go to the same queues keep their order among each other, and a
+                publish may be of any size.
+            order_by: As in ``Queue.send``.
+            priority: As in ``Queue.send``.
+            available_at: As in ``Queue.send``.
+            delay_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
+            ttl_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
+            headers: As in ``Queue.send``. The routing key is there as ``routing_key``.
+            header_columns: As in ``Queue.send``.
+            transaction: The transaction that publishes them; None commits at once.
+
+        Returns:
+            How many, which queues get how many, and which nobody wants.
+
+        Raises:
+            Unroutable: Nobody wants some of them, and the exchange refuses that; nothing was
+                staged.
+            QueueNotFound: The default exchange knows no queue of that name.
+            SchemaMismatch: As in ``Queue.send``.
+            LimitExceeded: They lie in too many places.
+            TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+        """
+        key, column = _check_keys(routing_key, routing_key_column)
+        if self.name == routing.DEFAULT_EXCHANGE:
+            if column is not None:
+                raise InvalidInput(
+                    "The default exchange has no columns: give routing_key=, a queue's name."
+                )
+            sent = Queue(self._client, self._client.queue(key), self._bound).send(
+                rows,
+                order_by=order_by,
+                priority=priority,
+                available_at=available_at,
+                delay_seconds=delay_seconds,
+                ttl_seconds=ttl_seconds,
+                headers=headers,
+                header_columns=header_columns,
+                transaction=transaction,
+            )
+            queues = {key: sent.count} if sent.count else {}
+            return Published(sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt)
+        inside = self._resolve(transaction)
+        tx = inside or Transaction(self._client, None)
+        tx.check_active()
+        if tx.already_committed:
+            return Published(0, {}, 0, "", tx.id, tx.receipt)
+        now_ms = self._client.runtime.now_ms()
+        placing = placing_of(
+            QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
+        )
+        said = check_headers(headers or {}, header_columns or {})
+        ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+        unknown = [name for name in ordering if name not in self.schema.names]
+        if unknown:
+            raise InvalidInput(f"order_by={unknown[0]!r} is no column of {self.name!r}.")
+        if keep_order is None:
+            keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
+        found = self._client.topology()
+        routes, targets = routes_of(found, self._info, key, column, keep_order)
+        about = (self._client, self._info, self.schema, routes)
+        send = send_of(*about, placing, ordering, *said, tx.slice, tx.id)
+        runs = self._client.store.payload.stage(send, rows)
+        sends = staged_sends(self._info, routes, targets, send, runs)
+        for staged in sends:
+            tx.add_send(staged)
+        if inside is None and sends:
+            tx.commit()
+        return answer(*about, send, runs, sends, tx.id, tx.receipt)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _resolve(self, transaction: Transaction | NotGiven | None) -> Transaction | None:
+        self._client.open()
+        if transaction is NOT_GIVEN and self._bound is not None:
+            self._bound.check_active()
+            return self._bound
+        return resolve(self._client, transaction, f"{self.name}.publish")
+
+    def _not_default(self, why: str) -> None:
+        if self.name == routing.DEFAULT_EXCHANGE:
+            raise InvalidInput(f"{why}: create an exchange of your own.")
+
+    def _queue(self, queue: str | Queue) -> QueueInfo:
+        if isinstance(queue, Queue):
+            return queue.info
+        known = self._client.queues()  # as they are now
+        return known.get(check_name(queue)) or self._client.queue(queue)
+
+    def _binding(self, info: QueueInfo, routing_key: str, arguments: Mapping[str, Any]) -> Binding:
+        asked, match = routing.read_arguments(arguments)
+        key = routing.check_key(routing_key)
+        return Binding(info.queue_id, key, asked, match)
+
+    def _change(
+        self, plan: Callable[[Topology, int], Plan | None], operation: str, info: QueueInfo
+    ) -> bool:
+        """Append an entry about a binding, planned anew from each reading."""
+
+        def planned(lost: int) -> Plan | None:
+            found = self._client.topology()
+            if info.queue_id not in found.queues:
+                raise QueueNotFound(
+                    f"The queue {info.name!r} is gone, or is being dropped.", name=info.name
+                )
+            return plan(found, found.sequences[self.name])
+
+        self._client.open()
+        return self._client.land(planned, operation, queue=info.name) is not None
+
+
+def _check_keys(key: object, column: object) -> tuple[str, str | None]:
+    """Check a routing key by value or by column.
+
+    Raises:
+        InvalidInput: Both are given, or one is no string.
+        LimitExceeded: The key is too long.
+    """
+    if column is None:
+        return routing.check_key(key), None
+    if key != "":
+        raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
+    if not isinstance(column, str):
+        raise InvalidInput(f"routing_key_column={column!r}: give a column's name.")
+    return "", column
+
+
+def check_columns(name: str, schema: Mapping[str, Any], info: QueueInfo) -> None:
+    """Check that a queue can hold what an exchange publishes; it may have got more columns.
+
+    Raises:
+        SchemaMismatch: It lacks columns, has others that it needs, or one may be null here and
+            not there.
+    """
+    here = {column["name"]: column for column in schema["fields"]}
+    there = {column["name"]: column for column in info.schema["fields"]}
+    needed = {name for name, column in there.items() if not column["nullable"]}
+    if info.settings.group_by is not None:
+        needed.add(info.settings.group_by)
+    if (
+        not here.keys() <= there.keys()
+        or not needed <= here.keys()
+        or any(column["type"] != there[name]["type"] for name, column in here.items())
+    ):
+        raise SchemaMismatch(
+            f"Queue {info.name!r} has other columns than the exchange {name!r}: what is published "
+            "could not be read there."
+        )
+    for column in here:
+        if here[column]["nullable"] and not there[column]["nullable"]:
+            raise SchemaMismatch(
+                f"Column {column!r} may be null in the exchange {name!r}, and not in queue "
+                f"{info.name!r}.",
+                column=column,
+            )
