@@ -96,7 +96,7 @@ def doctor(session: Session) -> None:
 def _setting(key: str) -> dict[str, str] | None:
     """Show a setting that the environment makes; None if it does not."""
     try:
-        found = Configuration({}, os.environ).value(key)
+        found = Configuration(lambda key: None, os.environ).value(key)
     except InvalidInput as error:
         name = OPTIONS[key].variable
         return {

@@ -6,8 +6,7 @@ configuration, ``TXNQUEUE_RETRY_ATTEMPTS_MAX`` in the environment.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,9 @@ from txnqueue.config import (
     LEASE_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
-    did_you_mean,
 )
 from txnqueue.errors import InvalidInput, LimitExceeded
 
-logger = logging.getLogger("txnqueue")
 SPARK_PREFIX = "spark.txnqueue."
 VARIABLE_PREFIX = "TXNQUEUE_"
 
@@ -102,14 +99,15 @@ class Value:
 class Configuration:
     """What Spark's configuration and the environment say."""
 
-    def __init__(self, conf: Mapping[str, str], environ: Mapping[str, str]) -> None:
-        """Take both as they are; nothing is checked until it is asked for."""
-        self._conf = {k: v for k, v in conf.items() if k.startswith(SPARK_PREFIX)}
+    def __init__(self, conf: Callable[[str], str | None], environ: Mapping[str, str]) -> None:
+        """Take both as they are; nothing is asked or checked until a setting is wanted.
+
+        Args:
+            conf: Looks a key of Spark's configuration up.
+            environ: The environment.
+        """
+        self._conf = conf
         self._environ = environ
-        for name in sorted(self._conf):
-            key = name.removeprefix(SPARK_PREFIX)
-            if key not in OPTIONS:
-                logger.warning("no such setting key=%s: %s", name, did_you_mean(key, OPTIONS))
 
     def value(self, key: str, given: object = None) -> Value:
         """Find what a setting is: the argument, if there is one, or who comes next.
@@ -122,7 +120,7 @@ class Configuration:
         if given is not None:
             return Value(key, given, "argument")
         for source, found in (
-            (SPARK_PREFIX + key, self._conf.get(SPARK_PREFIX + key)),
+            (SPARK_PREFIX + key, self._conf(SPARK_PREFIX + key)),
             (option.variable, self._environ.get(option.variable)),
         ):
             if found is not None:

@@ -608,7 +608,6 @@ class QueueManager(Exchanges):
         return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)
 
 
-def _conf_of(spark: SparkSession | None) -> Mapping[str, str]:
-    """Read Spark's configuration, as far as the session shows it."""
-    found: Mapping[str, str] = {} if spark is None else spark.conf.getAll
-    return found
+def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
+    """Look up Spark's configuration key by key: to read it whole takes longer."""
+    return lambda key: None if spark is None else spark.conf.get(key, None)

@@ -1,7 +1,5 @@
 """Where a setting comes from, and what is said when it cannot be used."""
 
-import logging
-
 import pytest
 
 from txnqueue.config import QueueSettings, RetryPolicy
@@ -15,13 +13,13 @@ ENVIRON = {"TXNQUEUE_QUEUE_LANES": "5", "TXNQUEUE_QUEUE_LEASE_SECONDS": " 12.5 "
 
 
 def test_an_argument_comes_before_spark_before_the_environment_before_the_default():
-    both = Configuration(CONF, ENVIRON)
+    both = Configuration(CONF.get, ENVIRON)
     assert both.value("queue.lanes", 7) == Value("queue.lanes", 7, "argument")
     spark = Value("queue.lanes", 3, "spark.txnqueue.queue.lanes")
     assert both.value("queue.lanes") == spark
     variable = Value("queue.lanes", 5, "TXNQUEUE_QUEUE_LANES")
-    assert Configuration({}, ENVIRON).value("queue.lanes") == variable
-    assert Configuration({}, {}).value("queue.lanes") == Value("queue.lanes", 1, "default")
+    assert Configuration({}.get, ENVIRON).value("queue.lanes") == variable
+    assert Configuration({}.get, {}).value("queue.lanes") == Value("queue.lanes", 1, "default")
     assert both.value("queue.lease_seconds").value == 12.5
     assert [value.key for value in both.values()] == list(OPTIONS)
 
@@ -41,8 +39,8 @@ def test_an_argument_comes_before_spark_before_the_environment_before_the_defaul
 def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(key, text, error, allowed):
     variable = OPTIONS[key].variable
     for said, source in (
-        (Configuration({}, {variable: text}), variable),
-        (Configuration({f"spark.txnqueue.{key}": text}, {}), f"spark.txnqueue.{key}"),
+        (Configuration({}.get, {variable: text}), variable),
+        (Configuration({f"spark.txnqueue.{key}": text}.get, {}), f"spark.txnqueue.{key}"),
     ):
         with pytest.raises(error) as caught:
             said.value(key)
@@ -51,17 +49,11 @@ def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(key, text, 
 
 
 def test_the_defaults_are_those_of_the_library():
-    nothing = Configuration({}, {})
+    nothing = Configuration({}.get, {})
     assert nothing.retry() == RetryPolicy()
     assert nothing.queue_settings({}) == QueueSettings()
     settings = {name.removeprefix("queue."): None for name in OPTIONS if name[:6] == "queue."}
     assert nothing.queue_settings(settings) == QueueSettings()
-
-
-def test_a_mistyped_key_of_spark_is_warned_of(caplog):
-    with caplog.at_level(logging.WARNING, logger="txnqueue"):
-        Configuration({"spark.txnqueue.queue.lease_second": "1"}, {})
-    assert "did you mean 'queue.lease_seconds'?" in caplog.text
 
 
 def test_a_manager_takes_what_the_environment_says(monkeypatch):
