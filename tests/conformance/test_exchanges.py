@@ -344,6 +344,19 @@ def test_without_its_queue_for_dead_letters_an_exchange_refuses_them(world: Worl
 
 
 @in_memory
+def test_a_queue_that_has_grown_gets_what_is_published(world: World) -> None:
+    events, queue = exchange(world, "direct"), world.queue("q")
+    events.bind(queue, "a")
+    events.publish(rows(1), routing_key="a")
+    queue.alter("note string")
+    assert events.bind(queue, "b")
+    events.publish(rows(2), routing_key="b")
+    queue.send([{"n": 3, "note": "mine"}])
+    found = [(row["n"], row["note"]) for row in queue.receive().messages()]
+    assert found == [(1, None), (2, None), (3, "mine")]
+
+
+@in_memory
 def test_two_managers_bind_at_once_and_both_are_bound(world: World) -> None:
     events = exchange(world, "direct")
     queues = [world.queue(f"q{n}") for n in range(2)]
