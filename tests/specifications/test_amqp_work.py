@@ -520,6 +520,8 @@ def test_a_link_that_drains_has_no_credit_left_when_its_transaction_ends(world: 
     scene.controller.discharge(txn_id, fail=True)
     scene.controller.tick()
     assert scene.counts == (1, 0)
+    again = scene.controller.declare()
+    assert bodies(receiver.flow(5, again)) == [1] and receiver.credit == 4
 
 
 @in_memory
@@ -680,7 +682,7 @@ def test_links_are_refused_with_a_reason(world: Any) -> None:
     session = scene.resource.connect().begin()
 
     def refused(**what: Any) -> str | None:
-        answer, detach = session.handle(Attach(name="x", handle=3, **what))
+        answer, detach = session.handle(Attach(**{"name": "x", "handle": 3, **what}))
         assert isinstance(detach, Detach) and answer.source is None and answer.target is None
         return condition(detach.error)
 
@@ -688,6 +690,12 @@ def test_links_are_refused_with_a_reason(world: Any) -> None:
     assert refused(role=Role.RECEIVER) == "amqp:not-found"
     session.handle(Attach(name="r", handle=3, role=Role.RECEIVER, source=Source(scene.name)))
     assert refused(role=Role.RECEIVER, source=Source(scene.name)) == "amqp:not-allowed"
+    assert refused(role=Role.RECEIVER, source=Source("nothing"), name="y") == "amqp:not-allowed"
+    target = scene.sender().answer.target
+    session.handle(Attach(name="r", handle=4, role=Role.SENDER, target=target))
+    assert session.links[4].attached, "a sender and a receiver may have the same name"
+    session.handle(Attach(name="z", handle=5, role=Role.RECEIVER))
+    assert session.handle(Detach(handle=5)) == [], "the answer to a refusal"
     with pytest.raises(AmqpError) as caught:
         session.handle(Flow(handle=9, link_credit=1))
     assert condition(caught.value) == "amqp:session:unattached-handle"
@@ -737,6 +745,46 @@ def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkey
         sender.send(row(n), txn_id)
     scene.controller.discharge(txn_id)
     assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
+def test_what_could_not_be_staged_on_the_way_forbids_the_commit(
+    world: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTINGS_HELD_MAX", 2)
+    scene = Scene(world)
+    sender = scene.sender()
+    txn_id = scene.controller.declare()
+    sender.send(row(1), txn_id)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store.payload, "stage", failing)
+        with pytest.raises(AmqpError) as caught:
+            sender.send(row(2), txn_id)
+    assert condition(caught.value) == "amqp:internal-error"
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    assert scene.waiting() == []
+
+
+@in_memory
+def test_links_of_a_queue_that_is_dropped_end(world: Any) -> None:
+    scene = Scene(world)
+    sender, receiver = scene.sender(), scene.receiver()
+    txn_id = scene.controller.declare()
+    sender.send(row(1), txn_id)
+    world.manager().drop_queue(scene.name)
+    for act in (lambda: sender.send(row(2)), lambda: receiver.flow(1)):
+        with pytest.raises(AmqpError) as caught:
+            act()
+        assert condition(caught.value) == "amqp:resource-deleted"
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:rollback"
 
 
 @in_memory

@@ -91,6 +91,7 @@ class Intent:
         for holding, said in self.said.items():
             if holding.inside:
                 rest = model.RELEASED if model.ACCEPTED in said.values() else model.ACCEPTED
+                rest = model.KEPT if holding.keeping else rest
                 found.update(dict.fromkeys(holding.messages, rest))
             found.update(said)
         return found
@@ -100,13 +101,15 @@ class Intent:
 class Holding:
     """A batch that a client holds, inside of a transaction or under a lease.
 
-    ``free`` are the messages of it that are not settled, nor spoken of in a transaction.
+    ``free`` are the messages of it that are not settled, nor spoken of in a transaction;
+    ``keeping``: the commit leaves them held.
     """
 
     batch: Any
     messages: set[int]
     inside: bool
     free: set[int]
+    keeping: bool = False
 
 
 class Reference:
@@ -398,6 +401,16 @@ class Reference:
         claim = self.claims[entry.queue_id, entry.claim_lane, entry.claim_sequence]
         assert claim.attempt is None, "a transaction's own claim is not bound"
         claim.bound = entry.attempt
+
+    def _kept(self, entry: Any) -> None:
+        claim = self.claims[entry.queue_id, entry.claim_lane, entry.claim_sequence]
+        assert self.deciding.get(entry.attempt) == model.COMMITTED, "P1 kept without a commit"
+        assert claim.attempt == entry.attempt, f"P6 it is {claim.attempt}'s to keep"
+        assert len(claim.messages) == entry.count, "P2 what is kept is all that is left"
+        self.effects[entry.attempt].update(dict.fromkeys(claim.messages, model.KEPT))
+        claim.attempt = claim.key = claim.bound = None
+        claim.deadlines.append(entry.body["deadline"])
+        self.counts["kept"] += 1
 
     def _lease_extended(self, entry: Any) -> None:
         claim = self.claims.get((entry.queue_id, entry.claim_lane, entry.claim_sequence))
@@ -846,6 +859,16 @@ class Client:
             holding.free -= chosen
             intent.said[holding].update(dict.fromkeys(chosen, KINDS[kind]))
 
+    def do_keep(self) -> None:
+        """Let the commit leave what is not spoken of with this client."""
+        _, intent = self.active()
+        held = [h for h in intent.said if h.inside and h.free] if intent else []
+        if not held:
+            return self.do_receive_inside()
+        holding = self.simulation.random.choice(held)
+        holding.keeping = True
+        holding.batch.keep()
+
     def do_adopt(self) -> None:
         """Settle in a transaction what is held under a lease."""
         tx, intent = self.active()
@@ -934,6 +957,9 @@ class Client:
         for holding, said in intent.said.items():
             if tx.status is Status.ROLLED_BACK and not holding.inside:
                 holding.free |= said.keys()
+            elif tx.status is Status.COMMITTED and holding.keeping:
+                holding.inside = holding.keeping = False
+                self.leased.append(holding)
             elif tx.status is not Status.COMMITTED and holding in self.leased:
                 self.leased.remove(holding)
         del self.open[tx]
@@ -1056,6 +1082,7 @@ ACTIONS = {
     "receive_inside": 14,
     "settle": 12,
     "settle_inside": 6,
+    "keep": 2,
     "adopt": 6,
     "extend": 2,
     "begin": 5,
@@ -1253,7 +1280,7 @@ def simulate(seed: int, steps: int = STEPS) -> Counter[str]:
 TOTALS: Counter[str] = Counter()
 SEEN = (
     *("committed", "rolled_back", "prepared", "decided", "drained", "recovered", "dead letters"),
-    *("take-overs", "tombstones", "zombies", "fenced", "killed", "crashes", "in doubt"),
+    *("take-overs", "tombstones", "zombies", "fenced", "kept", "killed", "crashes", "in doubt"),
     *("conflicts", "append lost", "append late", "landed late", "append conflict"),
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),

@@ -82,7 +82,7 @@ class Connection:
 
     def sections(self, payload: Payload) -> tuple[Section, ...]:
         """Read a message."""
-        if not isinstance(payload, bytes):
+        if isinstance(payload, tuple):
             return payload
         if self.codec is None:
             raise AmqpError(ErrorCondition.DECODE_ERROR, "This connection has no codec.")

@@ -72,6 +72,7 @@ class Endpoint:
     Attributes:
         deliveries: The deliveries that it knows, by their ids.
         credit: So many messages may still be sent on the link.
+        delivery_count: So many have been sent on it, or given up by draining.
         error: Why the resource ended the link.
         answer: The attach that the resource answered with.
     """
@@ -89,6 +90,7 @@ class Endpoint:
         self.handle = attach.handle
         self.deliveries: dict[int, Delivery] = {}
         self.credit = 0
+        self.delivery_count = 0
         self.transaction: bytes | None = None
         self.error: Error | None = None
         self.attached = True
@@ -121,6 +123,7 @@ class Endpoint:
             self.session.links.pop(self.handle, None)
         elif isinstance(frame, Flow):
             self.credit = frame.link_credit or 0
+            self.delivery_count = frame.delivery_count or 0
             self.transaction = frame.properties.get(TXN_ID)
 
 
@@ -215,7 +218,7 @@ class Receiver(Endpoint):
         self.session.send(
             Flow(
                 handle=self.handle,
-                delivery_count=len(self.deliveries),
+                delivery_count=self.delivery_count,
                 link_credit=credit,
                 drain=drain,
                 properties={} if txn_id is None else {TXN_ID: txn_id},
@@ -252,6 +255,7 @@ class Receiver(Endpoint):
             super().take(frame)
             return
         assert frame.delivery_id is not None
+        self.delivery_count += frame.delivery_id not in self.deliveries
         new = Delivery(frame.delivery_id, frame.payload[:0], frame.state, frame.settled)
         delivery = self.deliveries.setdefault(frame.delivery_id, new)
         delivery.payload = delivery.payload + frame.payload  # type: ignore[operator]

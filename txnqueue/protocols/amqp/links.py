@@ -48,6 +48,7 @@ class Link:
         self.session = session
         self.name = attach.name
         self.handle = attach.handle
+        self.role = attach.role
         self.source = attach.source or Source()
         self.target = attach.target
         self.settles_first = attach.rcv_settle_mode is ReceiverSettleMode.FIRST

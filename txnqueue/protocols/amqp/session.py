@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput, LeaseLost, QueueNotFound
+from txnqueue.errors import InvalidInput, LeaseLost, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.links import (
     IncomingLink,
@@ -184,7 +184,10 @@ class Session:
             role = Role.SENDER if attach.role is Role.RECEIVER else Role.RECEIVER
             self.emit(Attach(name=attach.name, handle=attach.handle, role=role))
             self.emit(Detach(handle=attach.handle, error=error.error))
+            if attach.handle not in self.links:
+                self._gone.add(attach.handle)
             return
+        self._gone.discard(attach.handle)
         self.links[attach.handle] = link
         self.emit(link.answer(attach))
         if isinstance(link, IncomingLink):
@@ -193,10 +196,12 @@ class Session:
     def _link(self, attach: Attach) -> Link:
         if attach.handle in self.links:
             raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Handle {attach.handle} is in use.")
-        names = {
-            link.name for session in self.connection.sessions for link in session.links.values()
+        attached = {
+            (link.name, link.role)
+            for session in self.connection.sessions
+            for link in session.links.values()
         }
-        if attach.name in names:
+        if (attach.name, attach.role) in attached:  # both directions have names of their own
             raise AmqpError(ErrorCondition.NOT_ALLOWED, f"A link {attach.name!r} is attached.")
         if attach.unsettled is not None:
             raise AmqpError(
@@ -218,7 +223,9 @@ class Session:
         handle = performative.handle
         link = self.links.get(handle) if handle is not None else None
         if link is None:
-            if handle in self._gone:  # sent before the controller knew
+            if handle in self._gone:  # sent before the controller knew, or to answer
+                if isinstance(performative, Detach):
+                    self._gone.discard(performative.handle)
                 return
             raise AmqpError(ErrorCondition.UNATTACHED_HANDLE, f"Handle {handle} is not attached.")
         if isinstance(performative, Detach):
@@ -301,6 +308,8 @@ class Session:
             act()
         except AmqpError as error:
             link.detach(error.error)
+        except (QueueClosed, QueueNotFound) as error:
+            link.detach(Error(ErrorCondition.RESOURCE_DELETED, str(error)))
         except Exception as error:
             logger.warning("link ended name=%s error=%s", link.name, error)
             link.detach(Error(ErrorCondition.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))

@@ -145,7 +145,11 @@ class LiveTransaction:
         held = self.postings.setdefault(queue.name, (queue, []))[1]
         held.append(posting)
         if len(held) >= POSTINGS_HELD_MAX:
-            stage(queue, held, self.transaction)
+            try:
+                stage(queue, held, self.transaction)
+            except Exception as error:
+                self.doom(f"A message could not be staged: {error}")
+                raise
             held.clear()
 
     def doom(self, description: str) -> None:

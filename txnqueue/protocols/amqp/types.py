@@ -40,6 +40,7 @@ class ErrorCondition(str, enum.Enum):
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
     DECODE_ERROR = "amqp:decode-error"
+    RESOURCE_DELETED = "amqp:resource-deleted"
     RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
     NOT_ALLOWED = "amqp:not-allowed"
     INVALID_FIELD = "amqp:invalid-field"
