@@ -25,6 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.protocol import audit
 from tests.protocol.faults import Crash, FaultyStore
+from tests.stateful import fleeting
+from tests.stateful.fleeting import FLEETING, Fleeting
 from txnqueue import model
 from txnqueue.closing import is_closed
 from txnqueue.config import RetryPolicy
@@ -548,7 +550,7 @@ class Luck:
             raise
 
 
-class Client:
+class Client(Fleeting):
     """One manager and what it holds: it does one thing after the other."""
 
     def __init__(self, simulation: Simulation, consumer: str) -> None:
@@ -566,6 +568,7 @@ class Client:
         self.runtime.dice = lambda: simulation.random.random()
         store = FaultyStore(simulation.store, Luck(simulation, self))
         self.manager = QueueManager(None, store=store, runtime=self.runtime)
+        self.forget_all()
         self.open: dict[Any, Intent] = {}
         self.leased: list[Holding] = []
 
@@ -613,7 +616,8 @@ class Client:
             self.reference.follow()
             self.reference.counts[type(error).__name__] += 1
             if is_closed(error):
-                assert error.queue_id in self.reference.closed, f"P9 it is open: {error}"
+                queue_id = error.queue_id.removesuffix(model.IN_MEMORY)
+                assert queue_id in self.reference.closed, f"P9 it is open: {error}"
             landed = set(self.reference.landed[self.call]) - {"rollback", "close queue"}
             assert HandlerFailed in expected or not landed or self.doubtful, (
                 f"P9 {self.call} landed, and raised {error!r}"
@@ -902,6 +906,8 @@ class Client:
         _, error = self.ask(tx.begin)
         if error is not None:
             return
+        if tx.already_committed and tx.id in self.keys_alone:
+            return
         if tx.already_committed:
             assert self.reference.committed[tx.id][1] == tx.receipt.commit_seq
             assert self.queue().send([{"n": 0}], transaction=tx).count == 0
@@ -920,12 +926,16 @@ class Client:
             self._check_receipt(receipt)
             said = self.reference.decided.get(tx.attempt)
             assert said == model.COMMITTED, f"P9 {tx.id} is said to be committed: {said}"
+        if receipt is not None:
+            self.committed_with(tx)
         self._ended(tx, intent, error)
 
     def do_prepare(self) -> None:
         tx, intent = self.active()
         if tx is None:
             return self.do_begin()
+        if self.refuses_to_prepare(tx):
+            return
         if self.simulation.random.random() < 0.5:
             self._send_to(COMES_AND_GOES, tx, intent)
         self.reference.preparing.add(tx.attempt)
@@ -987,6 +997,8 @@ class Client:
         assert self.began < receipt.journal_version <= newest, f"P4 {receipt} since {self.began}"
 
     def _check_outcome(self, key: str, outcome: Any) -> None:
+        if key in self.keys_alone:
+            return
         if outcome.status is Status.COMMITTED:
             assert self.reference.committed[key][1] == outcome.receipt.commit_seq
         else:
@@ -1101,6 +1113,7 @@ ACTIONS = {
     "alter": 0.5,
     "create": 2,
 }
+ACTIONS |= fleeting.ACTIONS
 _NAMES, _WEIGHTS = list(ACTIONS), list(ACTIONS.values())
 
 
@@ -1135,6 +1148,14 @@ class Simulation:
             events.bind(name, pattern)
         for pattern in ("to.out", "to.both"):
             events.bind("out", pattern)
+        creator.manager.create_queue(
+            FLEETING,
+            "n long",
+            lanes=self.lanes,
+            lease_seconds=LEASE_SECONDS,
+            dead_letter=False,
+            durable=False,
+        )
         self.reference.seen = len(self.store.journal.commits)
 
     def create(self, client: Client, name: str, lanes: int, dead_letter: bool) -> Any:
@@ -1225,6 +1246,9 @@ class Simulation:
         last.runtime.run_id = "recover at last"
         last.manager.recover()
         self.reference.follow()
+        for client in self.clients:
+            if not client.dead:
+                client.find_fleeting()
         assert self.reference.closed == self.reference.dropped, "P5 nothing holds a drop back"
         queues = [
             n for n in (*QUEUES, "in.dead", COMES_AND_GOES) if n in last.manager.list_queues()
@@ -1286,6 +1310,7 @@ SEEN = (
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
     *("HandlerFailed", "already committed", "expired", "purged", "moved", "published", "bound"),
     *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
+    *fleeting.SEEN,
 )
 
 
