@@ -51,7 +51,11 @@ def drop(client: Client, info: QueueInfo, reason: str | None = None) -> DropResu
 def finish(client: Client, info: QueueInfo) -> DropResult:
     """Drop a queue that is closing, unless prepared transactions hold it back."""
     held_by = holding(client.transaction_entries(), info.queue_id)
-    messages = sum(client.of(part).fold(part).length() for part in client.parts_of(info))
+    messages = 0
+    for part in client.parts_of(info):
+        side = client.of(part)
+        with side.lock:
+            messages += side.fold(part).length()
     if held_by:
         return DropResult(info.name, False, held_by, messages)
     landed = _drop(client, info)

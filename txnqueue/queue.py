@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,8 @@ from txnqueue.waiting import Patience
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from txnqueue.transient import Carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,8 @@ class Queue:
         placing = placing_of(
             info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
+        if durable is not None and not isinstance(durable, bool):
+            raise InvalidInput(f"durable={durable!r}: say True or False.", name="durable")
         kept = info.settings.durable if durable is None else durable
         if not kept and not tx.takes_transient:
             raise InvalidInput(
@@ -233,13 +237,17 @@ class Queue:
         Returns:
             A DataFrame as ``Batch.df``; committed state only, in no particular order.
         """
-        return self._client.payload.frame(self.schema, self._first(limit))
+        parts, carried = self._first(limit)
+        frame = self._client.payload.frame(self.schema, parts)
+        del carried  # what is in memory stays there until it is read
+        return frame
 
     def peek_messages(self, limit: int = 20) -> list[dict[str, Any]]:
         """Look at the first available messages as dicts, in delivery order."""
-        parts = self._first(limit)
+        parts, carried = self._first(limit)
         rows: list[dict[str, Any]]
         rows = self._client.payload.table(self.schema, parts).to_pylist()
+        del carried
         return rows
 
     def depth(self) -> int:
@@ -567,15 +575,22 @@ class Queue:
             header_columns=header_columns,
             note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
-        if info.transient:
-            self._client.store.transient.make_room(self.name)
+        if not info.transient:
+            return self._take_note(tx, info, send, rows)
+        store = self._client.store.transient
+        rows = store.brought_here(rows, self.name)
+        with store.lock:  # nobody tidies up before the transaction has taken note of it
+            return self._take_note(tx, info, send, rows)
+
+    def _take_note(self, tx: Transaction, info: QueueInfo, send: Send, rows: object) -> StagedSend:
+        """Stage rows, and let the transaction know what it has staged."""
         payload = self._client.of(info).store.payload
         try:
             runs = payload.stage(send, rows)
         except AppendConflict:  # rare: the payload table got a column while it was written to
             send = replace(send, send_id=self._client.runtime.new_id())
             runs = payload.stage(send, rows)
-        staged = StagedSend(info, send.slice, send.send_id, tuple(runs), placing)
+        staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
         if len(staged.places) > POSITIONS_PER_SEND_MAX:
             raise LimitExceeded(
                 f"{len(staged.places)} different lanes, priorities, delays and times to live in "
@@ -586,23 +601,34 @@ class Queue:
             tx.add_send(staged)
         return staged
 
-    def _first(self, limit: int) -> list[Part]:
-        """Say where the first available messages lie, over all lanes in turn."""
+    def _first(self, limit: int) -> tuple[list[Part], list[Carried]]:
+        """Say where the first available messages lie, over all lanes in turn.
+
+        Returns:
+            Where they lie, and what keeps those that are in memory there.
+        """
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
         parts: list[Part] = []
-        now_ms = self._client.runtime.now_ms()
-        for part in self._client.parts_of(self._info):
-            side = self._client.of(part)
+        carried: list[Carried] = []
+        now_ms, memory = self._client.runtime.now_ms(), self._client.store.transient.payload
+        for info in self._client.parts_of(self._info):
+            side = self._client.of(info)
             with side.lock:
-                for lane in side.fold_to_show(part).lanes.values():
-                    for segment in lane.available:
-                        if limit <= 0:
-                            return parts
-                        if not segment.position.receivable(now_ms):
-                            continue
-                        taken = ranges.take([(segment.first, segment.last)], limit)
-                        limit -= ranges.count(taken)
-                        count = segment.delivery_count
-                        parts.append(part_of(segment.position, taken, self.name, lane.lane, count))
-        return parts
+                found = list(self._first_of(side.fold_to_show(info), limit, now_ms))
+                if info.transient:
+                    carried += [memory.carried(part.payload_id, part.send_id) for part in found]
+            parts += found
+            limit -= sum(ranges.count(part.ranges) for part in found)
+        return parts, carried
+
+    def _first_of(self, fold: QueueFold, limit: int, now_ms: int) -> Iterator[Part]:
+        for lane in fold.lanes.values():
+            for segment in lane.available:
+                if limit <= 0:
+                    return
+                if segment.position.receivable(now_ms):
+                    taken = ranges.take([(segment.first, segment.last)], limit)
+                    limit -= ranges.count(taken)
+                    count = segment.delivery_count
+                    yield part_of(segment.position, taken, self.name, lane.lane, count)

@@ -221,22 +221,29 @@ class TransientStore:
             if self.journal.size >= self._tidy_at[0] or self.payload.bytes >= self._tidy_at[1]:
                 self.tidy()
 
-    def make_room(self, queue: str) -> None:
-        """Check that there is room for more payload.
+    def brought_here(self, rows: object, queue: str) -> object:
+        """Bring the rows of a send into this process, if there is room for them.
+
+        Args:
+            rows: What a user sends; a DataFrame becomes an Arrow table.
+            queue: The queue's name.
 
         Raises:
-            LimitExceeded: There is none.
+            LimitExceeded: There is no room.
         """
+        here = rows.toArrow() if hasattr(rows, "toArrow") else rows
+        more = here.nbytes if isinstance(here, pa.Table) else 1
         with self.lock:
-            if self.payload.bytes >= TRANSIENT_BYTES_MAX:
+            if self.payload.bytes + more > TRANSIENT_BYTES_MAX:
                 self.tidy()
-            if self.payload.bytes >= TRANSIENT_BYTES_MAX:
+            if self.payload.bytes + more > TRANSIENT_BYTES_MAX:
                 raise LimitExceeded(
                     f"The transient messages of this process carry {self.payload.bytes} bytes, and "
                     f"{TRANSIENT_BYTES_MAX} are the most: receive some, or send to {queue!r} with "
                     "durable=True.",
                     name=queue,
                 )
+        return here
 
     def tidy(self) -> None:
         """Forget the entries and the payload that nothing needs any more."""

@@ -46,7 +46,9 @@ class TransientWork:
     def begin(self, owner: Owner) -> None:
         """Take note that transient messages are sent or received by this attempt."""
         self._owner = owner
-        self._client.store.transient.working[owner.attempt or ""] = self
+        store = self._client.store.transient
+        with store.lock:
+            store.working[owner.attempt or ""] = self
 
     def staged(self) -> list[tuple[str, str]]:
         """Name what it has staged."""
@@ -120,7 +122,9 @@ class TransientWork:
 
     def _end(self) -> None:
         """Say that this attempt does no more: what it staged and is not posted is not needed."""
-        self._client.store.transient.working.pop(self._attempt, None)
+        store = self._client.store.transient
+        with store.lock:
+            store.working.pop(self._attempt, None)
 
     def _seal(self, kind: str, body: Body) -> None:
         memory, owner = self._client.transient, self._owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -616,3 +617,49 @@ def test_an_interrupted_fold_loses_nothing(world: World, monkeypatch: pytest.Mon
         queue.depth()
     assert (numbers(queue.peek_messages()), held.accept()) == ([2, 3], 1)
     assert numbers(queue.receive()) == [2, 3]
+
+
+@in_memory
+def test_threads_share_the_memory_and_lose_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some send, some receive, and all tidy up all the time."""
+    monkeypatch.setattr(transient, "TIDY_ENTRIES_MIN", 0)
+    queue = world.queue(durable=False, lanes=2)
+    queue._client.store.transient._tidy_at = (0, 0)
+    received: list[int] = []
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        manager = world.manager(f"thread{number}")
+        mine = manager.queue(queue.name)
+        try:
+            for n in range(40):
+                if number % 2:
+                    mine.send(rows(number * 1_000 + n))
+                    mine.peek_messages()
+                else:
+                    with manager.transaction() as tx:
+                        found = numbers(tx.queue(queue.name).receive(3))
+                    received.extend(found)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    while len(batch := queue.receive(100)):
+        received.extend(numbers(batch))
+        batch.accept()
+    assert sorted(received) == sorted(n * 1_000 + m for n in (1, 3) for m in range(40))
+
+
+@in_memory
+def test_durable_is_yes_or_no(world: World) -> None:
+    queue = world.queue()
+    with pytest.raises(InvalidInput, match="durable"):
+        queue.send(rows(1), durable="no")
+    assert queue.depth() == 0
