@@ -39,8 +39,12 @@ class Branches:
         """
         return branching.fold(key, self._client.transaction_entries([key]))
 
-    def waiting(self) -> list[str]:
-        """List the branches that are prepared and undecided, or heuristically completed."""
+    def waiting(self, ticket: Ticket | None = None) -> list[str]:
+        """List the branches that are prepared and undecided, or heuristically completed.
+
+        Args:
+            ticket: Leaves out the branches of other realms.
+        """
         self._client.open()
         entries = self._client.transaction_entries()
         keys = sorted({e.stream for e in entries if e.kind == model.STARTED})
@@ -52,7 +56,8 @@ class Branches:
         return [
             branch.key
             for branch in found
-            if branch.heuristic or (branch.prepared and not branch.decision)
+            if (branch.heuristic or (branch.prepared and not branch.decision))
+            and (ticket is None or branch.realm in (None, ticket.realm))
         ]
 
     # -------------------------------------------------------------------------- sessions

@@ -16,7 +16,7 @@ from typing import Any
 
 from txnqueue import model, sealing
 from txnqueue.config import BRANCH_PREFIX
-from txnqueue.errors import BranchNotFound, NotPermitted
+from txnqueue.errors import BranchNotFound, NotPermitted, StoreCorrupt
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Condition, Entry
 
@@ -94,11 +94,17 @@ class Branch:
 
     @classmethod
     def of(cls, state: KeyState) -> Branch | None:
-        """Fold what the journal says of a key; None if it is no branch."""
+        """Fold what the journal says of a key; None if it is no branch.
+
+        Raises:
+            StoreCorrupt: Something was written of a branch that was never started.
+        """
         entries = sorted(state.branch, key=lambda entry: entry.sequence or 0)
         if not entries:
             return None
         first = entries[0]
+        if first.kind != model.STARTED:
+            raise StoreCorrupt(f"The branch {state.key!r} has entries, and was never started.")
         default = timeout = first.body["timeout"]
         sessions: dict[str, str] = {}
         parts: dict[str, Entry] = {}
@@ -145,6 +151,11 @@ class Branch:
     def open(self) -> bool:
         """Whether it is neither prepared nor decided."""
         return self.prepared is None and self.decision is None
+
+    @property
+    def realm(self) -> str | None:
+        """The realm whose tickets are asked for; None if it is not restricted."""
+        return None if self.ticket is None else str(self.ticket["realm"])
 
     @property
     def associated(self) -> bool:
@@ -204,10 +215,9 @@ class Branch:
         Raises:
             NotPermitted: It is of another one, or there is none.
         """
-        realm = None if self.ticket is None else self.ticket["realm"]
-        if realm is not None and (ticket is None or ticket.realm != realm):
+        if self.realm is not None and (ticket is None or ticket.realm != self.realm):
             raise NotPermitted(
-                f"Branch {self.key!r} is of the realm {realm!r}: present a ticket for it.",
+                f"Branch {self.key!r} is of the realm {self.realm!r}: present a ticket for it.",
                 transaction_id=self.key,
             )
 

@@ -134,7 +134,11 @@ def forget(heuristic: Entry, stamp: Stamp) -> Plan:
 def _next(
     branch: Branch, said: Sequence[tuple[str, dict[str, Any], str | None]], stamp: Stamp
 ) -> Plan:
-    """Plan the next entries of a branch that is undecided, and as prepared as it was read."""
+    """Plan the next entries of a branch that is undecided, and as prepared as it was read.
+
+    No horizon ends a prepared one.
+    """
+    prepared = branch.prepared is not None
     entries = tuple(
         _entry(kind, branch.key, branch.attempt, branch.begun, sequence, stamp, body, reason)
         for sequence, (kind, body, reason) in enumerate(said, branch.next_sequence)
@@ -143,8 +147,8 @@ def _next(
         entries,
         (
             branch.expects_next(),
-            model.undecided(branch.key, branch.attempt, unprepared=branch.prepared is None),
-            model.horizon_at_most(branch.begun),
+            model.undecided(branch.key, branch.attempt, unprepared=not prepared),
+            *(() if prepared else (model.horizon_at_most(branch.begun),)),
             model.layout_unchanged(),
         ),
     )

@@ -104,9 +104,15 @@ def _decisions(entries: list[Entry], problems: list[str]) -> list[Claim]:
 
 
 def _manifests(entries: list[Entry], problems: list[str]) -> list[Claim]:
-    """What a commit says that it posted and settled stands beside it, and nowhere else."""
+    """What a commit says that it posted and settled stands beside it, and nowhere else.
+
+    That of a branch names the newest part of each session.
+    """
+    parts: dict[str | None, dict[str, int | None]] = defaultdict(dict)
     beside: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for entry in entries:
+        if entry.kind == model.PART:
+            parts[entry.attempt][entry.body["session"]] = entry.sequence
         which = "posted" if entry.kind == model.POSTED else "settled"
         if entry.kind == model.POSTED or entry.kind in model.SETTLEMENTS:
             if entry.attempt is not None and entry.sequence is None:
@@ -124,7 +130,8 @@ def _manifests(entries: list[Entry], problems: list[str]) -> list[Claim]:
                 for queue_id, count in manifest.get(which, {}).items()
             }
         )
-        if said == beside[entry.append_id, entry.attempt or ""]:
+        whole = entry.body.get("parts", {}) == parts.get(entry.attempt, {})
+        if whole and said == beside[entry.append_id, entry.attempt or ""]:
             right += 1
         else:
             problems.append(f"the manifest of {entry.stream} is not what was written beside it")

@@ -52,6 +52,27 @@ def test_each_outcome_of_the_grammar(world: World, name: str):
 
 
 @in_memory
+@rule("S4-18")
+def test_each_method_of_a_branch_is_one_append(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    journal = world.store.journal
+    for step in (
+        lambda: channel.start(xid),
+        lambda: channel.queue(dtx.orders.name).receive(1),
+        lambda: channel.end(xid, suspend=True),
+        lambda: channel.start(xid, resume=True),
+        lambda: channel.end(xid),
+        lambda: channel.set_timeout(xid, 5),
+        lambda: channel.prepare(xid),
+        lambda: channel.commit(xid),
+    ):
+        before = journal.version()
+        step()
+        assert journal.version() == before + 1
+
+
+@in_memory
 @rule("S4-18", "S4-21")
 @pytest.mark.parametrize("prepared", [False, True])
 def test_the_wrong_one_phase_flag_changes_nothing(world: World, prepared: bool):
@@ -562,6 +583,20 @@ def test_a_time_out_that_is_set_anew_counts_from_the_start(world: World):
     channel.set_timeout(xid, 1001)
     world.clock.advance(1)
     assert channel.prepare(xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-24")
+def test_the_proof_of_a_store_finds_a_part_that_was_left_out(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.ended()
+    channel.commit(xid, one_phase=True)
+    manager = world.manager("x")
+    assert manager.history.verify().ok
+    entries = world.store.journal.read_all().entries
+    decision = next(e for e in entries if "parts" in e.body and e.kind == "committed")
+    decision.body["parts"].clear()
+    assert not manager.history.verify().ok
 
 
 @rule("S4-18", "S4-25")

@@ -143,6 +143,24 @@ def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World):
     assert dtx.entries() == before
 
 
+@in_memory
+@rule("S4-04", "S4-28")
+def test_a_ticket_lists_the_branches_of_its_realm(world: World):
+    dtx = Dtx(world)
+    channel, xids = dtx.channel(), {}
+    for realm in ("billing", "shipping", None):
+        ticket = realm and AccessTicket(realm)
+        xids[realm] = xid = dtx.xid()
+        channel.start(xid, ticket=ticket)
+        channel.queue(dtx.orders.name).send(rows(9))
+        channel.end(xid, ticket=ticket)
+        channel.prepare(xid, ticket=ticket)
+    both = {"startscan": True, "endscan": True}
+    found = channel.recover(**both, ticket=AccessTicket("billing"))
+    assert set(found) == {xids["billing"], xids[None]}
+    assert set(channel.recover(**both)) == set(xids.values())
+
+
 # -------------------------------------------------------------------- select, start, end
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnqueue import model, planning, ranges
+from txnqueue.branching import Branch
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import Claim, KeyState, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry
@@ -506,3 +507,14 @@ def test_a_claim_is_held_by_its_owner_until_it_is_bound():
     assert (claim.name, claim.holder) == ((1, 3), LEASE)
     claim.bound = TX
     assert claim.holder == TX
+
+
+def test_a_branch_that_was_never_started_is_corrupt():
+    part = replace(said(model.PART, "a1", 1), sequence=3)
+    with pytest.raises(StoreCorrupt, match="never started"):
+        Branch.of(KeyState.of("k", [part]))
+
+
+def test_a_kind_that_has_no_place_among_transactions_is_corrupt():
+    with pytest.raises(StoreCorrupt):
+        KeyState.of("k", [said("surprise", "a1", 1)])

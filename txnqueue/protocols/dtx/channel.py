@@ -278,12 +278,15 @@ class DtxCoordination:
         with replying():
             return STATUS[self._connection.branches.rollback(xid.transaction_id, ticket)]
 
-    def recover(self, *, startscan: bool = False, endscan: bool = False) -> list[Xid]:
+    def recover(
+        self, *, startscan: bool = False, endscan: bool = False, ticket: Ticket | None = None
+    ) -> list[Xid]:
         """List the branches that are prepared or heuristically completed.
 
         Args:
             startscan: Begin a scan, at its start again if one is open.
             endscan: End the scan afterwards.
+            ticket: Leaves out the branches of other realms.
 
         Returns:
             Those that this scan has not listed yet.
@@ -295,7 +298,7 @@ class DtxCoordination:
         if not (startscan or endscan) and self._scanned is None:
             raise CommandInvalid("No scan is open: recover(startscan=True) begins one.")
         with replying():
-            keys = self._connection.branches.waiting()
+            keys = self._connection.branches.waiting(ticket)
         listed = set() if startscan or self._scanned is None else self._scanned
         self._scanned = None if endscan else listed.union(keys)
         return [Xid.from_transaction_id(key) for key in keys if key not in listed]
