@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, in_memory
+from txnqueue.protocols.dtx import AccessTicket, Channel, Connection, XaStatus, Xid
 from txnqueue.routing import BindingAnswer, ExchangeAnswer
 
 BITS = tuple(BindingAnswer.__dataclass_fields__)
@@ -72,3 +73,41 @@ def test_an_exchange_says_what_it_is_or_that_it_is_not_there(bound: Any) -> None
     assert bound.query_exchange("e") == ExchangeAnswer("headers", False, False, {"limit": 5})
     assert bound.query_exchange() == ExchangeAnswer("direct", True, False, {})
     assert bound.query_exchange("no exchange") == ExchangeAnswer("", None, True, {})
+
+
+@pytest.fixture
+def channel(bound: Any) -> Channel:
+    """A channel on the same store."""
+    return Connection(bound).channel()
+
+
+@in_memory
+@pytest.mark.rule("S4-34", "S4-35", "S4-36")
+def test_a_channel_answers_the_same(bound: Any, channel: Channel) -> None:
+    ticket = AccessTicket("any")
+    for exchange in (None, "e", "no exchange"):
+        found = channel.exchange_query(exchange, ticket=ticket)
+        assert found == bound.query_exchange(exchange)
+        for queue, key in ((None, None), ("bound", "key"), ("alone", "other"), ("no queue", "")):
+            said = channel.binding_query(exchange, queue, key, {}, ticket=ticket)
+            assert said == bound.query_binding(exchange, queue, key, {})
+
+
+@in_memory
+@pytest.mark.rule("S4-07", "S4-19", "S4-23")
+def test_what_is_published_in_a_branch_is_routed_by_its_commit(
+    world: World, bound: Any, channel: Channel
+) -> None:
+    queue = bound.queue("bound")
+    channel.select()
+    for gtrid, waiting in ((b"undone", 0), (b"done", 1)):
+        xid = Xid.of(1, world.name("g").encode() + gtrid)
+        channel.start(xid)
+        channel.exchange("e").publish([{"n": 1, "key": "k"}], headers={"kind": "late"})
+        channel.end(xid)
+        assert queue.depth() == 0
+        assert channel.prepare(xid) is XaStatus.OK
+        channel.commit(xid) if waiting else channel.rollback(xid)
+        assert queue.depth() == waiting
+    channel.exchange("e").publish([{"n": 2, "key": "k"}], headers={"kind": "late"})
+    assert queue.depth() == 2  # outside of a branch it stands for itself

@@ -22,6 +22,7 @@ Example::
 from txnqueue.branching import Ticket as AccessTicket
 from txnqueue.protocols.dtx.channel import Channel, Connection, DtxCoordination, DtxDemarcation
 from txnqueue.protocols.dtx.execution import Execution
+from txnqueue.protocols.dtx.querying import Querying
 from txnqueue.protocols.dtx.replies import (
     ChannelException,
     CommandInvalid,
@@ -50,6 +51,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotImplementedHere",
+    "Querying",
     "ReplyCode",
     "TpcConnection",
     "TpcXid",

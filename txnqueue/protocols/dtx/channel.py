@@ -9,6 +9,7 @@ from txnqueue.branches import Branches
 from txnqueue.branching import Ending, Ticket
 from txnqueue.config import BRANCH_SECONDS_DEFAULT, BRANCH_SECONDS_MAX, check_number
 from txnqueue.errors import InvalidInput, TxnQueueError
+from txnqueue.protocols.dtx.querying import Querying
 from txnqueue.protocols.dtx.replies import (
     STATUS,
     CommandInvalid,
@@ -21,6 +22,7 @@ from txnqueue.protocols.dtx.xid import Xid
 from txnqueue.sessions import Session
 
 if TYPE_CHECKING:
+    from txnqueue.exchange import Exchange
     from txnqueue.manager import QueueManager
     from txnqueue.queue import Queue
 
@@ -185,6 +187,16 @@ class DtxDemarcation:
             return self._working.queue(name)
         return self._connection.manager.queue(name)
 
+    def exchange(self, name: str = "") -> Exchange:
+        """Give an exchange: between ``start`` and ``end`` one that publishes in the branch.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+        """
+        if self._working is not None:
+            return self._working.exchange(name)
+        return self._connection.manager.exchange(name)
+
     def close(self) -> None:
         """Close the channel; the work that it has not ended has failed."""
         if self._working is not None:
@@ -348,13 +360,14 @@ class DtxCoordination:
             return self._connection.branches.timeout_seconds(xid.transaction_id)
 
 
-class Channel(DtxDemarcation, DtxCoordination):
+class Channel(DtxDemarcation, DtxCoordination, Querying):
     """A channel of a connection; as a block it is closed at the end."""
 
     def __init__(self, connection: Connection) -> None:
         """Open it; ``Connection.channel`` does."""
         DtxDemarcation.__init__(self, connection)
         DtxCoordination.__init__(self, connection)
+        Querying.__init__(self, connection.manager)
 
     def __enter__(self) -> Channel:
         """Use it in a block."""
