@@ -316,6 +316,17 @@ def test_a_discharge_that_fails_makes_the_global_transaction_rollback_only(world
 
 
 @in_memory
+@pytest.mark.rule("S1-13")
+@pytest.mark.parametrize("global_id", [b"\xff\xff", "x" * 300, "", 7])
+def test_a_global_id_that_cannot_be_an_id_is_refused(world: Any, global_id: Any) -> None:
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.declare(global_id)
+    assert condition(caught.value) == "amqp:invalid-field"
+    assert scene.controller.declare()
+
+
+@in_memory
 @pytest.mark.rule("S1-14")
 def test_a_txn_id_is_binary_of_1_to_32_octets(world: Any) -> None:
     assert transaction_id(b"x") == b"x" and len(transaction_id(b"x" * 32)) == 32

@@ -132,6 +132,8 @@ class CoordinatorLink(IncomingLink):
             transaction = connection.resource.begin(self, body.global_id)
         except AmqpError:
             raise
+        except InvalidInput as error:
+            raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
         except TxnQueueError as error:
             raise AmqpError(ErrorCondition.INTERNAL_ERROR, str(error)) from error
         self.transactions[transaction.txn_id] = transaction

@@ -88,12 +88,13 @@ class TransactionalResource:
 
         Raises:
             AmqpError: The global transaction takes no more work.
+            InvalidInput: The global-id cannot be a transaction's id.
         """
         local = self.manager.transaction()
         txn_id = txn_id_of(local.id)
         transaction = local
         if global_id is not None:
-            key = global_id.decode() if isinstance(global_id, bytes) else global_id
+            key = _key_of_global(global_id)
             transaction = self.manager.transaction(key)
             if self.manager.outcome(key).status is not Status.UNKNOWN:
                 raise AmqpError(
@@ -106,6 +107,16 @@ class TransactionalResource:
         if self.timeout_seconds is not None:
             deadline_ms = self.now_ms() + round(self.timeout_seconds * 1000)
         return LiveTransaction(txn_id, transaction, control, deadline_ms, global_id is not None)
+
+
+def _key_of_global(global_id: bytes | str) -> str:
+    """Read a global-id as a transaction's id."""
+    if isinstance(global_id, str):
+        return global_id
+    try:
+        return global_id.decode()
+    except (UnicodeDecodeError, AttributeError) as error:
+        raise InvalidInput(f"global-id {global_id!r} is no text.", name="global-id") from error
 
 
 def txn_id_of(key: str) -> bytes:
