@@ -118,8 +118,9 @@ class Dice:
         body = {"supersedes": self.superseded(lane), "target": "dead"}
         items = self.available(lane, body["supersedes"])
         if items:
-            reason = "deliveries_max"
-            self.add(model.DEAD_LETTERED, lane, in_lane=True, items=items, body=body, reason=reason)
+            kind = self.random.choice((model.DEAD_LETTERED, model.DUPLICATE))
+            reason = "deliveries_max" if kind == model.DEAD_LETTERED else "duplicate"
+            self.add(kind, lane, in_lane=True, items=items, body=body, reason=reason)
 
     def bind(self, lane):
         sequence, _ = self.some_claim(lane)
@@ -215,8 +216,8 @@ def test_random_histories_fold_alike(quick, seed, dropped):
         quick.sql(query).createOrReplaceTempView("random_shown")
         expected, _ = replay(dice.info, entries, at_ms)
         assert shown(quick, "random_shown") == expected
-        gone = {"accepted", "rejected", "dead_lettered", "dropped"}
-        wanted = gone if dropped and commit_seq is None else STATES
+        gone = {"accepted", "rejected", "dead_lettered", "duplicate", "dropped"}
+        wanted = gone if dropped and commit_seq is None else {*STATES, "duplicate"}
         assert set(per_state(expected)) == wanted
 
 

@@ -101,7 +101,7 @@ def _added(info: QueueInfo, columns: Sequence[Mapping[str, Any]]) -> list[Mappin
     added = []
     for column in columns:
         name, old = column["name"], there.get(column["name"].lower())
-        if not column["nullable"]:
+        if old is None and not column["nullable"]:
             raise SchemaMismatch(
                 f"Column {name!r} of {info.name!r} must be nullable: messages that are there "
                 "have no value for it.",

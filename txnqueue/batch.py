@@ -77,9 +77,10 @@ class Batch:
     def df(self) -> DataFrame:
         """The messages as a DataFrame on the user's session, pinned to this batch.
 
-        The payload's columns and one struct ``_message``: id, queue, lane, delivery_count,
-        redelivered, enqueued_at, transaction_id, headers, correlation_id, reply_to, origin
-        (queue, reason, delivery_count of a moved message), send_id, send_offset.
+        The payload's columns and one struct ``_message``: id, message_id (the column that
+        the queue was given, else the id), queue, lane, delivery_count, redelivered,
+        enqueued_at, transaction_id, headers, correlation_id, reply_to, origin (queue, reason,
+        delivery_count of a moved message), send_id, send_offset.
         """
         return self._client.payload.frame(self._schema, self._parts())
 

@@ -56,7 +56,7 @@ __all__ = ["app", "main"]
 
 QUEUE_COLUMNS = (
     "queue", "lanes", "posted", "available", "delayed", "in_flight", "accepted", "rejected",
-    "dead_lettered", "expired", "purged", "moved",
+    "dead_lettered", "expired", "purged", "moved", "duplicates",
 )  # fmt: skip
 EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
@@ -143,6 +143,13 @@ def create(
     ordered: Annotated[
         bool | None, typer.Option("--ordered", help="One consumer at a time works on a lane.")
     ] = None,
+    message_id: Annotated[
+        str | None, typer.Option(help="A column that names the messages; never null.")
+    ] = None,
+    duplicate_window_seconds: Annotated[
+        float | None,
+        typer.Option(help="So long after the first message of an id no other one is delivered."),
+    ] = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
     ] = False,
@@ -160,6 +167,8 @@ def create(
         dead_letter=dead_letter,
         dead_letter_expired=dead_letter_expired,
         ordered=ordered,
+        message_id=message_id,
+        duplicate_window_seconds=duplicate_window_seconds,
     )
     columns = made.schema.simpleString()
     session.printer.fact(

@@ -345,7 +345,9 @@ class Client:
         """Bring the fold of a queue up to the newest version: one query, of what is new."""
         fold = self._folds.get(info.queue_id)
         if fold is None:
-            fold = self._folds[info.queue_id] = QueueFold(info.queue_id, info.settings.lanes)
+            settings = info.settings
+            fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
+            self._folds[info.queue_id] = fold
         reading = self.store.journal.read(fold.shards, after=fold.version)
         try:
             fold.advance(reading.entries, reading.version)
@@ -438,7 +440,8 @@ class TransientClient(Client):
 
     def fold(self, info: QueueInfo) -> QueueFold:
         """Bring the fold of a queue's transient part up to now."""
-        fold = self._shared.fold(info.queue_id, info.settings.lanes)
+        settings = info.settings
+        fold = self._shared.fold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
         if fold.closed is not None:
             self._learn_closed(closed_error(fold.closed))
         return fold

@@ -16,6 +16,7 @@ LANES_MAX = 256
 LEASE_SECONDS_MAX = 7 * 24 * 3600
 DELIVERIES_MAX_MAX = 1_000
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600
+DUPLICATE_WINDOW_SECONDS_MAX = 7 * 24 * 3600
 MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 TRANSACTION_ID_LENGTH_MAX = 200
@@ -116,6 +117,9 @@ class QueueSettings:
         delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
         ordered: Whether one consumer at a time has messages of a lane in flight.
         durable: Whether messages are kept in the store unless a send says otherwise.
+        message_id: A column that names the messages; it may not be null.
+        duplicate_window_seconds: For so long after the first message of an id, in commit
+            order, no other one of that id is delivered; None: all are.
     """
 
     lanes: int = 1
@@ -127,6 +131,8 @@ class QueueSettings:
     delay_step_seconds: float = 1.0
     ordered: bool = False
     durable: bool = True
+    message_id: str | None = None
+    duplicate_window_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -142,6 +148,38 @@ class QueueSettings:
         check_number("delay_step_seconds", self.delay_step_seconds, 0.001, LEASE_SECONDS_MAX)
         if self.dead_letter_expired and not self.dead_letter:
             raise InvalidInput("dead_letter_expired=True needs dead_letter=True.")
+        self._check_window()
+
+    def _check_window(self) -> None:
+        window = self.duplicate_window_seconds
+        if window is None:
+            return
+        if self.message_id is None:
+            raise InvalidInput(
+                f"duplicate_window_seconds={window!r} needs message_id=, the column by which "
+                "duplicates are known.",
+                name="duplicate_window_seconds",
+            )
+        check_number("duplicate_window_seconds", window, 0.001, DUPLICATE_WINDOW_SECONDS_MAX)
+
+    @property
+    def detects_by(self) -> str | None:
+        """The column by which duplicates are known; None if they are delivered."""
+        return None if self.duplicate_window_seconds is None else self.message_id
+
+    @property
+    def lanes_by(self) -> str | None:
+        """The column that says in which lane a message is put; None spreads them evenly.
+
+        Duplicates are found across lanes. In one lane the first row of a send is the first.
+        """
+        return self.group_by or self.detects_by
+
+    @property
+    def duplicate_window_ms(self) -> int | None:
+        """The window in milliseconds; None if duplicates are delivered."""
+        window = self.duplicate_window_seconds
+        return None if window is None else round(window * 1000)
 
 
 @dataclass(frozen=True, slots=True)

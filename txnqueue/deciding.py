@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from txnqueue.applying import follow, is_applied
 from txnqueue.branching import COORDINATE, Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
+from txnqueue.duplicates import write_ids
 from txnqueue.errors import TransactionFinished, TransactionMismatch
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Entry
@@ -122,6 +123,7 @@ class StagedSend:
                     "priority": priority,
                     **said,
                     **self._instants(available_step, expires_step),
+                    **self._names(runs),
                 },
                 **stamp.columns(),
             )
@@ -139,6 +141,14 @@ class StagedSend:
             "exchange": published.exchange_id,
         }
         return said if published.origin is None else {**said, "origin": dict(published.origin)}
+
+    def _names(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """Say which column names the messages, and what they are called if they are few."""
+        column = self.info.settings.message_id
+        found: dict[str, Any] = {} if column is None else {"message_id": column}
+        if all(run.ids is not None for run in runs):
+            found["ids"] = write_ids(one for run in runs for one in run.ids or ())
+        return found
 
     def _instants(self, available_step: int | None, expires_step: int | None) -> dict[str, int]:
         """Say when messages may be delivered, as far as it is not at once and for ever."""

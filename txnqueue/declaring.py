@@ -71,8 +71,9 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
         if not isinstance(about.get("schema"), str):
             raise InvalidInput(f"queue {name!r}: schema is missing: give the columns as DDL.")
         settings = {key: value for key, value in about.items() if key != "schema"}
-        group_by = QueueSettings(**settings).group_by
-        columns = check_schema(schema_from(client.store.spark, about["schema"]), group_by)
+        keys = QueueSettings(**settings)
+        columns = schema_from(client.store.spark, about["schema"])
+        columns = check_schema(columns, keys.group_by, keys.message_id)
         queues.append(Declared(name, columns, settings))
     drop = declared.get("drop") or []
     if not isinstance(drop, Sequence) or isinstance(drop, str):

@@ -83,13 +83,19 @@ def gather(
 
 def _claimed(side: Client, receiver: Receiver, info: QueueInfo) -> list[Held]:
     transaction = receiver.transaction
-    landed = side.land(
-        receiver.plan,
-        "claim",
-        transaction_id=transaction.id if transaction else None,
-        queue=info.name,
-    )
-    return receiver.held(landed.entries) if landed is not None else []
+    while True:
+        landed = side.land(
+            receiver.plan,
+            "claim",
+            transaction_id=transaction.id if transaction else None,
+            queue=info.name,
+        )
+        if landed is None:
+            return []
+        held = receiver.held(landed.entries)
+        if held or all(entry.kind != model.DUPLICATE for entry in landed.entries):
+            return held
+        # It found duplicates and nothing else: there may be more behind them.
 
 
 def _give_back(memory: Client, one: Held) -> None:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from txnqueue import model, ranges
+from txnqueue.duplicates import Duplicates
 from txnqueue.errors import StoreCorrupt
 from txnqueue.model import Entry, PositionId, Range
 
@@ -21,7 +22,8 @@ from txnqueue.model import Entry, PositionId, Range
 class Position:
     """That some messages stand in a queue: where their payload lies, in which order they go.
 
-    ``origin`` says where a moved or dead-lettered position came from, and why.
+    ``origin`` says where a moved or dead-lettered position came from, and why;
+    ``message_id`` is the payload's column that names its messages, if one does.
     """
 
     position_id: PositionId
@@ -39,6 +41,7 @@ class Position:
     transaction_key: str | None
     place: tuple[int, int, int]
     posted_at_ms: int
+    message_id: str | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> Position:
@@ -60,6 +63,7 @@ class Position:
             transaction_key=entry.transaction_key,
             place=entry.place,
             posted_at_ms=entry.recorded_at_ms,
+            message_id=body.get("message_id"),
         )
 
     def expired(self, now_ms: int) -> bool:
@@ -230,8 +234,14 @@ class LaneFold:
 class QueueFold:
     """The state of one queue at one version of the journal."""
 
-    def __init__(self, queue_id: str, lanes: int) -> None:
-        """Start from nothing, before the first version."""
+    def __init__(self, queue_id: str, lanes: int, window_ms: int | None = None) -> None:
+        """Start from nothing, before the first version.
+
+        Args:
+            queue_id: The queue.
+            lanes: How many it has.
+            window_ms: For how long duplicates are to be told apart; None: not at all.
+        """
         self.queue_id = queue_id
         self.version = -1
         self.closed: Entry | None = None
@@ -239,6 +249,8 @@ class QueueFold:
         self.lanes = {lane: LaneFold(lane) for lane in range(lanes)}
         self.positions: dict[PositionId, Position] = {}
         self._unretired: dict[PositionId, int] = {}
+        self.duplicates = None if window_ms is None else Duplicates(window_ms)
+        self.left_out = 0
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -353,6 +365,8 @@ class QueueFold:
         self._unretired[position.position_id] = ranges.count(position.ranges)
         for first, last in position.ranges:
             lane.put(Segment(position, first, last))
+        if self.duplicates is not None:
+            self.duplicates.posted(position, entry.body.get("ids"))
 
     def _claimed(self, lane: LaneFold, entry: Entry) -> None:
         items = self._take_items(lane, entry)
@@ -373,6 +387,10 @@ class QueueFold:
 
     def _removed(self, lane: LaneFold, entry: Entry) -> None:
         for position_id, part in self._take_items(lane, entry).items():
+            if entry.kind == model.DUPLICATE:
+                self.left_out += ranges.count(part)
+                if self.duplicates is not None:
+                    self.duplicates.left_out(position_id, part)
             self._retire(position_id, ranges.count(part))
 
     def _settled(self, lane: LaneFold, entry: Entry) -> None:
@@ -437,6 +455,8 @@ class QueueFold:
             self._unretired[position_id] = left
         else:
             del self._unretired[position_id], self.positions[position_id]
+            if self.duplicates is not None:
+                self.duplicates.retired(position_id)
 
 
 @dataclass(slots=True)

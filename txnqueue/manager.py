@@ -169,6 +169,8 @@ class QueueManager(Exchanges):
         delay_step_seconds: float | None = None,
         ordered: bool | None = None,
         durable: bool | None = None,
+        message_id: str | None = None,
+        duplicate_window_seconds: float | None = None,
     ) -> Queue:
         """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
 
@@ -196,6 +198,10 @@ class QueueManager(Exchanges):
                 of a send that says so, are kept in the memory of the sending process only:
                 they cost no Delta commit, other processes do not see them, and they are gone
                 when the process ends.
+            message_id: A column that names the messages and is never null:
+                ``_message.message_id`` shows it.
+            duplicate_window_seconds: For so long after the first message of an id, in commit
+                order, no other one of that id is delivered; up to 7 days.
 
         Returns:
             The queue.
@@ -218,9 +224,12 @@ class QueueManager(Exchanges):
                 "delay_step_seconds": delay_step_seconds,
                 "ordered": ordered,
                 "durable": durable,
+                "message_id": message_id,
+                "duplicate_window_seconds": duplicate_window_seconds,
             }
         )
-        columns = check_schema(creation.read_schema(self._client, schema, like), group_by)
+        columns = creation.read_schema(self._client, schema, like)
+        columns = check_schema(columns, group_by, message_id)
         creation.create_store(self._client)
         existing = self._client.queues().get(name)
         if existing is None:

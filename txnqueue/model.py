@@ -43,6 +43,7 @@ DEAD_LETTERED = "dead_lettered"
 EXPIRED = "expired"
 PURGED = "purged"
 MOVED = "moved"
+DUPLICATE = "duplicate"
 ACCEPTED = "accepted"
 RELEASED = "released"
 REJECTED = "rejected"
@@ -63,7 +64,7 @@ ROLLBACK_ONLY = "rollback_only"
 EXECUTED = "executed"
 
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
-REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED})
+REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
 """Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
 BRANCH = frozenset({STARTED, ASSOCIATED, SUSPENDED, ENDED, PART, TIMEOUT_SET, ROLLBACK_ONLY})

@@ -14,6 +14,7 @@ from typing import Any
 from txnqueue import model, ranges
 from txnqueue.ledger import Claim, LaneFold, Owner, Position, Segment
 from txnqueue.model import Condition, Entry, Item, Range
+from txnqueue.sifting import LeftOut, firsts
 
 NARROWING = 10
 REMOVALS_MAX = 1_000
@@ -49,13 +50,14 @@ class Stamp:
 
 @dataclass(slots=True)
 class Selection:
-    """The messages that one claim takes from one lane, and what it finds dead or expired."""
+    """The messages that one claim takes from one lane, and what it finds to take out of it."""
 
     lane: int
     sequence: int
     segments: list[Segment] = field(default_factory=list)
     dead: list[Segment] = field(default_factory=list)
     expired: list[Segment] = field(default_factory=list)
+    duplicates: list[Segment] = field(default_factory=list)
     supersedes: tuple[int, ...] = ()
 
     @property
@@ -65,7 +67,7 @@ class Selection:
 
     def __bool__(self) -> bool:
         """Say whether there is anything to write about."""
-        return bool(self.segments or self.dead or self.expired)
+        return bool(self.segments or self.dead or self.expired or self.duplicates)
 
     @property
     def redelivered(self) -> bool:
@@ -82,6 +84,7 @@ def select(
     supersedes: Sequence[int] = (),
     upto: int | None = None,
     wanted: Callable[[Sequence[Segment]], Iterable[Segment]] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Selection:
     """Pick the first available messages of a lane, at most ``limit``.
 
@@ -99,24 +102,29 @@ def select(
         supersedes: The sequences of the claims that end.
         upto: Leave out positions that were posted after this version of the journal.
         wanted: Cuts what a selector wants out of segments that can be received.
+        left_out: Says which messages are duplicates; None if all are delivered.
     """
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]
     candidates = heapq.merge(lane.available, sorted(returning, key=_order), key=_order)
     if wanted is not None:
         found = list(candidates)
-        chosen.expired += [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
+        over = [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
+        chosen.expired += firsts(over, left_out, chosen.duplicates, lambda: False)
         candidates = wanted([s for s in found if s.position.receivable(now_ms)])
+    due = (
+        s
+        for s in candidates
+        if (upto is None or s.position.place[0] <= upto)
+        and (s.position.receivable(now_ms) or s.position.expired(now_ms))
+    )
+    candidates = firsts(due, left_out, chosen.duplicates, lambda: limit <= 0)
     history: tuple[int, int] | None = None
     for segment in candidates:
         position = segment.position
-        if upto is not None and position.place[0] > upto:
-            continue
         if position.expired(now_ms):
             if len(chosen.expired) < REMOVALS_MAX:
                 chosen.expired.append(segment)
-            continue
-        if not position.receivable(now_ms):
             continue
         if _dead(segment, deliveries_max):
             if len(chosen.dead) == REMOVALS_MAX:
@@ -215,7 +223,7 @@ class Removal:
     """Why available messages leave a lane for good, and where they stand then.
 
     Attributes:
-        kind: ``dead_lettered``, ``expired``, ``purged`` or ``moved``.
+        kind: ``dead_lettered``, ``expired``, ``duplicate``, ``purged`` or ``moved``.
         segments: The messages.
         reason: What the history says of it.
         target: The queue and the lane of each position's messages; None: nowhere.
@@ -225,6 +233,11 @@ class Removal:
     segments: tuple[Segment, ...]
     reason: str | None
     target: Target | None = None
+
+
+def leaving_out(duplicates: Sequence[Segment]) -> Removal:
+    """Say that messages leave a lane as duplicates."""
+    return Removal(model.DUPLICATE, tuple(duplicates), "duplicate")
 
 
 def remove(
@@ -345,6 +358,7 @@ def move(
             "priority": position.priority,
             "schema": position.schema_version,
             "origin": origin,
+            **({"message_id": position.message_id} if position.message_id else {}),
         },
         **stamp.columns(),
     )

@@ -568,11 +568,12 @@ class Queue:
             send_id=self._client.runtime.new_id(),
             schema=self.schema,
             lanes=info.settings.lanes,
-            group_by=info.settings.group_by,
+            group_by=info.settings.lanes_by,
             order_by=ordering,
             placing=placing,
             headers=headers,
             header_columns=header_columns,
+            message_id=info.settings.detects_by,
             note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
         if not info.transient:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue import branching, demarcating, model, planning, sealing
+from txnqueue import branching, demarcating, finding, model, planning, sealing
 from txnqueue.branching import Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
@@ -245,13 +245,14 @@ class Receiver:
         return {claim.lane for claim in others if not take_over.ends(claim)}
 
     def _removals(self, selection: Selection) -> list[Removal]:
-        """Say what the claim takes out of the lane for good: what it found dead or expired."""
+        """Say what the claim takes out of the lane for good: what it found on its way."""
         info = self.info
         dead_letters = Target(info.dead_letter_id) if info.dead_letter_id else None
         kept = dead_letters if info.settings.dead_letter_expired else None
         found = [
             Removal(model.DEAD_LETTERED, tuple(selection.dead), "deliveries_max", dead_letters),
             Removal(model.EXPIRED, tuple(selection.expired), "expired", kept),
+            planning.leaving_out(selection.duplicates),
         ]
         return [removal for removal in found if removal.segments]
 
@@ -268,6 +269,7 @@ class Receiver:
             [claim.sequence for claim in take_over.superseded.get(lane, ())],
             self.upto,
             None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
+            finding.left_out(self.client, self.info, fold),
         )
 
 
@@ -347,4 +349,5 @@ def part_of(
         enqueued_at_ms=position.posted_at_ms,
         transaction_id=position.transaction_key,
         origin=position.origin,
+        message_id=position.message_id,
     )

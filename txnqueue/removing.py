@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from txnqueue import model, planning, ranges
+from txnqueue import finding, model, planning, ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import QueueNotFound, SchemaMismatch
@@ -21,6 +21,7 @@ from txnqueue.payload.rows import MESSAGE_COLUMN, lane_of
 from txnqueue.planning import REMOVALS_MAX, Plan, Removal, Selection, Target
 from txnqueue.receiving import part_of
 from txnqueue.selecting import Selector
+from txnqueue.sifting import firsts
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,6 +40,8 @@ def remove(
     among: Callable[[Segment], bool] = lambda segment: True,
 ) -> int:
     """Take out all waiting messages, or those that a selector wants, append by append.
+
+    Duplicates among them leave as what they are, so that the lane's log always tells.
 
     Args:
         client: Who does it.
@@ -60,13 +63,17 @@ def remove(
         with client.lock:
             fold, stamp = client.fold_to_change(info), client.stamp()
             found = Plan()
+            left_out = finding.left_out(client, info, fold)
             for lane in fold.lanes.values():
                 waiting = [s for s in lane.available if s.position.place[0] <= upto and among(s)]
                 if selector is not None:
                     waiting = selector.of_lane(lane, waiting)
                 chosen = Selection(lane.lane, lane.next_sequence)
                 more = more or len(waiting) > REMOVALS_MAX
-                for removal in sort(waiting[:REMOVALS_MAX]):
+                twice: list[Segment] = []
+                once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+                said = [planning.leaving_out(twice)] if twice else []
+                for removal in [*said, *sort(once)]:
                     gone, chosen = planning.remove(info.queue_id, info.name, chosen, removal, stamp)
                     found += gone
         return found if found.entries else None
@@ -162,7 +169,7 @@ def _lanes_of(
     segments: Sequence[Segment],
 ) -> Lanes:
     """Find the lane of each message in another queue: by its key, or position by position."""
-    lanes, group_by = target.settings.lanes, target.settings.group_by
+    lanes, group_by = target.settings.lanes, target.settings.lanes_by
     if lanes == 1 or group_by is None:
         return {
             s.position.position_id: {_spread(s.position, lanes): s.position.ranges}

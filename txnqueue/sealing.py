@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from txnqueue import model
@@ -71,7 +72,7 @@ def seal(
         model.layout_unchanged(),
         *(model.queue_open(queue_id) for queue_id in sorted(set(queue_ids))),
     )
-    return Plan((decided, *(facts if kind == model.COMMITTED else ())), conditions)
+    return Plan((decided, *(_now(facts, stamp) if kind == model.COMMITTED else ())), conditions)
 
 
 def rollback(
@@ -130,7 +131,7 @@ def decide_prepared(
     sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
     kind = model.COMMITTED if commit else model.ROLLED_BACK
     if commit:
-        facts = sealed
+        facts = _now(sealed, stamp)
         body = {k: v for k, v in prepared.body.items() if k not in ("v", "claims", "manifest")}
         body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
     else:
@@ -148,6 +149,11 @@ def decide_prepared(
         model.undecided(key, attempt, unprepared=False),
     )
     return Plan((*decided, *facts), conditions)
+
+
+def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
+    """Say that what was sealed a while ago happens now: ages and windows count from here."""
+    return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
 
 
 def _attempt_of(owner: Owner) -> tuple[str, str, int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _QUEUES = (
     "queue lanes posted available delayed in_flight accepted rejected dead_lettered expired "
-    "purged moved"
+    "purged moved duplicates"
 )
 _AUTHOR = "reason actor run_id recorded_at commit_seq"
 _TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
@@ -58,8 +58,8 @@ class Snapshot:
         """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
 
         Columns: queue string, lanes int, posted, available, delayed, in_flight, accepted,
-        rejected, dead_lettered, expired, purged, moved long. Expired are also those that are
-        still to be taken out.
+        rejected, dead_lettered, expired, purged, moved, duplicates long. Expired are also those
+        that are still to be taken out; duplicates only those that were found.
         """
         return self._frame(self.queue_rows(), _QUEUES)
 
@@ -198,6 +198,7 @@ class Snapshot:
             if s.position.expired(self.at_ms)
         )
         gone = sum(removed.values())
+        removed["duplicates"] = removed.pop(model.DUPLICATE)
         rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
         in_flight = fold.in_flight()
         return {

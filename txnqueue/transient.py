@@ -202,13 +202,13 @@ class TransientStore:
         """List what is prepared here and whose decision nobody is about to make."""
         return [e for a, e in self.journal.prepared.items() if a not in self.deciding]
 
-    def fold(self, queue_id: str, lanes: int) -> QueueFold:
+    def fold(self, queue_id: str, lanes: int, window_ms: int | None = None) -> QueueFold:
         """Bring the fold of a queue up to the newest version."""
         with self.lock:
             fold = self.folds.get(queue_id)
             if fold is None:
                 saved = self._checkpoints.get(queue_id)
-                fold = deepcopy(saved) if saved is not None else QueueFold(queue_id, lanes)
+                fold = deepcopy(saved) if saved else QueueFold(queue_id, lanes, window_ms)
             reading = self.journal.read(fold.shards, after=fold.version)
             self.folds.pop(queue_id, None)
             fold.advance(reading.entries, reading.version)

@@ -38,6 +38,7 @@ def test_every_message_is_counted_where_it_is(world: World) -> None:
         "expired": 1,
         "redelivered": 1,
         "dead": 1,
+        "duplicates": 0,
         "oldest_age_seconds": 42.0,
         "newest_age_seconds": 2.0,
         "conflicts": 0,

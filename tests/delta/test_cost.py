@@ -240,3 +240,27 @@ def test_transient_work_makes_no_commit_and_adds_none_to_durable_work(
         tx.queue("fleeting").receive()
         tx.queue("fleeting").send(rows(spark, 3), durable=True)
     assert both.commits == 2
+
+
+def test_finding_duplicates_costs_no_commit_and_at_most_a_scan(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    plain = manager.create_queue("plain", "i long", dead_letter=False)
+    unique = manager.create_queue(
+        "unique", "i long", dead_letter=False, message_id="i", duplicate_window_seconds=600
+    )
+    found = {}
+    for queue in (plain, unique):
+        queue.send([{"i": 1}])
+        queue.receive().accept()
+        queue.send([{"i": n} for n in range(100)])
+        with Cost(spark, root) as listed:
+            received = len(queue.receive())
+        queue.send(rows(spark, 2_000))
+        with Cost(spark, root) as framed:
+            received += len(queue.receive(5_000))
+        assert (listed.commits, framed.commits) == (1, 1)
+        found[queue.name] = (received, listed.jobs, framed.jobs)
+    received, listed_jobs, framed_jobs = found["plain"]
+    scan = 2  # Delta looks which files it is about, and Spark reads a column of them
+    assert found["unique"] == (2_100 - 101, listed_jobs, framed_jobs + scan)

@@ -30,7 +30,7 @@ class Fault(str, enum.Enum):
 
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
-READS = ("version", "read", "read_all", "table", "frame", "describe", "check", "history")
+READS = ("version", "read", "read_all", "table", "frame", "texts", "describe", "check", "history")
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -145,6 +145,9 @@ class FaultyPayload(_Faulty):
 
     def table(self, schema: Any, parts: Any) -> Any:
         return self._through("table", schema, parts)
+
+    def texts(self, column: str, parts: Any) -> Any:
+        return self._through("texts", column, parts)
 
     def frame(self, schema: Any, parts: Any) -> Any:
         return self._through("frame", schema, parts)

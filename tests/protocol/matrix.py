@@ -52,7 +52,7 @@ def cases(operation: Operation, messages: int = 6) -> Iterator[Case]:
 def fresh(messages: int = 6) -> World:
     """Make a world in memory with its queues."""
     world = World(messages=messages)
-    world.create("in", lanes=2)
+    world.create("in", lanes=2, unique=True)
     world.create("out")
     world.create_table()
     return world

@@ -160,6 +160,14 @@ def _worn_out(world: World, client: QueueManager) -> None:
         world.lease_over()
 
 
+def _sent_twice(world: World, client: QueueManager) -> None:
+    """Leave messages whose numbers were sent before: one waits, one was consumed."""
+    other = world.manager("X")
+    other.queue("in").receive(1).accept()
+    other.queue("in").send([{"i": world.base + i} for i in range(world.messages)])
+    world.sent += world.messages
+
+
 def _dead(world: World, client: QueueManager) -> None:
     """Leave two dead letters, and no others."""
     other = world.manager("X")
@@ -293,7 +301,7 @@ def _exchange(world: World, client: QueueManager) -> None:
     """Make an exchange to which two queues are bound, with a dead-letter queue beside."""
     creator = world.helper("creator")
     world.create("also", lanes=3, dead_letter=False)
-    events = creator.create_exchange("events", "topic", SCHEMA, exist_ok=True)
+    events = creator.create_exchange("events", "topic", f"{SCHEMA} not null", exist_ok=True)
     for queue, pattern in (("in", "#.two"), ("also", "to.*"), ("also", "to.two")):
         events.bind(queue, pattern)
 
@@ -348,14 +356,16 @@ OPERATIONS = [
     Operation(
         "send",
         _nothing,
-        lambda m, w: m.queue("in").send([{"i": 100}, {"i": 101}]),
+        lambda m, w: m.queue("in").send([{"i": w.base + 100}, {"i": w.base + 101}]),
         _wrote(model.COMMITTED),
         sends=2,
     ),
     Operation(
         "publish",
         _exchange,
-        lambda m, w: m.exchange("events").publish([{"i": 102}, {"i": 103}], routing_key="to.two"),
+        lambda m, w: m.exchange("events").publish(
+            [{"i": w.base + 102}, {"i": w.base + 103}], routing_key="to.two"
+        ),
         _published,
         sends=2,
     ),
@@ -525,6 +535,12 @@ OPERATIONS = [
         lambda m, key: m.forget(key),
         _wrote(model.FORGOTTEN, BRANCH),
         key=BRANCH,
+    ),
+    Operation(
+        "leave duplicates out",
+        _sent_twice,
+        lambda m, w: m.queue("in").receive(100),
+        _wrote(model.DUPLICATE),
     ),
     Operation("run transaction", _nothing, _run, _wrote(model.COMMITTED, "T"), key="T"),
     Operation(

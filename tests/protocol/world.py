@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.protocol.audit import Ledger, Message, accepted, check
+from tests.protocol.audit import Ledger, Message, Standing, accepted, check
 from tests.protocol.faults import FaultyStore, Injector
 from txnqueue import model
 from txnqueue.config import RetryPolicy
@@ -19,6 +19,7 @@ from txnqueue.testing import Clock, plain_schema, runtime
 SCHEMA = "i long"
 LEASE_SECONDS = 60.0
 DELIVERIES_MAX = 3
+WINDOW_SECONDS = 24 * 3600.0
 RETRY = RetryPolicy(attempts_max=6, seconds_max=1e4, wait_seconds_first=0.0)
 
 
@@ -76,8 +77,10 @@ class World:
             self.helpers[name] = self.manager(name)
         return self.helpers[name]
 
-    def create(self, name: str, lanes: int = 1, dead_letter: bool = True) -> None:
-        """Create a queue of numbers."""
+    def create(
+        self, name: str, lanes: int = 1, dead_letter: bool = True, *, unique: bool = False
+    ) -> None:
+        """Create a queue of numbers; with ``unique`` it delivers each number once."""
         self.helper("creator").create_queue(
             name,
             SCHEMA,
@@ -86,6 +89,8 @@ class World:
             lease_seconds=LEASE_SECONDS,
             deliveries_max=DELIVERIES_MAX,
             dead_letter=dead_letter,
+            message_id="i",
+            duplicate_window_seconds=WINDOW_SECONDS if unique else None,
         )
 
     def create_table(self) -> None:
@@ -187,6 +192,23 @@ def drain(manager: QueueManager, name: str = "in") -> None:
     manager.queue(name).drain(consume_and_produce, batch_size=100, until="empty")
 
 
+def check_unique(world: World, ledger: Ledger) -> None:
+    """Check that of each number the first message was delivered, and no other."""
+    numbers, source = world.numbers(ledger), world.queue_id("in")
+    if world.helper("reader").queue("in").info.settings.duplicate_window_ms is None:
+        return
+    first: dict[int, Standing] = {}
+    for standing, entry in sorted(
+        ledger.posted.items(), key=lambda item: (item[1].place, item[0][1])
+    ):
+        if entry.queue_id != source or entry.body.get("origin") is not None:
+            continue
+        number = numbers[entry.body["send"], standing[1]]
+        left_out = first.setdefault(number, standing) != standing
+        said = standing in ledger.retired and ledger.retired[standing].kind == model.DUPLICATE
+        assert said == left_out, f"{number} at {standing}: a duplicate {left_out}, and said {said}"
+
+
 def check_exactly_once(world: World, sent: int) -> Ledger:
     """Check promises over values: what transactions accepted, they produced, and once.
 
@@ -212,6 +234,7 @@ def check_exactly_once(world: World, sent: int) -> Ledger:
         assert sorted(values) == sorted(produced[attempt]), f"P1 {attempt}: {values}"
     twice = [m for m, n in accepted(ledger, source).items() if n > 1]
     assert not twice, f"P2 accepted twice: {twice}"
+    check_unique(world, ledger)
     standing = [s for s, e in ledger.posted.items() if e.queue_id == source]
     left = [s for s in standing if s not in ledger.retired]
     assert not left, f"P2 still waiting after a drain: {left}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import greenlet
@@ -55,6 +55,8 @@ COMES_AND_GOES = "aside"
 """A queue that is dropped and created again."""
 WANTED = {"to.in": ("in",), "to.out": ("out",), "to.both": QUEUES, "nobody": ()}
 """Which queues want what is published with a key: "in" is bound by patterns."""
+WINDOWS = (None, 15, 120)
+"""In seconds, within which ``in`` leaves out duplicates; shorter than clocks are apart."""
 KINDS = {"accept": model.ACCEPTED, "release": model.RELEASED, "reject": model.REJECTED}
 
 # ------------------------------------------------------------------------------- the model
@@ -123,8 +125,13 @@ class Reference:
     (moving, target) for as long as an append takes, or gone.
     """
 
-    def __init__(self, store: MemoryStore, deliveries_max: int) -> None:
+    def __init__(self, store: MemoryStore, deliveries_max: int, window_seconds: int | None) -> None:
         self.store, self.deliveries_max = store, deliveries_max
+        self.window_seconds = window_seconds
+        self.window_ms = None if window_seconds is None else window_seconds * 1000
+        self.unique: set[str] = set()
+        self.firsts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self.twice: set[int] = set()
         self.seen = len(store.journal.commits)
         self.place: dict[int, tuple[Any, ...]] = {}
         self.copies: dict[tuple[int, str], int] = {}
@@ -157,8 +164,13 @@ class Reference:
 
     # ------------------------------------------------------------- what others ask of it
 
-    def ready(self, queue_id: str, at_ms: int, lane: int | None = None) -> list[int]:
-        """List what can be received at an instant, in delivery order of each lane."""
+    def ready(
+        self, queue_id: str, at_ms: int, lane: int | None = None, *, twice: bool = False
+    ) -> list[int]:
+        """List what can be received at an instant, in delivery order of each lane.
+
+        With ``twice`` also the duplicates that nobody has found yet.
+        """
         found = [
             m
             for m, place in self.place.items()
@@ -166,6 +178,7 @@ class Reference:
             and lane in (None, place[2])
             and self.window[m][0] <= at_ms
             and not self.expired(m, at_ms)
+            and (twice or m not in self.twice)
         ]
         return sorted(found, key=self.order.__getitem__)
 
@@ -316,7 +329,8 @@ class Reference:
     def _posted(self, entry: Any) -> None:
         decided = self.deciding.get(entry.attempt)
         assert entry.attempt is None or decided == model.COMMITTED, "P3 posted without a commit"
-        values = self.store.payload._sends[entry.body["payload"], entry.body["send"]].column("n")
+        rows = self.store.payload._sends[entry.body["payload"], entry.body["send"]]
+        values, ids = rows.column("n"), rows.column("id")
         for first, last in entry.ranges:
             for offset in range(first, last + 1):
                 message = values[offset].as_py()
@@ -326,6 +340,7 @@ class Reference:
                 elif "exchange" in entry.body:
                     message = self.copies[message, entry.queue_id]
                     self.counts["published"] += 1
+                self._name(entry, message, ids[offset].as_py())
                 if origin is None:
                     assert self.place.get(message) == ("staged",), f"P2 {message} is posted twice"
                     self.effects[entry.attempt][message] = entry.queue_id
@@ -338,6 +353,24 @@ class Reference:
                 self.window[message] = times
                 self.history[message] = (0, 0)
                 self.standing[entry.entry_id, offset] = message
+
+    def _name(self, entry: Any, message: int, message_id: int) -> None:
+        """Find out whether what is posted is a duplicate, by all that was posted before."""
+        self.twice.discard(message)
+        if self.window_ms is None or entry.queue_id not in self.unique:
+            return
+        firsts, at_ms = self.firsts[entry.queue_id, message_id], entry.recorded_at_ms
+        moved = entry.body.get("origin") is not None
+        if not moved and any(at_ms - first < self.window_ms for first in firsts):
+            self.twice.add(message)
+        else:
+            firsts.append(at_ms)
+
+    def _duplicate(self, entry: Any) -> None:
+        self._end_superseded(entry)
+        for message in self._taken_out(entry, twice=True):
+            self.place[message] = ("gone", "duplicate")
+            self.counts["duplicates"] += 1
 
     def _claimed(self, entry: Any) -> None:
         self._end_superseded(entry)
@@ -352,6 +385,7 @@ class Reference:
             ready = ("ready", entry.queue_id, entry.lane)
             assert self.place[message] == ready, f"P2 {message} is claimed: {self.place[message]}"
             assert self.window[message][0] <= entry.recorded_at_ms, f"{message} is delayed"
+            assert message not in self.twice, f"{message} is a duplicate, and delivered"
             assert not self.expired(message, entry.recorded_at_ms), f"{message} has expired"
             history = self.history[message]
             assert history == (body["delivery_count"], body["former"]), f"{message}: {history}"
@@ -446,8 +480,9 @@ class Reference:
             for offset in range(first, last + 1)
         ]
 
-    def _taken_out(self, entry: Any) -> list[int]:
+    def _taken_out(self, entry: Any, *, twice: bool = False) -> list[int]:
         for message in (found := self._messages(entry)):
+            assert (message in self.twice) == twice, f"{message} is {entry.kind}: {twice}"
             ready = ("ready", entry.queue_id, entry.lane)
             assert self.place[message] == ready, f"P2 {message}: {self.place[message]}"
         return found
@@ -648,11 +683,18 @@ class Client(Fleeting):
     # -------------------------------------------------------------------------- sending
 
     def _rows(self, queue: Any, intent: Intent) -> list[dict[str, int]]:
-        fresh = [self.simulation.number() for _ in range(self.simulation.random.randint(1, 4))]
+        draw = self.simulation.random
+        fresh = [self.simulation.number() for _ in range(draw.randint(1, 4))]
         for message in fresh:
             self.reference.place[message] = ("staged",)
             intent.sends[message] = queue.info.queue_id
-        return [{"n": message} for message in fresh]
+        return [{"n": message, "id": self._id(message)} for message in fresh]
+
+    def _id(self, number: int) -> int:
+        """Draw an id: sometimes one that others draw, too, for a while."""
+        draw = self.simulation.random
+        often = max(1, number // 40 - draw.randrange(3))
+        return often if draw.random() < 0.3 else number
 
     def placing(self) -> dict[str, Any]:
         """Draw what a send says of priority, delay and time to live: mostly nothing."""
@@ -736,7 +778,7 @@ class Client(Fleeting):
         for _ in range(self.simulation.random.randint(1, 4)):
             key = self.simulation.random.choice(list(WANTED))
             number = self.simulation.number()
-            drawn.append({"n": number, "k": key})
+            drawn.append({"n": number, "id": self._id(number), "k": key})
             for name in WANTED[key]:
                 queue_id = self.manager.queue(name).info.queue_id
                 copy = self.reference.copies[number, queue_id] = self.simulation.number()
@@ -1040,7 +1082,7 @@ class Client(Fleeting):
         looked, _ = self.ask(lambda: (queue.depth(), queue.in_flight()))
         if looked and self.quiet and began_ms == self.runtime.now_ms():
             queue_id = queue.info.queue_id
-            ready = self.reference.ready(queue_id, began_ms)
+            ready = self.reference.ready(queue_id, began_ms, twice=True)
             expected = (len(ready), self.reference.held(queue_id))
             assert looked == expected, f"P3 it looks like {looked}, and is {expected}"
 
@@ -1130,7 +1172,9 @@ class Simulation:
         self.retry = RetryPolicy(chance.choice((2, 4, 12)), 3600, 0.0)
         self.skew_ms = chance.choice((0, 2_000, 1_000_000))
         self.store = MemoryStore(step=self._step)
-        self.reference = Reference(self.store, chance.choice((1, 2, 4)))
+        self.reference = Reference(self.store, chance.choice((1, 2, 4)), chance.choice(WINDOWS))
+        if chance.random() < 0.5:
+            self._read_ids_in_the_payload()
         self.clients: list[Client] = []
         self.lanes = chance.choice((1, 1, 2, 3))
         self._create()
@@ -1138,12 +1182,21 @@ class Simulation:
         self.fault_rate = chance.choice((0.0, 0.01, 0.05))
         self.switch_rate = chance.choice((0.0, 0.1, 0.4))
 
+    def _read_ids_in_the_payload(self) -> None:
+        """Let sends not write their ids beside their positions, as large ones do not."""
+        stage = self.store.payload.stage
+        self.store.payload.stage = lambda send, rows: [
+            replace(run, ids=None) for run in stage(send, rows)
+        ]
+
     def _create(self) -> None:
         creator = Client(self, "creator")
         for name in (*QUEUES, COMES_AND_GOES):
             queue = self.create(creator, name, self.lanes, name == "in")
+            if name == "in":
+                self.reference.unique.add(queue.info.queue_id)
             self.reference.dead_of[queue.info.queue_id] = queue.info.dead_letter_id
-        events = creator.manager.create_exchange("events", "topic", "n long")
+        events = creator.manager.create_exchange("events", "topic", "n long, id long not null")
         for name, pattern in (("in", "*.in"), ("in", "#.both"), ("in", "to.both")):
             events.bind(name, pattern)
         for pattern in ("to.out", "to.both"):
@@ -1161,11 +1214,14 @@ class Simulation:
     def create(self, client: Client, name: str, lanes: int, dead_letter: bool) -> Any:
         return client.manager.create_queue(
             name,
-            "n long",
+            "n long, id long",
             lanes=lanes,
+            group_by="n",
             lease_seconds=LEASE_SECONDS,
             deliveries_max=self.reference.deliveries_max,
             dead_letter=dead_letter,
+            message_id="id",
+            duplicate_window_seconds=self.reference.window_seconds if name == "in" else None,
             exist_ok=True,
         )
 
@@ -1256,7 +1312,9 @@ class Simulation:
         left = {
             m
             for m, place in self.reference.place.items()
-            if place[0] in ("ready", "held") and not self.reference.expired(m, self.clock.now_ms)
+            if place[0] in ("ready", "held")
+            and m not in self.reference.twice
+            and not self.reference.expired(m, self.clock.now_ms)
         }
         self.reference.disturbed.clear()
         received = [m for name in queues for m in self._empty(last, name)]
@@ -1309,6 +1367,7 @@ SEEN = (
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
     *("HandlerFailed", "already committed", "expired", "purged", "moved", "published", "bound"),
+    "duplicates",
     *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
     *fleeting.SEEN,
 )

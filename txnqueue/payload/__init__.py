@@ -116,6 +116,7 @@ class Send:
         placing: Which go first, and when.
         headers: Headers that all rows get.
         header_columns: Columns of the rows that headers are taken from, by the headers' names.
+        message_id: The column whose values are to be known by their digests; None: none.
         note: What the table's own history says of it besides.
         routes: Where rows go that are published; None: to the one queue whose lanes these are.
     """
@@ -130,6 +131,7 @@ class Send:
     placing: Placing = field(default_factory=Placing)
     headers: Mapping[str, str] = field(default_factory=dict)
     header_columns: Mapping[str, str] = field(default_factory=dict)
+    message_id: str | None = None
     note: Mapping[str, object] = field(default_factory=dict)
     routes: Routes | None = None
 
@@ -141,6 +143,7 @@ class Run:
     Steps count from 1970, each as wide as the send's placing says; None: at once, for ever.
     The route of published rows names each queue that gets them by its number, with the lane
     there, as "0:3,2:0"; it is empty if nobody does.
+    ``ids`` are the digests of the message ids, if they were asked for and are few.
     """
 
     lane: int
@@ -150,6 +153,7 @@ class Run:
     available_step: int | None = None
     expires_step: int | None = None
     route: str = ""
+    ids: tuple[bytes, ...] | None = None
 
     @property
     def range(self) -> Range:
@@ -172,6 +176,7 @@ class Part:
         enqueued_at_ms: When they were posted to this queue.
         transaction_id: The transaction that posted them; None for the system.
         origin: Where they were moved from, with the reason; None if they were sent here.
+        message_id: The column that names them; None: they are called by send and offset.
     """
 
     payload_id: str
@@ -184,6 +189,7 @@ class Part:
     enqueued_at_ms: int
     transaction_id: str | None
     origin: Mapping[str, Any] | None
+    message_id: str | None = None
 
 
 class PayloadStore(Protocol):
@@ -229,6 +235,13 @@ class PayloadStore(Protocol):
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
+        ...
+
+    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+        """Read one column as text: for each part its values, in the order of its ranges.
+
+        A part whose payload is gone has fewer.
+        """
         ...
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:

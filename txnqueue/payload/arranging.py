@@ -27,10 +27,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnqueue.duplicates import IDS_IN_ENTRY_MAX, digest
 from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.model import is_in_memory
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.payload.routes import routes_of, sets_of
-from txnqueue.payload.rows import header_text, lane_of
+from txnqueue.payload.rows import header_text, lane_of, texts_of
 
 Place = tuple[int, int, int | None, int | None]
 """Lane, priority, available step, expires step: what the rows of one position share."""
@@ -45,7 +47,7 @@ _TYPES: dict[str, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Rows in the order of their offsets, with the place and the headers of each.
+    """Rows in the order of their offsets, with the place, the headers and the id of each.
 
     Rows that are published have a route as well, and their place says lane 0.
     """
@@ -54,6 +56,7 @@ class Arranged:
     places: list[Place]
     headers: list[dict[str, str] | None]
     routes: list[str]
+    ids: list[bytes] | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -63,7 +66,8 @@ class Arranged:
         for (place, route), found in groupby(zip(self.places, self.routes, strict=True)):
             count = sum(1 for _ in found)
             lane, priority, available, expires = place
-            runs.append(Run(lane, first, count, priority, available, expires, route))
+            ids = None if self.ids is None else tuple(self.ids[first : first + count])
+            runs.append(Run(lane, first, count, priority, available, expires, route, ids))
             first += count
         return runs
 
@@ -146,7 +150,16 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
         [places[row] for row in order],
         [headers[row] for row in order],
         [routes[row] for row in order],
+        _ids(send, rows),
     )
+
+
+def _ids(send: Send, rows: pa.Table) -> list[bytes] | None:
+    """Shorten the message ids of few rows, and of all that are kept in memory."""
+    many = rows.num_rows > IDS_IN_ENTRY_MAX and not is_in_memory(send.payload_id)
+    if send.message_id is None or many:
+        return None
+    return [digest(text) for text in texts_of(rows.column(send.message_id))]
 
 
 def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:

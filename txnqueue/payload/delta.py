@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -291,6 +292,33 @@ class DeltaPayload:
             f"WHERE slice = {slice_} AND send_id = {literal(send_id)}"
         )
 
+    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+        """Read one column as text by one scan of each table, and put it in order here."""
+        by_owner: dict[str, list[Part]] = defaultdict(list)
+        for part in parts:
+            by_owner[part.payload_id].append(part)
+        found: dict[tuple[str, str], dict[int, str | None]] = defaultdict(dict)
+        for payload_id, mine in by_owner.items():
+            query = (
+                f"SELECT p.send_id, p.send_offset, CAST(p.{identifier(column)} AS string) "
+                f"FROM {self._statements.names.payload(payload_id)} p "
+                f"WHERE {_literal_places(mine)}"
+            )
+            session = self._session_for(sum(ranges.count(part.ranges) for part in mine))
+            table = self._statements.run(partial(_arrow, session, query))
+            for send_id, offset, text in zip(*(c.to_pylist() for c in table.columns), strict=True):
+                found[payload_id, send_id][offset] = text
+        return [
+            [
+                there[offset]
+                for there in [found[part.payload_id, part.send_id]]
+                for first, last in part.ranges
+                for offset in range(first, last + 1)
+                if offset in there
+            ]
+            for part in parts
+        ]
+
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
         """Count the rows that there are at some places."""
         spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
@@ -324,9 +352,9 @@ class DeltaPayload:
     def _joined(
         self, session: SparkSession, schema: StructType, parts: Sequence[Part]
     ) -> DataFrame:
-        by_owner: dict[str, list[tuple[int, Part]]] = defaultdict(list)
+        by_owner: dict[tuple[str, str | None], list[tuple[int, Part]]] = defaultdict(list)
         for rank, part in enumerate(parts):
-            by_owner[part.payload_id].append((rank, part))
+            by_owner[part.payload_id, part.message_id].append((rank, part))
         if not by_owner:
             fields = ", ".join(
                 f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
@@ -339,14 +367,14 @@ class DeltaPayload:
             )
         frames = [
             session.sql(
-                f"SELECT /*+ BROADCAST(r) */ {_columns_of(schema, lacks)}, {_MESSAGE}, "
+                f"SELECT /*+ BROADCAST(r) */ {_columns_of(schema, lacks)}, {_message(named)}, "
                 "r.rank AS _rank, p.send_offset AS _offset "
                 f"FROM {self._statements.names.payload(payload_id)} p JOIN "
                 f"(SELECT * FROM VALUES {_places(ranked)} AS v({_PLACE_COLUMNS})) r "
                 "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
                 f"WHERE {_literal_places([part for _, part in ranked])}"
             )
-            for payload_id, ranked in by_owner.items()
+            for (payload_id, named), ranked in by_owner.items()
             for lacks in [self._lacks(session, payload_id, schema)]
         ]
         joined = frames[0]
@@ -355,12 +383,17 @@ class DeltaPayload:
         return joined
 
 
+def _arrow(session: SparkSession, query: str) -> pa.Table:
+    return session.sql(query).toArrow()
+
+
 _PLACE_COLUMNS = (
     "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
     "from_queue, from_reason, from_count"
 )
+_ID = "concat(p.send_id, ':', p.send_offset)"
 _MESSAGE = (
-    "named_struct('id', concat(p.send_id, ':', p.send_offset), 'queue', r.queue, "
+    "'queue', r.queue, "
     "'lane', CAST(r.lane AS int), 'delivery_count', CAST(r.delivery_count AS int), "
     "'redelivered', r.delivery_count > 0, 'enqueued_at', timestamp_millis(r.enqueued_at_ms), "
     "'transaction_id', CAST(r.transaction_id AS string), 'headers', p.headers, "
@@ -381,6 +414,12 @@ def _columns_of(schema: StructType, lacks: Collection[str]) -> str:
         else f"p.{identifier(c.name)}"
         for c in schema.fields
     )
+
+
+def _message(named: str | None) -> str:
+    """Write the message's struct; ``named`` is the column of its id, if there is one."""
+    given = _ID if named is None else f"coalesce(CAST(p.{identifier(named)} AS string), {_ID})"
+    return f"named_struct('id', {_ID}, 'message_id', {given}, {_MESSAGE}"
 
 
 def _places(ranked: Sequence[tuple[int, Part]]) -> str:

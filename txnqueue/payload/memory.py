@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from txnqueue.errors import PlatformMissing
+from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
@@ -20,6 +20,7 @@ from txnqueue.payload.rows import (
     arrow_schema,
     arrow_table,
     new_columns,
+    texts_of,
 )
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ class MemoryPayload:
     def _part(self, part: Part, first: int, last: int) -> pa.Table:
         staged, headers = self._staged(part.payload_id, part.send_id)
         rows = staged.slice(first, last - first + 1)
+        named = rows.column(part.message_id) if part.message_id else pa.nulls(rows.num_rows)
         messages = [
-            message_info(part, offset, headers[offset]) for offset in range(first, last + 1)
+            message_info(part, offset, headers[offset], name)
+            for offset, name in zip(range(first, last + 1), texts_of(named), strict=True)
         ]
         return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
 
@@ -88,6 +91,25 @@ class MemoryPayload:
 
     def _staged(self, payload_id: str, send_id: str) -> tuple[pa.Table, Headers]:
         return self._sends[payload_id, send_id], self._headers[payload_id, send_id]
+
+    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+        """Read one column as text: for each part its values, in the order of its ranges."""
+        self.step("scan")
+        return [self._texts(column, part) for part in parts]
+
+    def _texts(self, column: str, part: Part) -> list[str | None]:
+        try:
+            rows, _ = self._staged(part.payload_id, part.send_id)
+        except (KeyError, PayloadRemoved):
+            return []
+        # Rows that were moved here may be older than the column.
+        known = column in rows.column_names
+        values = rows.column(column) if known else pa.nulls(rows.num_rows)
+        return [
+            text
+            for first, last in part.ranges
+            for text in texts_of(values.slice(first, last - first + 1))
+        ]
 
     def staged(self, payload_id: str, send_id: str) -> pa.Table:
         """Read all rows of one send."""
@@ -154,7 +176,10 @@ def _grown(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def message_info(
-    part: Part, offset: int, headers: Mapping[str, str] | None = None
+    part: Part,
+    offset: int,
+    headers: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Say of one message what its ``_message`` column says."""
     enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
@@ -163,6 +188,7 @@ def message_info(
     }
     return {
         "id": f"{part.send_id}:{offset}",
+        "message_id": f"{part.send_id}:{offset}" if name is None else name,
         "queue": part.queue,
         "lane": part.lane,
         "delivery_count": part.delivery_count,

@@ -43,6 +43,7 @@ MESSAGE_COLUMN = "_message"
 MESSAGE_TYPE = StructType(
     [
         StructField("id", StringType(), False),
+        StructField("message_id", StringType(), False),
         StructField("queue", StringType(), False),
         StructField("lane", IntegerType(), False),
         StructField("delivery_count", IntegerType(), False),
@@ -92,12 +93,18 @@ _WIDER: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def check_schema(schema: StructType, group_by: str | None) -> StructType:
+def check_schema(
+    schema: StructType, group_by: str | None, message_id: str | None = None
+) -> StructType:
     """Check that a queue can have this schema.
+
+    Returns:
+        The schema, in which the column that names the messages may not be null.
 
     Raises:
         SchemaMismatch: A column's name is reserved or stands twice, its type is not one
-            that every reader of Delta tables knows, or ``group_by`` cannot group.
+            that every reader of Delta tables knows, ``group_by`` cannot group, or
+            ``message_id`` cannot name anything.
     """
     if not schema.fields:
         raise SchemaMismatch("A queue needs at least one payload column.")
@@ -115,16 +122,28 @@ def check_schema(schema: StructType, group_by: str | None) -> StructType:
         seen.add(folded)
         _check_type(column.name, column.dataType)
     if group_by is not None:
-        grouping = next((c for c in schema.fields if c.name == group_by), None)
-        if grouping is None:
-            raise SchemaMismatch(f"group_by={group_by!r} is no column.", column=group_by)
-        if not isinstance(grouping.dataType, _GROUPING):
-            raise SchemaMismatch(
-                f"group_by={group_by!r}: group by a string, whole number or date, not by "
-                f"{grouping.dataType.simpleString()}.",
-                column=group_by,
-            )
-    return schema
+        _check_key("group_by", group_by, schema)
+    if message_id is None:
+        return schema
+    _check_key("message_id", message_id, schema)
+    return StructType(
+        [
+            StructField(c.name, c.dataType, c.nullable and c.name != message_id, c.metadata)
+            for c in schema.fields
+        ]
+    )
+
+
+def _check_key(what: str, name: str, schema: StructType) -> None:
+    column = next((c for c in schema.fields if c.name == name), None)
+    if column is None:
+        raise SchemaMismatch(f"{what}={name!r} is no column.", column=name)
+    if not isinstance(column.dataType, _GROUPING):
+        raise SchemaMismatch(
+            f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
+            f"{column.dataType.simpleString()}.",
+            column=name,
+        )
 
 
 def _check_type(name: str, kind: DataType) -> None:
@@ -318,6 +337,11 @@ def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
 def header_text(value: object) -> str:
     """Write a value of a header's column as text; the same in Spark and in Python."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def texts_of(column: Any) -> list[str | None]:
+    """Write the values of a column as text, as Spark casts them."""
+    return [None if value is None else str(value) for value in column.to_pylist()]
 
 
 def lane_of(key: object, lanes: int) -> int:

@@ -1,0 +1,80 @@
+"""Find the duplicates among messages: by the ids beside their positions, or in the payload."""
+
+from __future__ import annotations
+
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.duplicates import Arrival, Duplicates, digest
+from txnqueue.errors import PayloadRemoved
+from txnqueue.ledger import Position, QueueFold, Segment
+from txnqueue.model import Range
+from txnqueue.payload import Part
+from txnqueue.sifting import LeftOut
+
+
+def left_out(client: Client, info: QueueInfo, fold: QueueFold) -> LeftOut | None:
+    """Make what says which messages of a queue are duplicates, by the fold as it is now.
+
+    It reads the payload at most once for many messages, and nothing at all of what was sent
+    as a few rows: their ids stand in the journal.
+
+    Args:
+        client: Reads the payload; its lock must be held as long as the answer is used.
+        info: The queue.
+        fold: The queue's fold.
+
+    Returns:
+        None if the queue delivers duplicates.
+    """
+    duplicates = fold.duplicates
+    if duplicates is None:
+        return None
+    known: Duplicates = duplicates
+
+    def of(segment: Segment) -> tuple[Range, ...]:
+        position = segment.position
+        if not known.looked_at(position.position_id):
+            _look(client, info, known, position)
+        return known.of(position.position_id)
+
+    return of
+
+
+def _look(client: Client, info: QueueInfo, known: Duplicates, position: Position) -> None:
+    """Learn the ids up to a position.
+
+    Raises:
+        PayloadRemoved: Some of them are not there any more.
+    """
+    arrivals = known.to_look_at(position, client.runtime.now_ms())
+    unread = [arrival for arrival in arrivals if arrival.ids is None]
+    column = info.settings.message_id
+    assert column is not None
+    parts = [_part(arrival) for arrival in unread]
+    found = client.store.payload.texts(column, parts) if parts else []
+    for arrival, texts in zip(unread, found, strict=True):
+        if len(texts) != arrival.size:
+            raise PayloadRemoved(
+                f"Of {arrival.size} messages of {info.name!r} only {len(texts)} have their "
+                f"payload, so that duplicates of the others cannot be known: keep payload for "
+                "longer than the duplicate window.",
+                queue=info.name,
+            )
+        arrival.ids = b"".join(map(digest, texts))
+    known.learn(arrivals)
+
+
+def _part(arrival: Arrival) -> Part:
+    position = arrival.position
+    return Part(
+        payload_id=position.payload_id,
+        slice=position.slice,
+        send_id=position.send_id,
+        ranges=position.ranges,
+        queue=position.queue_id,
+        lane=position.lane,
+        delivery_count=0,
+        enqueued_at_ms=position.posted_at_ms,
+        transaction_id=position.transaction_key,
+        origin=position.origin,
+    )
