@@ -433,7 +433,10 @@ def test_what_waits_is_purged_moved_and_sent_back(shell, three):
     ]
     manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
     manager.queue("others").receive().reject(reason="bad")
+    (found,) = shell.json("dead-letters", "others")
+    assert (found["queue"], found["reason"], found["waiting"]) == ("others", "bad", 3)
     assert shell.json("redrive", "others.dead")[0]["redriven"] == 3
+    assert shell.json("dead-letters", "others") == []
     assert shell("purge", "others", code=2).stdout == ""
     assert shell.json("purge", "others", "--yes")[0]["purged"] == 3
     shell("send", "orders", three, "--delay-seconds", 60)

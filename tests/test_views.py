@@ -56,6 +56,8 @@ def lake(quick, tmp_path_factory):
     mark()
     _kill(orders, anna, clock)
     mark()
+    _move_and_purge(orders, invoices, anna)
+    mark()
     lake.prepared = anna.transaction("undecided")
     invoices.send([{"order_id": 2000}], transaction=lake.prepared)
     orders.receive(1, transaction=lake.prepared)
@@ -116,6 +118,21 @@ def _kill(orders, anna, clock):
     dead.receive(1)
 
 
+def _move_and_purge(orders, invoices, anna):
+    orders.send([{"order_id": n, "customer": "moved"} for n in range(300, 303)])
+    with anna.transaction() as tx:
+        assert orders.move("orders.dead", "customer = 'moved'", limit=2, transaction=tx) == 2
+    with pytest.raises(ZeroDivisionError), anna.transaction() as tx:
+        orders.move("orders.dead", limit=1, transaction=tx)
+        raise ZeroDivisionError
+    invoices.send([{"order_id": n} for n in range(400, 406)])
+    held, failed, kept = invoices.receive(1), invoices.receive(1), invoices.receive(1)
+    assert invoices.purge(reason="wrong import") == 3
+    held.release()
+    failed.modify()
+    assert len(kept) == 1  # its purge is pending
+
+
 def _post_again(manager, info, send_id, more):
     body = {"v": 1, "payload": info.payload_id, "slice": 0, "send": send_id, **more}
     client = manager._client
@@ -155,10 +172,12 @@ def test_queue_views_equal_the_fold(lake, quick):
         counts = per_state(rows)
         states += counts
         client_fold = lake.anna._client.fold(info)
-        assert counts["in_flight"] == client_fold.in_flight() == fold.in_flight()
+        in_flight = counts["in_flight"] + counts["purge_pending"]
+        assert in_flight == client_fold.in_flight() == fold.in_flight()
         assert counts["available"] == client_fold.available(now_ms)
         told = next(r for r in lake.anna.history.as_of().queue_rows() if r["queue"] == name)
-        for state in ("in_flight", "accepted", "rejected", "dead_lettered"):
+        assert in_flight == told["in_flight"]
+        for state in ("accepted", "rejected", "dead_lettered", "moved", "purged", "purge_pending"):
             assert counts[state] == told[state], (name, state)
     assert set(states) == STATES
 
@@ -225,12 +244,14 @@ def test_a_view_follows_the_store(lake, quick):
     orders = lake.bert.queue("in-voices.eu")
     lake.anna.create_views("live_")
     before = quick.table("live_in_voices_eu").where("state = 'available'").count()
-    sent = orders.send([{"order_id": 77}])
+    sent = orders.send([{"order_id": 77}], headers={"correlation_id": "c-7", "tenant": "x"})
     found = quick.table("live_in_voices_eu").where("order_id = 77").collect()
     assert [(row["message_id"], row["state"]) for row in found] == [
         (f"{sent.send_id}:0", "available")
     ]
     assert found[0]["sent_in"] == sent.transaction_id
+    assert found[0]["headers"] == {"correlation_id": "c-7", "tenant": "x"}
+    assert (found[0]["correlation_id"], found[0]["reply_to"]) == ("c-7", None)
     assert quick.table("live_in_voices_eu").where("state = 'available'").count() == before + 1
 
 
@@ -390,9 +411,10 @@ def test_dead_letters_bring_the_payload_of_where_they_came_from():
         "a": _info("a", dead_letter_id="bb-00000002"),
         "bb": _info("bb", dead_letter_id="ccc-00000003"),
         "ccc": _info("ccc", dead_letter_id="a-00000001"),  # round and round
-        "dddd": _info("dddd"),
+        "dddd": _info("dddd", ["other"]),
+        "eeeee": _info("eeeee", ["other"]),  # messages can be moved from one to the other
     }
     texts = views.statements(TableNames.of("/root"), infos)
     for name in ("a", "bb", "ccc"):
         assert texts[name].count("/root/payload/") == 3
-    assert texts["dddd"].count("/root/payload/") == 1
+    assert texts["dddd"].count("/root/payload/") == 2

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.views_folding import FAR_FUTURE_MS, STATES, per_state, quick_session, replay, shown
-from txnqueue import model, views
+from txnqueue import model, ranges, views
 from txnqueue.config import QueueInfo, QueueSettings
 from txnqueue.journal.tables import TableNames
 from txnqueue.ledger import QueueFold
@@ -58,8 +58,10 @@ class Dice:
         for _ in range(steps):
             self.number += 1
             lane = self.random.randrange(LANES)
-            every = [self.post, self.claim, self.dead, self.bind, self.settle, self.extend]
-            weights = None if draws else [2, 4, 1, 2, 6, 1]
+            every = [
+                self.post, self.claim, self.dead, self.bind, self.settle, self.extend, self.purge,
+            ]  # fmt: skip
+            weights = None if draws else [2, 4, 1, 2, 6, 1, 1]
             self.random.choices(draws or every, weights)[0](lane)
 
     def add(self, kind, lane, *, in_lane, sequence=None, items=(), **columns):
@@ -108,6 +110,7 @@ class Dice:
             "supersedes": self.superseded(lane),
             "consumer": "c", "epoch": 1, "deadline": 0, "former": 0,
             "delivery_count": self.random.randint(0, 3),
+            "counts": self.random.random() < 0.8,
         }  # fmt: skip
         items = self.available(lane, body["supersedes"])
         attempt = self.random.choice((None, *ATTEMPTS))
@@ -121,6 +124,16 @@ class Dice:
             kind = self.random.choice((model.DEAD_LETTERED, model.DUPLICATE))
             reason = "deliveries_max" if kind == model.DEAD_LETTERED else "duplicate"
             self.add(kind, lane, in_lane=True, items=items, body=body, reason=reason)
+
+    def purge(self, lane):
+        here = self.fold.lanes[lane]
+        held = [item for claim in here.claims.values() for item in claim.items.items()]
+        standing = [(s.position.position_id, ((s.first, s.last),)) for s in here.available]
+        some = self.random.sample(standing, min(len(standing), self.random.choice((0, 0, 1))))
+        items = self.parts_of(list(dict(held + some).items()))
+        if items:
+            reason = self.random.choice((None, "wrong import"))
+            self.add(model.PURGE_PENDING, lane, in_lane=True, items=items, reason=reason)
 
     def bind(self, lane):
         sequence, _ = self.some_claim(lane)
@@ -172,8 +185,10 @@ class Dice:
             parts = found.setdefault(segment.position.position_id, [])
             parts.append((segment.first, segment.last))
         for sequence in superseded:
-            for position_id, parts in here.claims[sequence].items.items():
-                found.setdefault(position_id, []).extend(parts)
+            claim = here.claims[sequence]
+            for position_id, parts in claim.items.items():
+                purged = claim.purging.get(position_id, ())
+                found.setdefault(position_id, []).extend(ranges.difference(parts, purged))
         return self.parts_of([(k, tuple(sorted(parts))) for k, parts in found.items()])
 
     def parts_of(self, items):
@@ -246,4 +261,7 @@ def _register(spark, dice):
         {"slice": 0, "send_id": send, "send_offset": offset, "number": number}
         for number, (send, offset) in enumerate(dice.payload)
     ]
-    spark.createDataFrame(pa.Table.from_pylist(payload)).createOrReplaceTempView("random_payload")
+    columns = [("slice", pa.int64()), ("send_id", pa.string()), ("send_offset", pa.int64())]
+    columns += [("number", pa.int64()), ("headers", pa.map_(pa.string(), pa.string()))]
+    table = pa.Table.from_pylist(payload, schema=pa.schema(columns))
+    spark.createDataFrame(table).createOrReplaceTempView("random_payload")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from txnqueue import model
 from txnqueue.ledger import QueueFold
@@ -13,7 +14,10 @@ FOLDED = (
     "claimed_by", "claimed_in", "unix_millis(claimed_at)",
     "settled_by", "settled_in", "unix_millis(settled_at)", "reason",
 )  # fmt: skip
-STATES = {"available", "delayed", "expired", "in_flight", "accepted", "rejected", "dead_lettered"}
+STATES = {
+    "available", "delayed", "expired", "in_flight", "purge_pending",
+    "accepted", "rejected", "dead_lettered", "moved", "purged",
+}  # fmt: skip
 
 
 def quick_session(spark):
@@ -30,7 +34,7 @@ def replay(info, entries, at_ms):
     """Fold one entry after the other and note what each of them did to every message."""
     fold = QueueFold(info.queue_id, info.settings.lanes)
     shards = set(fold.shards)
-    posted, claimed, now, gone = {}, {}, {}, {}
+    posted, claimed, now, gone, purged = {}, {}, {}, {}, {}
     for entry in sorted((e for e in entries if e.shard in shards), key=lambda e: e.place):
         if entry.kind == model.POSTED:
             posted[entry.entry_id] = entry
@@ -41,11 +45,23 @@ def replay(info, entries, at_ms):
         now = _standing_and_held(fold)
         for key in before.keys() - now.keys():
             state, count, claim = before[key]
-            removed = entry.kind in model.REMOVALS
-            lost = removed and state == "in_flight"
-            claim = None if removed else claim
-            ended = "dropped" if entry.kind == model.QUEUE_DROPPED else entry.kind
-            gone[key] = (ended, count + lost, claim, entry)
+            counts = claim is not None and claimed[claim].body.get("counts", True)
+            retired = entry.is_settlement and entry.kind != model.RELEASED
+            if entry.kind == model.QUEUE_DROPPED:
+                gone[key] = ("dropped", count, claim, entry)
+            elif state == "purge_pending" and not retired:  # it would have come back
+                failed = entry.kind != model.RELEASED or entry.body["counted"]
+                settled = replace(entry, reason=purged[key])
+                gone[key] = (model.PURGED, count + (counts and failed), claim, settled)
+            elif entry.kind == model.PURGE_PENDING:
+                gone[key] = (model.PURGED, count, None, entry)
+            else:
+                lost = entry.is_removal and state == "in_flight" and counts
+                gone[key] = (entry.kind, count + lost, None if entry.is_removal else claim, entry)
+        if entry.kind == model.PURGE_PENDING:
+            for key, (state, _, _) in now.items():
+                if state == "purge_pending":
+                    purged.setdefault(key, entry.reason)
     rows = []
     for key, (state, count, claim) in now.items():
         if state == "standing":
@@ -69,8 +85,11 @@ def _standing_and_held(fold):
                 for first, last in parts:
                     for offset in range(first, last + 1):
                         assert (position_id, offset) not in found
+                        pending = claim.purge_pending.get(position_id, ())
+                        held = any(low <= offset <= high for low, high in pending)
                         found[position_id, offset] = (
-                            "in_flight", claim.delivery_count, (lane.lane, claim.sequence)
+                            "purge_pending" if held else "in_flight",
+                            claim.delivery_count, (lane.lane, claim.sequence),
                         )  # fmt: skip
     return found
 

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import model, planning, ranges
+from txnqueue import model, moving, planning, ranges
 from txnqueue.client import Client
-from txnqueue.config import LEASE_SECONDS_MAX, check_number
+from txnqueue.config import LEASE_SECONDS_MAX, check_name, check_number
 from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, TransactionMismatch
 from txnqueue.heartbeat import Heartbeat
 from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.matching import Reasons, offsets_of
 from txnqueue.model import Item, PositionId, Range
+from txnqueue.moving import departures
 from txnqueue.payload import Part
 from txnqueue.planning import Disposition, Plan
 from txnqueue.receiving import Held, part_of
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
 Name = tuple[str, int, int]
 """A claim's name over all queues: queue id, lane, sequence."""
 Said = dict[Name, list[Disposition]]
 """What was said of each claim, in the order in which it was said."""
+SaidOf = Callable[[Held, Disposition], list[Disposition]]
 LaneWriter = Callable[[Held, Claim, int], Sequence[model.Entry]]
 
 
@@ -116,6 +119,7 @@ class Batch:
         where: str | None = None,
         *,
         matching: object = None,
+        reason: str | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
         """Consume messages: they are gone for good once this is committed.
@@ -128,6 +132,7 @@ class Batch:
             where: A SQL predicate over the columns of ``df``; all messages when left out.
             matching: Messages of this batch: a DataFrame or Arrow table with ``_message``,
                 dicts from ``messages()``, or message ids.
+            reason: Why; it stands in the history.
             transaction: The transaction to settle in; None settles at once.
 
         Returns:
@@ -138,7 +143,7 @@ class Batch:
             LeaseLost: Others may have them now; nothing was changed.
         """
         named = self._named(where, matching, None)
-        return self._settle(model.ACCEPTED, named, None, transaction)
+        return self._settle(model.ACCEPTED, named, reason, transaction)
 
     def release(
         self,
@@ -198,15 +203,19 @@ class Batch:
         *,
         matching: object = None,
         delivery_failed: bool = True,
+        undeliverable_here: bool = False,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Give messages back to their original places, and say whether the delivery counts.
+        """Give messages back to their original places, and say what becomes of them next.
 
         Args:
             where: As in ``accept``.
             matching: As in ``accept``.
             delivery_failed: The delivery counts, so that a message that fails again and again
                 ends as a dead letter; false does what ``release`` does.
+            undeliverable_here: This manager's consumer id does not get them again, others do.
+                If there is no other, they wait: for a consumer with another id, or until they
+                are moved, purged or expire.
             transaction: As in ``accept``.
 
         Returns:
@@ -217,7 +226,78 @@ class Batch:
             LeaseLost: As in ``accept``.
         """
         named = self._named(where, matching, None)
-        return self._settle(model.RELEASED, named, None, transaction, counted=delivery_failed)
+        return self._settle(
+            model.RELEASED,
+            named,
+            None,
+            transaction,
+            lambda _, said: [
+                replace(said, counted=delivery_failed, undeliverable_here=undeliverable_here)
+            ],
+        )
+
+    def move(
+        self,
+        to: str | Queue,
+        where: str | None = None,
+        *,
+        matching: object = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Move messages to another queue of the same columns; nothing is copied.
+
+        They get their places there by that queue's rules, and keep priority, delay and time
+        to live. Inside a transaction they stand there from its commit on.
+
+        Args:
+            to: The other queue, or its name.
+            where: As in ``accept``.
+            matching: As in ``accept``.
+            transaction: As in ``accept``.
+
+        Returns:
+            How many messages were named.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            SchemaMismatch: It has other columns.
+            AlreadySettled: As in ``accept``.
+            LeaseLost: As in ``accept``.
+
+        Example::
+
+            batch = orders.receive(1_000)
+            batch.move("orders-of-vips", where="customer IN ('c1', 'c7')")
+            batch.accept()
+        """
+        target = self._client.queue(check_name(to)) if isinstance(to, str) else to.info
+        named = self._named(where, matching, None)
+        routes = {
+            one.info.queue_id: moving.to_queue(
+                self._client,
+                one.info,
+                target.in_memory() if one.info.transient else target,
+                self._schema,
+            )
+            for one in self._held
+        }
+        return self._settle(
+            model.MOVED,
+            named,
+            "moved",
+            transaction,
+            lambda one, said: moving.routed(routes[one.info.queue_id], one, said),
+        )
+
+    def move_by(self, route: moving.Route, reason: str) -> int:
+        """Move all messages along a route, in the transaction that acquired them."""
+        return self._settle(
+            model.MOVED,
+            None,
+            reason,
+            self._transaction,
+            lambda one, said: moving.routed(route, one, said),
+        )
 
     def keep(self) -> None:
         """Keep what nobody speaks of: the commit leaves it received, under a lease.
@@ -359,13 +439,14 @@ class Batch:
         named: Reasons | None,
         reason: str | None,
         transaction: Transaction | NotGiven | None,
-        *,
-        counted: bool = False,
+        said_of: SaidOf = lambda _, said: [said],
     ) -> int:
+        """Settle messages; ``said_of`` completes what is said of each claim's part."""
         target = self._target(transaction)
         attempt = target.attempt if target else None
+        held = {_name(one): one for one in self._held}
         chosen = {
-            name: [replace(disposition, counted=counted) for disposition in found]
+            name: [full for disposition in found for full in said_of(held[name], disposition)]
             for name, found in self._chosen(kind, named, reason, attempt).items()
         }
         messages = sum(
@@ -454,8 +535,9 @@ class Batch:
             for one in involved:
                 for disposition in chosen[_name(one)]:
                     check_held(side, one, disposition)
-                    moved += rejections(one, disposition, stamp, None)
-            return lanes + moved
+                    moved += departures(one, disposition, stamp)
+            posted = moving.in_order(moved.entries, involved)
+            return lanes + Plan(tuple(posted), moved.conditions)
 
         side.land(plan, "settle", queue=involved[0].info.name)
 
@@ -539,24 +621,6 @@ def _lost(one: Held) -> LeaseLost:
         queue=one.info.name,
         claim=one.claim.name,
     )
-
-
-def rejections(
-    one: Held, disposition: Disposition, stamp: planning.Stamp, owner: Owner | None
-) -> Plan:
-    """Plan the new positions of rejected messages in the dead-letter queue, if there is one."""
-    target = one.info.dead_letter_id
-    if disposition.kind != model.REJECTED or target is None:
-        return Plan()
-    items = disposition.items if disposition.items is not None else one.items
-    entries = []
-    for position_id, part in items:
-        position = one.positions[position_id]
-        origin = planning.origin_of(
-            one.info.name, position, disposition.reason, one.claim.delivery_count
-        )
-        entries.append(planning.move(position, part, target, stamp, origin, owner=owner))
-    return Plan(tuple(entries), (model.queue_open(target),))
 
 
 def _meant(

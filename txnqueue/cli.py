@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 QUEUE_COLUMNS = (
-    "queue", "lanes", "posted", "available", "delayed", "in_flight", "accepted", "rejected",
-    "dead_lettered", "expired", "purged", "moved", "duplicates",
+    "queue", "lanes", "posted", "available", "delayed", "in_flight", "purge_pending", "accepted",
+    "rejected", "dead_lettered", "expired", "purged", "moved", "duplicates",
 )  # fmt: skip
 EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
@@ -72,6 +72,10 @@ _Change = Annotated[
     str, typer.Argument(help="The change, as recover names it.", show_default=False)
 ]
 _Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+_Where = Annotated[
+    str | None,
+    typer.Option(help="Only messages that fulfil this SQL predicate over payload and _message."),
+]
 
 
 # ------------------------------------------------------------------- machine and queues
@@ -280,11 +284,12 @@ def receive(
     lease_seconds: Annotated[
         float | None, typer.Option(help="For how long; the queue's setting when left out.")
     ] = None,
+    where: _Where = None,
 ) -> None:
     """Receive messages and print them; they are RELEASED afterwards unless you say --accept."""
     if accept + release + hold > 1:
         raise typer.BadParameter("say one of --accept, --release and --hold.")
-    batch = session.manager.queue(queue).receive(limit, lease_seconds=lease_seconds)
+    batch = session.manager.queue(queue).receive(limit, lease_seconds=lease_seconds, where=where)
     if not len(batch):
         session.printer.messages([], f"{queue} has nothing to receive.")
         return
@@ -306,9 +311,9 @@ def _settle(batch: Batch, accept: bool, hold: bool) -> str:
 
 
 @command("peek")
-def peek(session: Session, queue: _Queue, limit: _Limit = 20) -> None:
+def peek(session: Session, queue: _Queue, limit: _Limit = 20, where: _Where = None) -> None:
     """Look at the first available messages without receiving them."""
-    messages = session.manager.queue(queue).peek_messages(limit)
+    messages = session.manager.queue(queue).peek_messages(limit, where)
     session.printer.messages(messages, f"{queue} has nothing to receive.")
 
 

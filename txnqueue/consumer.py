@@ -19,6 +19,7 @@ from txnqueue.errors import (
     TransactionFinished,
 )
 from txnqueue.gathering import Upto, now
+from txnqueue.selecting import Selector
 from txnqueue.transaction import Status, Transaction
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Drain:
         batch_size: int,
         run_id: str | None,
         errors_max: int,
+        selector: Selector | None = None,
     ) -> None:
         """Describe the drain; nothing is read yet."""
         check_number("batch_size", batch_size, 1, 100_000_000)
@@ -120,12 +122,14 @@ class Drain:
         check_transaction_id(self._run_id)
         check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
+        self._selector = selector
+        self._wanted = selector.of_lane if selector is not None else None
         self._number = 0
         self._upto: Upto | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
         self._applied = True
-        self._in_flight = 0
+        self._of_others = 0
 
     def run(
         self,
@@ -172,8 +176,9 @@ class Drain:
                     self._unless_raising(on_batch, count, tx)
             else:
                 tx, batch = self._receive(room())
-        # What others hold may come back: then the run is not at its end.
-        finished = room() > 0 and not self._in_flight
+        # What others hold may come back, and what is for others may be this run's at another
+        # consumer: then the run is not at its end.
+        finished = room() > 0 and not self._of_others
         if finished and self._given:
             self._end()
         result = replace(self._result(finished), stopped=bounds.stopped())
@@ -183,8 +188,8 @@ class Drain:
     # -------------------------------------------------------------------------- helpers
 
     def _more(self) -> bool:
-        """Say whether there is something to receive; what is in flight is of the same reading."""
-        receivable, self._in_flight = self._queue.left(self._upto)
+        """Say whether there is something to receive; what others hold is of the same reading."""
+        receivable, self._of_others = self._queue.left(self._upto, self._selector)
         return receivable
 
     def _find_place(self) -> bool:
@@ -219,7 +224,7 @@ class Drain:
         tx = self._transaction()
         if limit <= 0:
             return tx, Batch(self._client, self._queue.schema, [], tx)
-        return tx, self._queue.claim(limit, tx, upto=self._upto)
+        return tx, self._queue.claim(limit, tx, upto=self._upto, wanted=self._wanted)
 
     def _handle(self, batch: Batch, tx: Transaction) -> bool:
         """Hand a batch to the handler; roll it back if that fails.
@@ -278,13 +283,15 @@ class Drain:
             self._applied &= tx.commit().applied
             nothing = Batch(self._client, self._queue.schema, [], following)
             return self._receive(room) if room > 0 else (following, nothing)
-        receiver = self._queue.receiver(room, following, self._upto, tx.attempt)
+        receiver = self._queue.receiver(room, following, self._upto, tx.attempt, self._wanted)
         landed = tx.commit_joined(receiver.plan)
         self._applied &= tx.committed_by(landed).applied
         held = receiver.held(landed.entries)
         if not held:
             return self._receive(room)
-        batch = self._queue.claim(room, following, upto=self._upto, before=held)
+        batch = self._queue.claim(
+            room, following, upto=self._upto, wanted=self._wanted, before=held
+        )
         return following, batch
 
     def _unless_raising(

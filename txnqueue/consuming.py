@@ -85,6 +85,10 @@ def consume(
     sql: Annotated[
         str | None, typer.Option(help="Instead, a file of queries over the view 'batch'.")
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="At most so many messages at once.")] = (
         100_000
     ),
@@ -119,6 +123,7 @@ def consume(
     with on_sigterm(grace_seconds) as stop, showing(opened.depth(), json_lines) as advance:
         result = opened.drain(
             handle,
+            where=where,
             batch_size=batch_size,
             run_id=session.options.run_id,
             until=until,

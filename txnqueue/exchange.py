@@ -16,13 +16,14 @@ from txnqueue.errors import (
     QueueNotFound,
     SchemaMismatch,
 )
+from txnqueue.framing import frame_of
 from txnqueue.placing import check_headers, placing_of
 from txnqueue.planning import Plan
 from txnqueue.publishing import Published, answer, routes_of, send_of, staged_sends
 from txnqueue.queue import Queue
 from txnqueue.routing import Binding, ExchangeInfo
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
-from txnqueue.snapshot import BINDINGS, binding_rows, frame_of
+from txnqueue.snapshot import BINDINGS, binding_rows
 from txnqueue.topology import Topology
 from txnqueue.transaction import Transaction
 

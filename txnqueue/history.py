@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from txnqueue import catalog, model
 from txnqueue.client import Client
 from txnqueue.errors import InvalidInput
-from txnqueue.snapshot import Snapshot, author_of, frame_of
+from txnqueue.framing import frame_of
+from txnqueue.snapshot import Snapshot, author_of
 from txnqueue.topology import Topology
 from txnqueue.tracing import steps_of
 from txnqueue.verifying import Verification, verify
@@ -99,12 +100,12 @@ class History:
 
         Returns:
             Rows with message_id, step (sent, published once for each queue that got it, moved,
-            claimed, accepted, released, rejected, dead_lettered, expired, duplicate, purged,
-            queue_dropped, and changed for each table that the transaction changed which consumed
-            it), queue, lane, target (the queue that it was moved to, or the table; with lineage
-            also how its rows are found), exchange (that it was published to), rows,
-            transaction_id, attempt, decision (of that transaction, as it stands), reason, actor,
-            run_id, recorded_at and commit_seq.
+            claimed, accepted, released, rejected, dead_lettered, expired, duplicate,
+            purge_pending, purged, queue_dropped, and changed for each table that the transaction
+            changed which consumed it), queue, lane, target (the queue that it was moved to, or
+            the table; with lineage also how its rows are found), exchange (that it was published
+            to), rows, transaction_id, attempt, decision (of that transaction, as it stands),
+            reason, actor, run_id, recorded_at and commit_seq.
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given.

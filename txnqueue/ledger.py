@@ -81,6 +81,7 @@ class Segment:
 
     ``delivery_count`` counts their ended deliveries, ``former`` is the size of the claim
     that they last came back from (0: never delivered): the next one narrows to a tenth.
+    ``not_to`` names consumers that do not want them again.
     """
 
     position: Position
@@ -88,6 +89,16 @@ class Segment:
     last: int
     delivery_count: int = 0
     former: int = 0
+    not_to: frozenset[str] = frozenset()
+
+    @property
+    def history(self) -> tuple[int, int, frozenset[str]]:
+        """What a claim's messages have in common: they share what becomes of them next."""
+        return (self.delivery_count, self.former, self.not_to)
+
+    def cut(self, first: int, last: int) -> Segment:
+        """Take a piece of the run."""
+        return Segment(self.position, first, last, *self.history)
 
     @property
     def size(self) -> int:
@@ -122,7 +133,12 @@ class Owner:
 
 @dataclass(slots=True)
 class Claim:
-    """Messages in flight: what one entry of a lane's log claimed and nobody ended yet."""
+    """Messages in flight: what one entry of a lane's log claimed and nobody ended yet.
+
+    ``counts`` says whether its end counts as a delivery; a claim made for a move has
+    delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
+    good when they would come back.
+    """
 
     lane: int
     sequence: int
@@ -134,6 +150,9 @@ class Claim:
     items: dict[PositionId, tuple[Range, ...]]
     claimed_at_ms: int
     bound: Owner | None = None
+    counts: bool = True
+    not_to: frozenset[str] = frozenset()
+    purging: dict[PositionId, tuple[Range, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: Entry, items: Mapping[PositionId, tuple[Range, ...]]) -> Claim:
@@ -155,6 +174,8 @@ class Claim:
             former=body["former"],
             items=dict(items),
             claimed_at_ms=entry.recorded_at_ms,
+            counts=body.get("counts", True),
+            not_to=frozenset(body.get("not_to", ())),
         )
 
     @property
@@ -171,6 +192,15 @@ class Claim:
     def count(self) -> int:
         """How many messages are still in flight under this claim."""
         return sum(map(ranges.count, self.items.values()))
+
+    @property
+    def purge_pending(self) -> dict[PositionId, tuple[Range, ...]]:
+        """The messages in flight under it that were purged."""
+        found = {
+            position_id: ranges.intersection(part, self.purging.get(position_id, ()))
+            for position_id, part in self.items.items()
+        }
+        return {position_id: part for position_id, part in found.items() if part}
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Say whether somebody may try to take the claim over; clocks decide no more.
@@ -218,10 +248,7 @@ class LaneFold:
             have = ((segment.first, segment.last),)
             left = ranges.difference(have, wanted)
             found += segment.size - ranges.count(left)
-            rest.extend(
-                Segment(position, first, last, segment.delivery_count, segment.former)
-                for first, last in left
-            )
+            rest.extend(segment.cut(first, last) for first, last in left)
             high += 1
         if found != ranges.count(wanted):
             raise StoreCorrupt(
@@ -248,6 +275,7 @@ class QueueFold:
         self.altered: Entry | None = None
         self.lanes = {lane: LaneFold(lane) for lane in range(lanes)}
         self.positions: dict[PositionId, Position] = {}
+        self.purged_in_flight = 0
         self._unretired: dict[PositionId, int] = {}
         self.duplicates = None if window_ms is None else Duplicates(window_ms)
         self.left_out = 0
@@ -283,31 +311,44 @@ class QueueFold:
             self._bound(lane, entry)
         elif entry.kind == model.LEASE_EXTENDED:
             self._lease_extended(lane, entry)
-        elif entry.kind in model.REMOVALS:
+        elif entry.kind == model.PURGE_PENDING:
+            self._purge_pending(lane, entry)
+        elif entry.is_removal:
             self._removed(lane, entry)
-        elif entry.kind in model.SETTLEMENTS:
+        elif entry.is_settlement:
             self._settled(lane, entry)
         elif entry.kind == model.KEPT:
             self._kept(lane, entry)
         else:
             raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
 
-    def available(self, now_ms: int, upto: int | None = None, without: Collection[int] = ()) -> int:
-        """Count what can be received at an instant.
+    def available(self, now_ms: int) -> int:
+        """Count what can be received at an instant, by whomever."""
+        return sum(segment.size for _, found in self.receivable(now_ms) for segment in found)
+
+    def receivable(
+        self, now_ms: int, upto: int | None = None, without: Collection[int] = ()
+    ) -> list[tuple[LaneFold, list[Segment]]]:
+        """List what can be received at an instant, lane by lane.
 
         Args:
             now_ms: The instant.
             upto: Leave out what was posted after this version.
             without: Leave out these lanes.
         """
-        return sum(
-            segment.size
+        return [
+            (
+                lane,
+                [
+                    segment
+                    for segment in lane.available
+                    if segment.position.receivable(now_ms)
+                    and (upto is None or segment.position.place[0] <= upto)
+                ],
+            )
             for lane in self.lanes.values()
             if lane.lane not in without
-            for segment in lane.available
-            if segment.position.receivable(now_ms)
-            and (upto is None or segment.position.place[0] <= upto)
-        )
+        ]
 
     def length(self) -> int:
         """Count what stands in the queue: waiting, however long, or in flight."""
@@ -317,6 +358,11 @@ class QueueFold:
     def in_flight(self) -> int:
         """Count what is claimed and not settled."""
         return sum(claim.count for claim in self.claims())
+
+    def purge_pending(self) -> int:
+        """Count what is in flight and was purged: it goes instead of coming back."""
+        pending = (claim.purge_pending.values() for claim in self.claims())
+        return sum(ranges.count(part) for parts in pending for part in parts)
 
     def claims(self) -> list[Claim]:
         """List what is in flight, in the order of lanes and sequences."""
@@ -330,19 +376,26 @@ class QueueFold:
         """Find a claim that has not ended."""
         return self.lanes[lane].claims.get(sequence)
 
-    def returning(self, claim: Claim, *, counted: bool = True) -> list[Segment]:
+    def returning(
+        self, claim: Claim, *, counted: bool = True, not_to: str | None = None
+    ) -> list[Segment]:
         """Write the messages of an ended claim as segments at their original places.
+
+        What was purged meanwhile does not come back.
 
         Args:
             claim: The claim that ends.
             counted: Whether the delivery counts: it failed, or nobody knows how it went.
+            not_to: A consumer that does not want them again.
         """
+        counted = counted and claim.counts
         count = claim.delivery_count + (1 if counted else 0)
         former = claim.size if counted else claim.former
+        others = claim.not_to if not_to is None else claim.not_to | {not_to}
         return [
-            Segment(self.positions[position_id], first, last, count, former)
+            Segment(self.positions[position_id], first, last, count, former, others)
             for position_id, part in claim.items.items()
-            for first, last in part
+            for first, last in ranges.difference(part, claim.purging.get(position_id, ()))
         ]
 
     # ------------------------------------------------------------- one method per kind
@@ -393,6 +446,25 @@ class QueueFold:
                     self.duplicates.left_out(position_id, part)
             self._retire(position_id, ranges.count(part))
 
+    def _purge_pending(self, lane: LaneFold, entry: Entry) -> None:
+        """Mark what is in flight; what came back since the purge looked goes at once."""
+        named = dict(model.unpack_items(entry))
+        for claim in lane.claims.values():
+            for position_id in claim.items.keys() & named.keys():
+                held = ranges.intersection(claim.items[position_id], named[position_id])
+                marked = claim.purging.get(position_id, ())
+                claim.purging[position_id] = ranges.normalised((*marked, *held))
+        back: dict[PositionId, list[Range]] = {}
+        for segment in lane.available:
+            if segment.position.position_id in named:
+                found = back.setdefault(segment.position.position_id, [])
+                found.append((segment.first, segment.last))
+        for position_id, there in back.items():
+            gone = ranges.intersection(there, named[position_id])
+            if gone:
+                lane.take(self.positions[position_id], gone)
+                self._purge(position_id, gone)
+
     def _settled(self, lane: LaneFold, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
         # A settlement in the backlog counts only for a claim that its attempt owns.
@@ -416,7 +488,8 @@ class QueueFold:
         if not claim.items:
             del lane.claims[claim.sequence]
         if entry.kind == model.RELEASED:
-            self._put_back(lane, part, counted=bool(entry.body.get("counted")))
+            counted, not_to = bool(entry.body.get("counted")), entry.body.get("not_to")
+            self._put_back(lane, part, counted=counted, not_to=not_to)
         else:
             for position_id, settled in part.items.items():
                 self._retire(position_id, ranges.count(settled))
@@ -432,9 +505,17 @@ class QueueFold:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _put_back(self, lane: LaneFold, claim: Claim, *, counted: bool) -> None:
-        for segment in self.returning(claim, counted=counted):
+    def _put_back(
+        self, lane: LaneFold, claim: Claim, *, counted: bool, not_to: str | None = None
+    ) -> None:
+        for segment in self.returning(claim, counted=counted, not_to=not_to):
             lane.put(segment)
+        for position_id, part in claim.purge_pending.items():
+            self._purge(position_id, part)
+
+    def _purge(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
+        self.purged_in_flight += ranges.count(part)
+        self._retire(position_id, ranges.count(part))
 
     def _take_items(self, lane: LaneFold, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
         for sequence in entry.body.get("supersedes", ()):

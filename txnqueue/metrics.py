@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
+from txnqueue.framing import frame_of
 from txnqueue.ledger import QueueFold, Segment
-from txnqueue.snapshot import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +22,7 @@ GAUGES = {
     "length": "Messages that wait or are in flight.",
     "visible": "Messages that can be received now.",
     "in_flight": "Messages that are received and not settled.",
+    "purge_pending": "Messages in flight that were purged: they go instead of coming back.",
     "delayed": "Messages whose time has not come.",
     "expired": "Messages whose time to live is over and that are still to be taken out.",
     "redelivered": "Waiting messages that were delivered before.",
@@ -96,6 +97,7 @@ def _measured(
         "length": _count(standing) + in_flight,
         "visible": _count(visible),
         "in_flight": in_flight,
+        "purge_pending": sum(fold.purge_pending() for fold in mine),
         "delayed": _count(standing) - _count(visible) - _count(expired),
         "expired": _count(expired),
         "redelivered": _count(s for s in standing if s.delivery_count),

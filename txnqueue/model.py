@@ -42,6 +42,7 @@ LEASE_EXTENDED = "lease_extended"
 DEAD_LETTERED = "dead_lettered"
 EXPIRED = "expired"
 PURGED = "purged"
+PURGE_PENDING = "purge_pending"
 MOVED = "moved"
 DUPLICATE = "duplicate"
 ACCEPTED = "accepted"
@@ -63,7 +64,8 @@ TIMEOUT_SET = "timeout_set"
 ROLLBACK_ONLY = "rollback_only"
 EXECUTED = "executed"
 
-SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED})
+SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
+"""Entries that end a claim, or a part of it; ``moved`` is one if it names a claim."""
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
 """Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
@@ -116,6 +118,16 @@ class Entry:
     def place(self) -> tuple[int, int, int]:
         """Where the entry stands in commit order: version, ordinal, index."""
         return (self.version, self.ordinal, self.index)
+
+    @property
+    def is_settlement(self) -> bool:
+        """Whether the entry ends a claim, or a part of it."""
+        return self.kind in SETTLEMENTS and self.claim_sequence is not None
+
+    @property
+    def is_removal(self) -> bool:
+        """Whether the entry takes available messages out of a lane for good."""
+        return self.kind in REMOVALS and self.claim_sequence is None
 
     @property
     def entry_id(self) -> PositionId:

@@ -50,7 +50,10 @@ class Stamp:
 
 @dataclass(slots=True)
 class Selection:
-    """The messages that one claim takes from one lane, and what it finds to take out of it."""
+    """The messages that one claim takes from one lane, and what it finds to take out of it.
+
+    ``ending``: claims that are over hold messages that were purged, which go with them.
+    """
 
     lane: int
     sequence: int
@@ -59,6 +62,7 @@ class Selection:
     expired: list[Segment] = field(default_factory=list)
     duplicates: list[Segment] = field(default_factory=list)
     supersedes: tuple[int, ...] = ()
+    ending: bool = False
 
     @property
     def count(self) -> int:
@@ -67,7 +71,7 @@ class Selection:
 
     def __bool__(self) -> bool:
         """Say whether there is anything to write about."""
-        return bool(self.segments or self.dead or self.expired or self.duplicates)
+        return bool(self.segments or self.dead or self.expired or self.duplicates or self.ending)
 
     @property
     def redelivered(self) -> bool:
@@ -85,6 +89,7 @@ def select(
     upto: int | None = None,
     wanted: Callable[[Sequence[Segment]], Iterable[Segment]] | None = None,
     left_out: LeftOut | None = None,
+    consumer: str | None = None,
 ) -> Selection:
     """Pick the first available messages of a lane, at most ``limit``.
 
@@ -103,6 +108,7 @@ def select(
         upto: Leave out positions that were posted after this version of the journal.
         wanted: Cuts what a selector wants out of segments that can be received.
         left_out: Says which messages are duplicates; None if all are delivered.
+        consumer: Who takes them: not what it does not want again.
     """
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]
@@ -116,10 +122,13 @@ def select(
         s
         for s in candidates
         if (upto is None or s.position.place[0] <= upto)
-        and (s.position.receivable(now_ms) or s.position.expired(now_ms))
+        and (
+            (s.position.receivable(now_ms) and consumer not in s.not_to)
+            or s.position.expired(now_ms)
+        )
     )
     candidates = firsts(due, left_out, chosen.duplicates, lambda: limit <= 0)
-    history: tuple[int, int] | None = None
+    history: tuple[int, int, frozenset[str]] | None = None
     for segment in candidates:
         position = segment.position
         if position.expired(now_ms):
@@ -132,15 +141,13 @@ def select(
             chosen.dead.append(segment)
             continue
         if history is None:
-            history = (segment.delivery_count, segment.former)
+            history = segment.history
             if segment.former:
                 limit = min(limit, max(1, segment.former // NARROWING))
-        if limit <= 0 or history != (segment.delivery_count, segment.former):
+        if limit <= 0 or history != segment.history:
             break
         last = min(segment.last, segment.first + limit - 1)
-        chosen.segments.append(
-            Segment(segment.position, segment.first, last, segment.delivery_count, segment.former)
-        )
+        chosen.segments.append(segment.cut(segment.first, last))
         limit -= last - segment.first + 1
     return chosen
 
@@ -172,10 +179,13 @@ def claim(
     owner: Owner,
     deadline_ms: int,
     stamp: Stamp,
+    *,
+    counts: bool = True,
 ) -> Plan:
     """Write a selection as the next entry of its lane's log; no messages, no entry.
 
-    The claim's (lane, sequence) is its name and its fencing token.
+    The claim's (lane, sequence) is its name and its fencing token. One made for a move does
+    not count as a delivery, however it ends.
     """
     shard = model.lane_shard(queue_id, chosen.lane)
     stream = model.lane_stream(chosen.lane)
@@ -200,6 +210,10 @@ def claim(
         "former": head.former,
         "supersedes": list(chosen.supersedes),
     }
+    if head.not_to:
+        body["not_to"] = sorted(head.not_to)
+    if not counts:
+        body["counts"] = False
     entry = Entry(
         shard,
         stream,
@@ -287,9 +301,44 @@ def remove(
             delivered = counts[position.position_id]
             origin = origin_of(queue_name, position, removal.reason, delivered)
             for lane, piece in target.placed(position, part):
-                posted.append(move(position, piece, target.queue_id, stamp, origin, lane=lane))
+                moved = move(
+                    position,
+                    piece,
+                    target.queue_id,
+                    stamp,
+                    origin,
+                    lane=lane,
+                    keeps_times=removal.kind == model.MOVED,
+                )
+                posted.append(moved)
     following = Selection(chosen.lane, chosen.sequence + 1, chosen.segments)
     return Plan((gone, *posted), tuple(conditions)), following
+
+
+def purge_pending(
+    queue_id: str, chosen: Selection, segments: Sequence[Segment], stamp: Stamp, reason: str | None
+) -> tuple[Plan, Selection]:
+    """Write that messages in flight are to go when they would come back.
+
+    Returns:
+        The plan, and the selection with the sequence number that comes next.
+    """
+    items, parts, count = model.pack_items((p.position_id, part) for p, part in grouped(segments))
+    entry = Entry(
+        model.lane_shard(queue_id, chosen.lane),
+        model.lane_stream(chosen.lane),
+        model.PURGE_PENDING,
+        sequence=chosen.sequence,
+        queue_id=queue_id,
+        lane=chosen.lane,
+        ranges=parts,
+        count=count,
+        reason=reason,
+        body={"v": 1, "items": items},
+        **stamp.columns(),
+    )
+    conditions = lane_conditions(queue_id, [(chosen.lane, chosen.sequence)])
+    return Plan((entry,), conditions), Selection(chosen.lane, chosen.sequence + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +385,15 @@ def move(
     *,
     owner: Owner | None = None,
     lane: int = 0,
+    keeps_times: bool = False,
 ) -> Entry:
-    """Post a new position on the payload of another one; nothing is copied."""
+    """Post a new position on the payload of another one; nothing is copied.
+
+    With ``keeps_times`` it is delayed and expires as the other one: not a dead letter, whose
+    time may be over.
+    """
+    times = {"available_at": position.available_at_ms, "expires_at": position.expires_at_ms}
+    kept = {name: at for name, at in times.items() if keeps_times and at is not None}
     return Entry(
         model.backlog_shard(target_id),
         model.lane_stream(lane),
@@ -359,6 +415,7 @@ def move(
             "schema": position.schema_version,
             "origin": origin,
             **({"message_id": position.message_id} if position.message_id else {}),
+            **kept,
         },
         **stamp.columns(),
     )
@@ -369,16 +426,23 @@ def move(
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """How some messages of a claim end: accepted, released, rejected, or kept under a lease.
+    """How some messages of a claim end: accepted, released, rejected, moved, or kept.
 
-    ``items`` is None for whatever the claim still holds. ``target_id`` is where rejected
-    messages go; None drops them.
+    Attributes:
+        kind: ``accepted``, ``released``, ``rejected``, ``moved`` or ``kept``.
+        items: The messages; None for whatever the claim still holds.
+        reason: What the history says of it.
+        counted: Whether a release counts as a delivery.
+        undeliverable_here: Whether what is released is not for this consumer any more.
+        target: Where moved messages go.
     """
 
     kind: str
     items: tuple[Item, ...] | None = None
     reason: str | None = None
     counted: bool = False
+    undeliverable_here: bool = False
+    target: Target | None = None
 
 
 def settlement(
@@ -398,6 +462,11 @@ def settlement(
     named = () if disposition.items is None else disposition.items
     items, parts, count = model.pack_items(named)
     in_lane = sequence is not None
+    body: dict[str, Any] = {"v": 1, "items": items, "counted": disposition.counted}
+    if disposition.undeliverable_here:
+        body["not_to"] = held.owner.consumer
+    if disposition.target is not None:
+        body["target"] = disposition.target.queue_id
     return Entry(
         model.lane_shard(queue_id, held.lane) if in_lane else model.backlog_shard(queue_id),
         model.lane_stream(held.lane),
@@ -413,7 +482,7 @@ def settlement(
         ranges=parts,
         count=held.count if disposition.items is None else count,
         reason=disposition.reason,
-        body={"v": 1, "items": items, "counted": disposition.counted},
+        body=body,
         **stamp.columns(),
     )
 

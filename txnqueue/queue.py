@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import model, ranges, removing
+from txnqueue import acquiring, model, moving, ranges, removing
 from txnqueue.altering import alter
 from txnqueue.batch import Batch
 from txnqueue.client import Client
@@ -21,6 +21,7 @@ from txnqueue.config import (
     check_number,
 )
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
+from txnqueue.dead_letters import DeadLetters
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.dropping import DropResult, drop
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch, TransactionAborted
@@ -228,23 +229,24 @@ class Queue:
             if len(batch) or not patience.until_something_changes():
                 return batch
 
-    def peek(self, limit: int = 20) -> DataFrame:
+    def peek(self, limit: int = 20, where: str | None = None) -> DataFrame:
         """Look at the first available messages without claiming them.
 
         Args:
             limit: At most so many messages.
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
 
         Returns:
             A DataFrame as ``Batch.df``; committed state only, in no particular order.
         """
-        parts, carried = self._first(limit)
+        parts, carried = self._first(limit, where)
         frame = self._client.payload.frame(self.schema, parts)
         del carried  # what is in memory stays there until it is read
         return frame
 
-    def peek_messages(self, limit: int = 20) -> list[dict[str, Any]]:
-        """Look at the first available messages as dicts, in delivery order."""
-        parts, carried = self._first(limit)
+    def peek_messages(self, limit: int = 20, where: str | None = None) -> list[dict[str, Any]]:
+        """Look at the first available messages as dicts, in delivery order; as ``peek``."""
+        parts, carried = self._first(limit, where)
         rows: list[dict[str, Any]]
         rows = self._client.payload.table(self.schema, parts).to_pylist()
         del carried
@@ -260,27 +262,49 @@ class Queue:
         return self._sum(QueueFold.in_flight)
 
     def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
-        """Throw waiting messages away, for good and on record; what is in flight stays.
+        """Throw messages away, for good and on record.
+
+        What is in flight stays with who holds it: accepted, rejected or moved, it ends so;
+        if it is released, rolled back or its lease ends, it goes instead of coming back.
 
         Args:
             where: Only messages that fulfil this SQL predicate over the columns of ``df``.
             reason: Why; it stands in the history.
 
         Returns:
-            How many are gone.
+            How many are gone at once.
         """
         self._client.open()
-        return self._remove(model.PURGED, where, lambda part: removing.purging(reason))
+        resolve(self._client, NOT_GIVEN, f"{self.name}.purge")
+        selector = self._selector(where)
+        return sum(
+            removing.purge(self._client.of(part), part, selector, reason)
+            for part in self._client.parts_of(self._info)
+        )
 
-    def move(self, to: str | Queue, where: str | None = None) -> int:
+    def move(
+        self,
+        to: str | Queue,
+        where: str | None = None,
+        *,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
         """Move waiting messages to another queue of the same columns; nothing is copied.
 
-        They get new places there by that queue's rules; what is in flight stays. Inside a
-        transaction, receive them and send them on instead.
+        They get new places there by that queue's rules, and keep priority, delay and time to
+        live; what is in flight stays. Inside a transaction they are acquired now, and stand
+        in the other queue from its commit on; a roll back puts them back as they were.
 
         Args:
             to: The other queue, or its name.
             where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+            matching: Instead, only messages that have a match in this DataFrame.
+            on: The columns that match.
+            limit: At most so many, the first ones of each lane in turn; all when left out.
+            transaction: The transaction that moves them; None moves at once.
 
         Returns:
             How many were moved.
@@ -288,19 +312,44 @@ class Queue:
         Raises:
             QueueNotFound: There is no such queue.
             SchemaMismatch: It has other columns.
+
+        Example::
+
+            with manager.transaction() as tx:
+                orders.move("orders-of-vips", "customer = 'c7'", transaction=tx)
+                audit.send([{"what": "moved c7"}], transaction=tx)
         """
-        self._client.open()
+        tx = self._resolve(transaction, f"{self.name}.move")
         target = to.info if isinstance(to, Queue) else self._client.queue(check_name(to))
-        if target.queue_id == self._info.queue_id:
-            raise InvalidInput(f"Messages of {self.name!r} cannot be moved to where they are.")
 
-        def sort(part: QueueInfo) -> removing.Sort:
+        def route_of(part: QueueInfo) -> moving.Route:
             there = target.in_memory() if part.transient else target
-            return removing.moving(self._client.of(part), part, there, self.schema)
+            return moving.to_queue(self._client.of(part), part, there, self.schema)
 
-        return self._remove(model.MOVED, where, sort)
+        selector = self._selector(where, matching, on)
+        return self._move(tx, route_of, "moved", selector, limit)
 
-    def redrive(self, where: str | None = None) -> int:
+    def dead_letters(self) -> DeadLetters:
+        """Count this queue's dead letters by the reason why they are dead.
+
+        Returns:
+            What came into the dead-letter queue from here; of a dead-letter queue itself, all
+            that came into it. ``redrive(where=…)`` on that queue sends some of them back.
+
+        Example::
+
+            orders.dead_letters().df().show()
+            manager.queue("orders.dead").redrive("_message.origin.reason = 'deliveries_max'")
+        """
+        return DeadLetters(self._client, self._info)
+
+    def redrive(
+        self,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
         """Send dead letters back to the queues and lanes that they came from.
 
         Their deliveries are counted from 0 again. Messages that were sent here stay.
@@ -308,6 +357,8 @@ class Queue:
         Args:
             where: Only messages that fulfil this SQL predicate over the columns of ``df``,
                 such as ``"_message.origin.reason = 'deliveries_max'"``.
+            limit: At most so many; all when left out.
+            transaction: As in ``move``.
 
         Returns:
             How many went back.
@@ -315,13 +366,13 @@ class Queue:
         Raises:
             QueueNotFound: A queue that they came from is gone.
         """
-        self._client.open()
-        return self._remove(
-            model.MOVED,
-            where,
-            lambda part: removing.redriving(self._client.of(part)),
-            removing.came_from_elsewhere,
-        )
+        tx = self._resolve(transaction, f"{self.name}.redrive")
+
+        def route_of(part: QueueInfo) -> moving.Route:
+            return moving.to_origin(self._client.of(part))
+
+        among = moving.came_from_elsewhere
+        return self._move(tx, route_of, "redriven", self._selector(where), limit, among)
 
     def alter(
         self, add: str | StructType | None = None, **settings: Any
@@ -378,6 +429,7 @@ class Queue:
         self,
         handler: Handler,
         *,
+        where: str | None = None,
         batch_size: int = 100_000,
         run_id: str | None = None,
         until: str = "start",
@@ -397,6 +449,8 @@ class Queue:
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
                 may see messages again, so effects outside of the transaction need a key.
+            where: Only messages that fulfil this SQL predicate over the columns of
+                ``Batch.df``, ``_message`` included; each message is looked at once.
             batch_size: At most so many messages in a batch.
             run_id: Names the run: repeated with the same id it goes on after the last
                 committed batch, and a finished run claims nothing.
@@ -418,7 +472,8 @@ class Queue:
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)
-        drain = Drain(self._client, self, handler, batch_size, run_id, errors_max)
+        selector = self._selector(where)
+        drain = Drain(self._client, self, handler, batch_size, run_id, errors_max, selector)
         return drain.run(until, bounds, on_batch)
 
     # ----------------------------------------------------------------------- for others
@@ -462,11 +517,14 @@ class Queue:
         transaction: Transaction | None,
         upto: Upto | None = None,
         joined_with: str | None = None,
+        wanted: Wanting | None = None,
     ) -> Receiver:
         """Make the planner of a claim of durable messages that is joined with a commit."""
         seconds = self._lease_seconds(transaction, None)
         version = upto_of(upto, self._info)
-        return Receiver(self._client, self._info, limit, seconds, transaction, version, joined_with)
+        return Receiver(
+            self._client, self._info, limit, seconds, transaction, version, joined_with, wanted
+        )
 
     def _lease_seconds(self, transaction: Transaction | None, lease_seconds: float | None) -> float:
         seconds = lease_seconds
@@ -477,22 +535,32 @@ class Queue:
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         return seconds
 
-    def left(self, upto: Upto | None) -> tuple[bool, int]:
-        """Say, by one reading, whether there is something to receive, and how much is in flight.
+    def left(self, upto: Upto | None, selector: Selector | None = None) -> tuple[bool, int]:
+        """Say, by one reading, whether there is something to receive, and how much is not ours.
 
         Args:
             upto: Leave out what was posted after this.
+            selector: Only what it wants.
+
+        Returns:
+            Whether there is something, and how many messages are in flight, or are for other
+            consumers only.
         """
         ordered, now_ms = self._info.settings.ordered, self._client.runtime.now_ms()
-        receivable, in_flight = False, 0
+        found = of_others = 0
         for part in self._client.parts_of(self._info):
             side = self._client.of(part)
             with side.lock:
-                fold = side.fold_to_change(part)
-                taken = fold.lanes_of_others(side.consumer) if ordered else ()
-                receivable |= fold.available(now_ms, upto_of(upto, part), taken) > 0
-                in_flight += fold.in_flight()
-        return receivable, in_flight
+                fold, me = side.fold_to_change(part), side.consumer
+                taken = fold.lanes_of_others(me) if ordered else ()
+                of_others += fold.in_flight()
+                for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
+                    if selector is not None:
+                        segments = selector.of_lane(lane, segments)
+                    not_here = sum(s.size for s in segments if me in s.not_to)
+                    of_others += not_here
+                    found += sum(segment.size for segment in segments) - not_here
+        return found > 0, of_others
 
     # -------------------------------------------------------------------------- helpers
 
@@ -523,20 +591,31 @@ class Queue:
             return None
         return Selector(self._client, self.name, self.schema, where, matching, on)
 
-    def _remove(
+    def _move(
         self,
-        kind: str,
-        where: str | None,
-        sort: Callable[[QueueInfo], removing.Sort],
+        tx: Transaction | None,
+        route_of: Callable[[QueueInfo], moving.Route],
+        reason: str,
+        selector: Selector | None,
+        limit: int | None,
         among: Callable[[Segment], bool] = lambda segment: True,
     ) -> int:
-        resolve(self._client, NOT_GIVEN, f"{self.name}: {kind}")
-        selector = self._selector(where)
-        sorts = [(part, sort(part)) for part in self._client.parts_of(self._info)]
-        return sum(
-            removing.remove(self._client.of(part), part, kind, selector, by, among)
-            for part, by in sorts
-        )
+        if limit is not None:
+            check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        if tx is not None and tx.already_committed:
+            return 0
+        routes = [(part, route_of(part)) for part in self._client.parts_of(self._info)]
+        if tx is not None:
+            wanted = selector.of_lane if selector is not None else None
+            return acquiring.move_inside(
+                self._client, routes, self.schema, tx, reason, wanted, among, limit
+            )
+        moved = 0
+        for part, route in routes:
+            left = None if limit is None else limit - moved
+            side, sort = self._client.of(part), removing.moving(route, reason)
+            moved += removing.remove(side, part, model.MOVED, selector, sort, among, left)
+        return moved
 
     def _sum(self, count: Callable[[QueueFold], int]) -> int:
         """Count something in both parts of the queue."""
@@ -602,7 +681,7 @@ class Queue:
             tx.add_send(staged)
         return staged
 
-    def _first(self, limit: int) -> tuple[list[Part], list[Carried]]:
+    def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[Carried]]:
         """Say where the first available messages lie, over all lanes in turn.
 
         Returns:
@@ -610,26 +689,30 @@ class Queue:
         """
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
+        selector = self._selector(where)
         parts: list[Part] = []
         carried: list[Carried] = []
         now_ms, memory = self._client.runtime.now_ms(), self._client.store.transient.payload
         for info in self._client.parts_of(self._info):
             side = self._client.of(info)
             with side.lock:
-                found = list(self._first_of(side.fold_to_show(info), limit, now_ms))
+                found = list(self._first_of(side.fold_to_show(info), limit, now_ms, selector))
                 if info.transient:
                     carried += [memory.carried(part.payload_id, part.send_id) for part in found]
             parts += found
             limit -= sum(ranges.count(part.ranges) for part in found)
         return parts, carried
 
-    def _first_of(self, fold: QueueFold, limit: int, now_ms: int) -> Iterator[Part]:
-        for lane in fold.lanes.values():
-            for segment in lane.available:
+    def _first_of(
+        self, fold: QueueFold, limit: int, now_ms: int, selector: Selector | None
+    ) -> Iterator[Part]:
+        for lane, segments in fold.receivable(now_ms):
+            if selector is not None and limit > 0:
+                segments = selector.of_lane(lane, segments)
+            for segment in segments:
                 if limit <= 0:
                     return
-                if segment.position.receivable(now_ms):
-                    taken = ranges.take([(segment.first, segment.last)], limit)
-                    limit -= ranges.count(taken)
-                    count = segment.delivery_count
-                    yield part_of(segment.position, taken, self.name, lane.lane, count)
+                taken = ranges.take([(segment.first, segment.last)], limit)
+                limit -= ranges.count(taken)
+                count = segment.delivery_count
+                yield part_of(segment.position, taken, self.name, lane.lane, count)

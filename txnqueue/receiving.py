@@ -56,11 +56,18 @@ class _TakeOver:
             claim in claims for _, claims in self.tombstones.values()
         )
 
+    def of_lane(self, lane: int) -> list[Claim]:
+        """The claims that would end in a lane."""
+        claims = list(self.superseded.get(lane, ()))
+        return claims + [c for _, held in self.tombstones.values() for c in held if c.lane == lane]
+
     def returning(self, fold: QueueFold, lane: int) -> list[Segment]:
         """The messages that would come back in a lane."""
-        claims = list(self.superseded.get(lane, ()))
-        claims += [c for _, held in self.tombstones.values() for c in held if c.lane == lane]
-        return [segment for claim in claims for segment in fold.returning(claim)]
+        return [s for claim in self.of_lane(lane) for s in fold.returning(claim)]
+
+    def purges(self, lane: int) -> bool:
+        """Say whether messages that were purged would go with the claims of a lane."""
+        return any(claim.purge_pending for claim in self.of_lane(lane))
 
 
 class Receiver:
@@ -254,13 +261,17 @@ class Receiver:
             Removal(model.EXPIRED, tuple(selection.expired), "expired", kept),
             planning.leaving_out(selection.duplicates),
         ]
-        return [removal for removal in found if removal.segments]
+        found = [removal for removal in found if removal.segments]
+        if selection.supersedes and not found and not selection.segments:
+            # What the claims that are over still held was purged: this ends them.
+            return [Removal(model.PURGED, (), "lease over")]
+        return found
 
     def _select(
         self, fold: QueueFold, take_over: _TakeOver, lane: int, limit: int, now_ms: int
     ) -> Selection:
         settings = self.info.settings
-        return planning.select(
+        chosen = planning.select(
             fold.lanes[lane],
             take_over.returning(fold, lane),
             limit,
@@ -270,7 +281,10 @@ class Receiver:
             self.upto,
             None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
             finding.left_out(self.client, self.info, fold),
+            self.client.consumer,
         )
+        chosen.ending = take_over.purges(lane)
+        return chosen
 
 
 def may_end(claim: Claim, states: dict[str, KeyState], now_ms: int) -> bool:

@@ -1,34 +1,29 @@
 """Take waiting messages out of a queue for good: purge them, or move them to another one.
 
-What is in flight is not touched. It is one append, or several when very many pieces leave
-a lane; each names what it takes in the lane's log, and repeating what failed is harmless.
+What is in flight is not moved; what of it is purged goes when it would come back. It is one
+append, or several when very many pieces leave a lane; each names what it takes in the lane's
+log, and repeating what failed is harmless.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from txnqueue import finding, model, planning, ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
-from txnqueue.errors import QueueNotFound, SchemaMismatch
-from txnqueue.ledger import Position, Segment
-from txnqueue.model import PositionId, Range
-from txnqueue.payload.rows import MESSAGE_COLUMN, lane_of
-from txnqueue.planning import REMOVALS_MAX, Plan, Removal, Selection, Target
-from txnqueue.receiving import part_of
+from txnqueue.ledger import LaneFold, QueueFold, Segment
+from txnqueue.moving import Route
+from txnqueue.planning import REMOVALS_MAX, Plan, Removal, Selection, Stamp
 from txnqueue.selecting import Selector
 from txnqueue.sifting import firsts
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 Sort = Callable[[Sequence[Segment]], list[Removal]]
 """Says for some messages of one lane how and where to they leave."""
-Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
+_Marked = tuple[Plan, Selection]
+Mark = Callable[[Selection, Sequence[Segment], Stamp], _Marked]
+"""Writes something about messages of one lane that are in flight."""
 
 
 def remove(
@@ -38,6 +33,8 @@ def remove(
     selector: Selector | None,
     sort: Sort,
     among: Callable[[Segment], bool] = lambda segment: True,
+    limit: int | None = None,
+    in_flight: Mark | None = None,
 ) -> int:
     """Take out all waiting messages, or those that a selector wants, append by append.
 
@@ -50,12 +47,18 @@ def remove(
         selector: Which messages; None for all that wait.
         sort: How they leave.
         among: Which messages come into question at all.
+        limit: At most so many; None: no matter how many.
+        in_flight: What is written of those in flight, by the same append.
 
     Returns:
         How many left.
     """
     upto = client.store.journal.version()
     removed, more = 0, True
+
+    def wanted(lane: LaneFold, segments: Sequence[Segment]) -> list[Segment]:
+        found = [s for s in segments if s.position.place[0] <= upto and among(s)]
+        return found if selector is None else selector.of_lane(lane, found)
 
     def plan(lost: int) -> Plan | None:
         nonlocal more
@@ -64,135 +67,76 @@ def remove(
             fold, stamp = client.fold_to_change(info), client.stamp()
             found = Plan()
             left_out = finding.left_out(client, info, fold)
+            left = limit if limit is None else limit - removed
             for lane in fold.lanes.values():
-                waiting = [s for s in lane.available if s.position.place[0] <= upto and among(s)]
-                if selector is not None:
-                    waiting = selector.of_lane(lane, waiting)
+                waiting = wanted(lane, lane.available)
                 chosen = Selection(lane.lane, lane.next_sequence)
-                more = more or len(waiting) > REMOVALS_MAX
+                held = wanted(lane, _in_flight(fold, lane)) if in_flight is not None else []
+                more = more or len(waiting) > REMOVALS_MAX or len(held) > REMOVALS_MAX
                 twice: list[Segment] = []
                 once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+                if left is not None:
+                    once = first_of(once, left)
+                    left -= sum(segment.size for segment in once)
                 said = [planning.leaving_out(twice)] if twice else []
                 for removal in [*said, *sort(once)]:
                     gone, chosen = planning.remove(info.queue_id, info.name, chosen, removal, stamp)
                     found += gone
+                if in_flight is not None and held:
+                    marked, chosen = in_flight(chosen, held[:REMOVALS_MAX], stamp)
+                    found += marked
         return found if found.entries else None
 
-    while more:
+    while more and (limit is None or removed < limit):
         landed = client.land(plan, kind, queue=info.name)
         removed += sum(e.count or 0 for e in (landed.entries if landed else ()) if e.kind == kind)
     return removed
 
 
-def purging(reason: str | None) -> Sort:
-    """Say that messages are thrown away."""
+def purge(client: Client, info: QueueInfo, selector: Selector | None, reason: str | None) -> int:
+    """Throw away what waits, and mark what is in flight: it goes instead of coming back.
+
+    Returns:
+        How many are gone at once.
+    """
 
     def sort(segments: Sequence[Segment]) -> list[Removal]:
         return [Removal(model.PURGED, tuple(segments), reason)] if segments else []
 
-    return sort
+    def mark(lane: Selection, segments: Sequence[Segment], stamp: Stamp) -> _Marked:
+        return planning.purge_pending(info.queue_id, lane, segments, stamp, reason)
+
+    return remove(client, info, model.PURGED, selector, sort, in_flight=mark)
 
 
-def moving(client: Client, info: QueueInfo, target: QueueInfo, schema: StructType) -> Sort:
-    """Say that messages go to another queue, each to the lane that its rules give it.
-
-    Raises:
-        SchemaMismatch: The other queue has other columns.
-    """
-    if _columns(info) != _columns(target):
-        raise SchemaMismatch(
-            f"The queues {info.name!r} and {target.name!r} have different columns: messages "
-            "cannot move between them."
-        )
+def moving(route: Route, reason: str) -> Sort:
+    """Say that messages go where a route leads them."""
 
     def sort(segments: Sequence[Segment]) -> list[Removal]:
-        if not segments:
-            return []
-        lanes = _lanes_of(client, info, target, schema, segments)
-        return [Removal(model.MOVED, tuple(segments), "moved", Target(target.queue_id, lanes))]
-
-    return sort
-
-
-def redriving(client: Client) -> Sort:
-    """Say that messages go back to the queues and lanes that they came from.
-
-    Raises:
-        QueueNotFound: A queue that they came from is gone.
-    """
-    known = {info.queue_id: info for info in client.queues().values()}
-
-    def sort(segments: Sequence[Segment]) -> list[Removal]:
-        homes: dict[str, list[Segment]] = defaultdict(list)
-        for segment in segments:
-            origin = segment.position.origin
-            assert origin is not None
-            if origin["queue_id"] not in known:
-                raise QueueNotFound(
-                    f"The queue {origin['queue']!r}, where some came from, is gone: move them to "
-                    "another one.",
-                    name=origin["queue"],
-                )
-            homes[origin["queue_id"]].append(segment)
         return [
-            Removal(
-                model.MOVED,
-                tuple(found),
-                "redriven",
-                Target(queue_id, {s.position.position_id: _home(s.position) for s in found}),
-            )
-            for queue_id, found in homes.items()
+            Removal(model.MOVED, tuple(found), reason, target) for target, found in route(segments)
         ]
 
     return sort
 
 
-def came_from_elsewhere(segment: Segment) -> bool:
-    """Say whether messages came by a move; what was sent here has nowhere to go back to."""
-    return model.was_moved(segment.position.origin)
-
-
-def _home(position: Position) -> dict[int, tuple[Range, ...]]:
-    assert position.origin is not None
-    return {position.origin["lane"]: position.ranges}
-
-
-def _columns(info: QueueInfo) -> list[tuple[str, object]]:
-    return [(column["name"], column["type"]) for column in info.schema["fields"]]
-
-
-def _lanes_of(
-    client: Client,
-    info: QueueInfo,
-    target: QueueInfo,
-    schema: StructType,
-    segments: Sequence[Segment],
-) -> Lanes:
-    """Find the lane of each message in another queue: by its key, or position by position."""
-    lanes, group_by = target.settings.lanes, target.settings.lanes_by
-    if lanes == 1 or group_by is None:
-        return {
-            s.position.position_id: {_spread(s.position, lanes): s.position.ranges}
-            for s in segments
-        }
-    parts = [part_of(s.position, ((s.first, s.last),), info.name, 0, 0) for s in segments]
-    table = client.payload.table(schema, parts)
-    messages = table.column(MESSAGE_COLUMN).to_pylist()
-    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for key, message in zip(table.column(group_by).to_pylist(), messages, strict=True):
-        offsets[message["send_id"], lane_of(key, lanes)].append(message["send_offset"])
-    found: dict[PositionId, dict[int, tuple[Range, ...]]] = {}
+def first_of(segments: Sequence[Segment], limit: int) -> list[Segment]:
+    """Take the first messages of some segments: at most so many."""
+    taken = []
     for segment in segments:
-        position = segment.position
-        found[position.position_id] = {
-            lane: mine
-            for (send_id, lane), there in offsets.items()
-            if send_id == position.send_id
-            and (mine := ranges.intersection(position.ranges, ranges.of_offsets(there)))
-        }
-    return found
+        if limit <= 0:
+            break
+        taken.append(segment.cut(segment.first, min(segment.last, segment.first + limit - 1)))
+        limit -= taken[-1].size
+    return taken
 
 
-def _spread(position: Position, lanes: int) -> int:
-    append_id, index = position.position_id
-    return zlib.crc32(f"{append_id}/{index}".encode()) % lanes
+def _in_flight(fold: QueueFold, lane: LaneFold) -> list[Segment]:
+    """List what is in flight in a lane and not purged yet, as it stood there."""
+    found = [
+        Segment(fold.positions[position_id], first, last, claim.delivery_count)
+        for claim in lane.claims.values()
+        for position_id, part in claim.items.items()
+        for first, last in ranges.difference(part, claim.purging.get(position_id, ()))
+    ]
+    return sorted(found, key=attrgetter("order"))

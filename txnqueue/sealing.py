@@ -58,7 +58,7 @@ def seal(
     """
     key, attempt, begun = _attempt_of(owner)
     manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
-    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))
+    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))  # of facts, no removal
     tables = sorted({entry.stream for entry in facts if entry.kind == model.CHANGE_DECIDED})
     if tables:
         manifest["tables"] = tables

@@ -68,7 +68,7 @@ class Selector:
         """Cut the wanted messages out of some segments of a lane, in the same order."""
         self._look(segments, lane.lane)
         return [
-            Segment(s.position, first, last, s.delivery_count, s.former)
+            s.cut(first, last)
             for s in segments
             for first, last in ranges.intersection(
                 self._wanted.get(s.position.position_id, ()), ((s.first, s.last),)

@@ -40,7 +40,4 @@ def firsts(
 
 
 def _pieces(segment: Segment, parts: Iterable[Range]) -> list[Segment]:
-    return [
-        Segment(segment.position, first, last, segment.delivery_count, segment.former)
-        for first, last in parts
-    ]
+    return [segment.cut(first, last) for first, last in parts]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from txnqueue import catalog, model
+from txnqueue import catalog, model, ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
-from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.errors import InvalidInput
+from txnqueue.framing import frame_of
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 from txnqueue.payload import Part
@@ -24,22 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _QUEUES = (
-    "queue lanes posted available delayed in_flight accepted rejected dead_lettered expired "
-    "purged moved duplicates"
+    "queue lanes posted available delayed in_flight purge_pending accepted rejected "
+    "dead_lettered expired purged moved duplicates"
 )
 _AUTHOR = "reason actor run_id recorded_at commit_seq"
 _TRANSACTIONS = f"transaction_id attempt status {_AUTHOR}"
 _DISPATCHES = f"kind queue lane sequence claim_sequence transaction_id attempt count {_AUTHOR}"
 BINDINGS = f"kind exchange queue routing_key arguments {_AUTHOR}"
-_TYPES = {
-    **dict.fromkeys(_QUEUES.split()[2:], pa.int64()),
-    **dict.fromkeys(("sequence", "claim_sequence", "count", "rows", "commit_seq"), pa.int64()),
-    **dict.fromkeys(("lane", "lanes"), pa.int32()),
-    **dict.fromkeys(("length", "visible", "redelivered", "dead", "conflicts"), pa.int64()),
-    **dict.fromkeys(("oldest_age_seconds", "newest_age_seconds"), pa.float64()),
-    "recorded_at": pa.timestamp("us", "UTC"),
-    "arguments": pa.map_(pa.string(), pa.string()),
-}
 
 
 class Snapshot:
@@ -57,9 +49,10 @@ class Snapshot:
     def queues(self) -> DataFrame:
         """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
 
-        Columns: queue string, lanes int, posted, available, delayed, in_flight, accepted,
-        rejected, dead_lettered, expired, purged, moved, duplicates long. Expired are also those
-        that are still to be taken out; duplicates only those that were found.
+        Columns: queue string, lanes int, posted, available, delayed, in_flight, purge_pending,
+        accepted, rejected, dead_lettered, expired, purged, moved, duplicates long. Expired are
+        also those that are still to be taken out; duplicates only those that were found. Of
+        those in flight, purge_pending were purged meanwhile: they go instead of coming back.
         """
         return self._frame(self.queue_rows(), _QUEUES)
 
@@ -91,7 +84,8 @@ class Snapshot:
     def queue(self, name: str) -> DataFrame:
         """Show the messages that stood in a queue: payload, ``_message`` and ``state``.
 
-        ``state`` is available, delayed (or past its time to live) or in_flight.
+        ``state`` is available, delayed (or past its time to live), in_flight, or
+        purge_pending: in flight, and purged.
         """
         from pyspark.sql import functions as F
 
@@ -197,6 +191,7 @@ class Snapshot:
             for s in lane.available
             if s.position.expired(self.at_ms)
         )
+        removed[model.PURGED] += fold.purged_in_flight
         gone = sum(removed.values())
         removed["duplicates"] = removed.pop(model.DUPLICATE)
         rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
@@ -208,6 +203,7 @@ class Snapshot:
             "available": available,
             "delayed": standing - available - over,
             "in_flight": in_flight,
+            "purge_pending": fold.purge_pending(),
             "accepted": posted - standing - in_flight - gone - rejected,
             "rejected": rejected,
             **removed,
@@ -216,7 +212,8 @@ class Snapshot:
 
     def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:
         fold = self._fold(info)
-        parts: dict[str, list[Part]] = {"available": [], "delayed": [], "in_flight": []}
+        states = ("available", "delayed", "in_flight", "purge_pending")
+        parts: dict[str, list[Part]] = {state: [] for state in states}
         for lane in fold.lanes.values():
             for segment in lane.available:
                 ready = segment.position.receivable(self.at_ms)
@@ -227,26 +224,20 @@ class Snapshot:
                 parts["available" if ready else "delayed"].append(one)
             for claim in lane.claims.values():
                 for position_id, held in claim.items.items():
-                    position = fold.positions[position_id]
-                    count = claim.delivery_count
-                    parts["in_flight"].append(part_of(position, held, info.name, lane.lane, count))
+                    purged = claim.purging.get(position_id, ())
+                    found_in = {
+                        "in_flight": ranges.difference(held, purged),
+                        "purge_pending": ranges.intersection(held, purged),
+                    }
+                    for state, piece in found_in.items():
+                        if piece:
+                            position, count = fold.positions[position_id], claim.delivery_count
+                            one = part_of(position, piece, info.name, lane.lane, count)
+                            parts[state].append(one)
         return parts
 
     def _frame(self, rows: list[dict[str, Any]], columns: str) -> DataFrame:
         return frame_of(self._client, rows, columns)
-
-
-def frame_of(client: Client, rows: list[dict[str, Any]], columns: str) -> DataFrame:
-    """Make a DataFrame of rows about the history, on the user's session.
-
-    Raises:
-        PlatformMissing: There is no session.
-    """
-    spark = client.store.spark
-    if spark is None:
-        raise PlatformMissing("A DataFrame needs a session: use the method that ends in _rows.")
-    schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
 
 
 def binding_rows(

@@ -1,4 +1,4 @@
-"""Commands of the command line that tend queues: drop, purge, move, redrive, metrics."""
+"""Commands of the command line for what waits: purge, move, dead letters, metrics, drop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def purge(
     reason: Annotated[str | None, typer.Option(help="Why; it stands in the history.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
 ) -> None:
-    """Throw waiting messages away for good; what is in flight stays."""
+    """Throw messages away for good; what is in flight goes unless its holder settles it."""
     if not yes:
         raise typer.BadParameter(f"the waiting messages of {queue} would be gone: say --yes.")
     count = session.manager.queue(queue).purge(where, reason=reason)
@@ -64,6 +64,14 @@ def move(
     count = session.manager.queue(queue).move(to, where)
     values = {"queue": queue, "to": to, "moved": count}
     session.printer.fact(values, f"{count} messages moved to {to}.")
+
+
+@command("dead-letters")
+def dead_letters(session: Session, queue: _Queue) -> None:
+    """Count the dead letters of a queue by where they came from and why."""
+    found = session.manager.queue(queue).dead_letters()
+    columns = ("queue", "reason", "waiting", "in_flight", "oldest_at", "newest_at")
+    session.printer.rows(found.rows(), columns, f"{queue} has no dead letters.")
 
 
 @command("redrive")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import catalog, model, ranges
@@ -12,7 +13,47 @@ from txnqueue.model import Entry, PositionId
 from txnqueue.snapshot import author_of
 from txnqueue.topology import Topology
 
-Claims = set[tuple[str | None, int | None, int | None]]
+ClaimName = tuple[str | None, int | None, int | None]
+
+
+@dataclass(slots=True)
+class _Path:
+    """What is known of one message after some entries: where it stood, who claimed it."""
+
+    send_id: str
+    offset: int
+    positions: dict[PositionId, Position] = field(default_factory=dict)
+    claims: set[ClaimName] = field(default_factory=set)
+    held: dict[PositionId, ClaimName] = field(default_factory=dict)
+    purged: set[PositionId] = field(default_factory=set)
+    standing: dict[PositionId, str | None] = field(default_factory=dict)
+
+    def leaves(self, places: Iterable[PositionId]) -> None:
+        """Take note that the message stands in some places no more."""
+        for position_id in places:
+            self.standing.pop(position_id, None)
+
+    def named(self, entry: Entry) -> list[PositionId]:
+        """List the places of the message that an entry names."""
+        return [
+            position_id
+            for position_id, part in model.unpack_items(entry)
+            if position_id in self.positions and _holds(part, self.offset)
+        ]
+
+    def ended(self, entry: Entry) -> list[PositionId]:
+        """List the places where an entry ends a claim of the message."""
+        whole, named = not entry.body.get("items"), self.named(entry)
+        claim = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
+        superseded = {
+            (entry.queue_id, entry.lane, number) for number in entry.body.get("supersedes", ())
+        }
+        return [
+            position_id
+            for position_id, holder in self.held.items()
+            if holder in superseded
+            or (entry.is_settlement and holder == claim and (whole or position_id in named))
+        ]
 
 
 def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, Any]]:
@@ -31,17 +72,25 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, A
     exchanges: dict[str, str | None] = {
         info.exchange_id: info.name or None for info in Topology.of(entries).exchanges.values()
     }
-    positions: dict[PositionId, Position] = {}
-    claims: Claims = set()
-    standing: set[str | None] = set()
+    path = _Path(send_id, offset)
     changed = [entry for entry in entries if entry.kind == model.CHANGE_DECIDED]
     found: list[tuple[str, Entry]] = []
     for entry in entries:
-        step = _step(entry, send_id, offset, positions, claims, standing)
+        ended = path.ended(entry)
+        for position_id in ended:
+            del path.held[position_id]
+        if entry.is_settlement and entry.kind != model.RELEASED:
+            path.leaves(ended)
+        step = _step(entry, path)
         if step is not None:
             found.append((step, entry))
         if step == model.ACCEPTED and entry.attempt is not None:
             found += [("changed", one) for one in changed if one.attempt == entry.attempt]
+        if path.purged.intersection(ended):
+            path.leaves(path.purged.intersection(ended))
+            path.purged.difference_update(ended)
+            if entry.kind == model.RELEASED or not entry.is_settlement:
+                found.append((model.PURGED, entry))
     return [
         {
             "message_id": f"{send_id}:{offset}",
@@ -75,53 +124,37 @@ def _target(entry: Entry, step: str, infos: Mapping[str, QueueInfo]) -> str | No
     return target.name if target else None
 
 
-def _step(
-    entry: Entry,
-    send_id: str,
-    offset: int,
-    positions: dict[PositionId, Position],
-    claims: Claims,
-    standing: set[str | None],
-) -> str | None:
-    """Say what an entry did to a message; None if it is about others.
-
-    ``standing`` keeps the queues in which the message stands.
-    """
+def _step(entry: Entry, path: _Path) -> str | None:
+    """Say what an entry did to a message; None if it is about others."""
     if entry.kind == model.QUEUE_DROPPED:
-        gone = entry.shard == model.FENCE and entry.queue_id in standing
+        gone = entry.shard == model.FENCE and entry.queue_id in path.standing.values()
         return entry.kind if gone else None
     if entry.kind == model.POSTED:
-        here = entry.body["send"] == send_id and _holds(entry.ranges, offset)
+        here = entry.body["send"] == path.send_id and _holds(entry.ranges, path.offset)
         if not here:
             return None
-        positions[entry.entry_id] = Position.of(entry)
-        standing.add(entry.queue_id)
+        path.positions[entry.entry_id] = Position.of(entry)
+        path.standing[entry.entry_id] = entry.queue_id
         if model.was_moved(entry.body.get("origin")):
             return "moved"
         return "published" if "exchange" in entry.body else "sent"
-    if entry.kind == model.CLAIMED or entry.kind in model.REMOVALS:
-        if not _names(entry, positions, offset):
-            return None
-        if entry.kind == model.CLAIMED:
-            claims.add((entry.queue_id, entry.lane, entry.sequence))
-        else:
-            standing.discard(entry.queue_id)
-        return entry.kind
+    named = path.named(entry)
+    if entry.kind == model.CLAIMED and named:
+        claim = (entry.queue_id, entry.lane, entry.sequence)
+        path.claims.add(claim)
+        path.held.update(dict.fromkeys(named, claim))
+    if entry.kind == model.PURGE_PENDING and named:
+        still = path.held.keys() & set(named)
+        path.purged |= still
+        path.leaves(set(named) - still)
+        return entry.kind if still else model.PURGED  # it had come back already
     if entry.claim_sequence is not None:
         claim = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
         whole = not entry.body.get("items")
-        if claim in claims and (whole or _names(entry, positions, offset)):
-            if entry.kind in (model.ACCEPTED, model.REJECTED):
-                standing.discard(entry.queue_id)
-            return entry.kind
-    return None
-
-
-def _names(entry: Entry, positions: dict[PositionId, Position], offset: int) -> bool:
-    return any(
-        position_id in positions and _holds(part, offset)
-        for position_id, part in model.unpack_items(entry)
-    )
+        return entry.kind if claim in path.claims and (whole or named) else None
+    if entry.is_removal:
+        path.leaves(named)
+    return entry.kind if named else None
 
 
 def _holds(part: Iterable[model.Range], offset: int) -> bool:

@@ -114,7 +114,7 @@ def _manifests(entries: list[Entry], problems: list[str]) -> list[Claim]:
         if entry.kind == model.PART:
             parts[entry.attempt][entry.body["session"]] = entry.sequence
         which = "posted" if entry.kind == model.POSTED else "settled"
-        if entry.kind == model.POSTED or entry.kind in model.SETTLEMENTS:
+        if entry.kind == model.POSTED or entry.is_settlement:
             if entry.attempt is not None and entry.sequence is None:
                 beside[entry.append_id, entry.attempt][f"{which} {entry.queue_id}"] += (
                     entry.count or 0
@@ -175,7 +175,16 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
     bound: dict[tuple[str | None, int | None, int | None], str | None] = {}
     posted: dict[str | None, Parts] = defaultdict(dict)
     gone: Parts = {}
+    purging: Parts = {}
     twice: list[str] = []
+
+    def back(items: Parts, entry: Entry) -> None:
+        """What comes back goes, if it was purged meanwhile."""
+        for position_id, part in items.items():
+            going = ranges.intersection(part, purging.get(position_id, ()))
+            if going:
+                retire([(position_id, going)], entry)
+                purging[position_id] = ranges.difference(purging[position_id], going)
 
     def retire(items: Iterable[tuple[PositionId, tuple[Range, ...]]], entry: Entry) -> None:
         for position_id, part in items:
@@ -197,9 +206,20 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
             claimed[entry.queue_id, entry.lane, entry.sequence] = (entry, items)
         elif entry.kind == model.BOUND:
             bound[name] = entry.attempt
-        elif entry.kind in model.REMOVALS:
+        elif entry.kind == model.PURGE_PENDING:
+            held: Parts = {}
+            for (queue_id, lane, _), (_, items) in claimed.items():
+                if (queue_id, lane) == (entry.queue_id, entry.lane):
+                    for position_id, part in items.items():
+                        _add(held, position_id, part)
+            for position_id, part in model.unpack_items(entry):
+                mine = ranges.intersection(part, held.get(position_id, ()))
+                _add(purging, position_id, mine)
+                left = ranges.difference(ranges.difference(part, mine), gone.get(position_id, ()))
+                retire([(position_id, left)], entry)
+        elif entry.is_removal:
             retire(model.unpack_items(entry), entry)
-        elif entry.kind in model.SETTLEMENTS and name in claimed:
+        elif entry.is_settlement and name in claimed:
             claim, items = claimed[name]
             if entry.sequence is None and bound.get(name, claim.attempt) != entry.attempt:
                 continue  # not the holder's: it does not count
@@ -207,11 +227,14 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
             for position_id, part in meant.items():
                 mine = ranges.intersection(items.get(position_id, ()), part)
                 items[position_id] = ranges.difference(items.get(position_id, ()), part)
-                if mine and entry.kind != model.RELEASED:
+                if entry.kind == model.RELEASED:
+                    back({position_id: mine}, entry)
+                elif mine:
                     retire([(position_id, mine)], entry)
-        if entry.kind == model.CLAIMED or entry.kind in model.REMOVALS:
+        if entry.kind == model.CLAIMED or entry.is_removal:
             for sequence in entry.body.get("supersedes", ()):
-                claimed.pop((entry.queue_id, entry.lane, sequence), None)
+                ended = claimed.pop((entry.queue_id, entry.lane, sequence), None)
+                back(ended[1] if ended else {}, entry)
     return gone, twice
 
 

@@ -21,6 +21,8 @@ from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidName, PlatformMissing
 from txnqueue.history import History
 from txnqueue.journal.tables import TABLE_PREFIX, TableNames, identifier, literal, literals
+from txnqueue.moving import once_same_columns
+from txnqueue.payload import CORRELATION_ID, REPLY_TO
 from txnqueue.routing import ExchangeInfo
 from txnqueue.topology import Topology
 
@@ -31,11 +33,13 @@ _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
 _SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
 _CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
 _DROPPED = literal(model.QUEUE_DROPPED)
-_RETIRING = literals((model.ACCEPTED, model.REJECTED))
+_RETIRING = literals((model.ACCEPTED, model.REJECTED, model.MOVED))
 _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
+_PURGED, _PURGE_PENDING = literal(model.PURGED), literal(model.PURGE_PENDING)
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
-    "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean"
+    "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "
+    "counts boolean"
 )
 _CREATED = (
     "name string, dead_letter string, settings struct<lanes:int,group_by:string,"
@@ -296,7 +300,7 @@ def _messages(
     which = f"shard = {backlog} OR startswith(shard, {lanes}) OR ({gone})"
     columns = [column["name"] for column in info.schema["fields"]]
     payload = "\n  UNION ALL ".join(
-        f"SELECT {literal(owner.payload_id)} AS payload_id, slice, send_id, send_offset, "
+        f"SELECT {literal(owner.payload_id)} AS payload_id, slice, send_id, send_offset, headers, "
         f"struct({_content(info, owner)}) AS content FROM {names.payload(owner.payload_id)}"
         for owner in _owners(ever, info, exchanges)
     )
@@ -339,7 +343,7 @@ def _content(info: QueueInfo, owner: Owner) -> str:
 
 
 def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
-    """Find whose payload may stand in a queue: its own, and of those it is dead letters of.
+    """Find whose payload may stand in a queue: of those that it is dead letters of, and moved.
 
     Each brings along the exchanges that it is or was bound to.
     """
@@ -348,7 +352,8 @@ def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology
         found += [
             one
             for one in infos.values()
-            if one.dead_letter_id == target.queue_id and one not in found
+            if one not in found
+            and (one.dead_letter_id == target.queue_id or once_same_columns(one, target))
         ]
     owners: dict[str, Owner] = {}
     for one in found:
@@ -364,8 +369,10 @@ _COLUMNS = {
         f"CASE WHEN t.last.kind IN ({_REMOVALS}) THEN t.last.kind\n"
         "    WHEN t.last.ending.kind IN "
         f"({_RETIRING}) THEN t.last.ending.kind\n"
+        f"    WHEN t.purged THEN {_PURGED}\n"
         "    WHEN x.kind IS NOT NULL THEN 'dropped'\n"
-        "    WHEN t.last IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
+        f"    WHEN t.pending IS NOT NULL THEN {_PURGE_PENDING}\n"
+        "    WHEN t.last.kind IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
         "    WHEN p.expires_at <= {now} THEN 'expired'\n"
         "    WHEN p.available_at > {now} THEN 'delayed'\n"
         "    ELSE 'available' END"
@@ -381,6 +388,9 @@ _COLUMNS = {
     "settled_in": "t.settlement.transaction_key",
     "settled_at": "coalesce(t.settlement.recorded_at, x.recorded_at)",
     "reason": "coalesce(t.settlement.reason, if(t.settlement IS NULL, x.reason, NULL), p.reason)",
+    "headers": "d.headers",
+    "correlation_id": f"try_element_at(d.headers, {literal(CORRELATION_ID)})",
+    "reply_to": f"try_element_at(d.headers, {literal(REPLY_TO)})",
 }
 """The columns of a queue's view behind the payload's. The claim is the one that holds the
 message or that the settlement ended; the reason is the settlement's, else why it came here."""
@@ -393,7 +403,8 @@ _FLAT = """\
     said.payload AS payload_id, said.slice AS slice, said.send AS send_id,
     said.available_at AS available_at, said.expires_at AS expires_at,
     coalesce(said.items, array()) AS items, coalesce(said.supersedes, array()) AS supersedes,
-    said.delivery_count AS delivery_count, coalesce(said.counted, false) AS counted"""
+    said.delivery_count AS delivery_count, coalesce(said.counted, false) AS counted,
+    coalesce(said.counts, true) AS counts"""
 
 _AUTHOR = "actor, transaction_key, recorded_at, reason"
 _MESSAGE = "append_id, position, send_offset"
@@ -407,7 +418,7 @@ posted AS (
   WHERE kind = {literal(model.POSTED)}),
 -- one row per message that a claim, a settlement or a dead letter names
 named AS (
-  SELECT place, kind, lane, sequence, delivery_count, {_AUTHOR},
+  SELECT place, kind, lane, sequence, claim_sequence, delivery_count, counts, {_AUTHOR},
     item[0] AS append_id, CAST(item[1] AS int) AS position, send_offset
   FROM entries
   LATERAL VIEW posexplode(items) i AS nth, item
@@ -415,7 +426,7 @@ named AS (
     CAST(1 + aggregate(slice(items, 1, nth), 0L, (n, one) -> n + CAST(one[2] AS bigint)) AS int),
     CAST(item[2] AS int))) r AS `first`, `last`
   LATERAL VIEW explode(sequence(`first`, `last`)) o AS send_offset
-  WHERE kind IN ({_TAKING}, {_SETTLEMENTS})),
+  WHERE kind IN ({_TAKING}, {_SETTLEMENTS}, {_PURGE_PENDING})),
 -- the last attempt that a claim was bound to before a settlement of it
 bindings AS (
   SELECT s.place, max_by(b.attempt, b.place) AS attempt
@@ -445,7 +456,7 @@ endings AS (
 -- how each message of each claim ended, if it did: by the first of these
 ended AS (
   SELECT lane, sequence, {_MESSAGE},
-    min_by(struct(kind, counted, {_AUTHOR}), place) AS ending
+    min_by(struct(kind, counted, place, {_AUTHOR}), place) AS ending
   FROM (
     SELECT e.*, {_MESSAGE} FROM endings e
     JOIN (SELECT lane, sequence, place, {_MESSAGE} FROM named WHERE kind = {_CLAIMED}) c
@@ -456,21 +467,36 @@ ended AS (
     JOIN (SELECT place, {_MESSAGE} FROM named) n ON n.place = e.place
     WHERE NOT e.whole)
   GROUP BY lane, sequence, {_MESSAGE}),
--- what took each message last, and how often it was delivered in vain before
+-- what took each message last, how often it was delivered in vain before, and whether it was
+-- purged in flight: then it went with the end of its claim, or at once if that was over
 taken AS (
-  SELECT {_MESSAGE}, last, delivery_count,
+  SELECT {_MESSAGE}, last, delivery_count, pending, purged,
     if(last.kind = {_CLAIMED}
-        AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING}, {_DROPPED})),
+        AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING}, {_DROPPED})
+          OR last.ending.place > pending.place),
       last, NULL) AS claim,
     CASE WHEN last.kind IN ({_REMOVALS})
         THEN struct(last.actor, last.transaction_key, last.recorded_at, last.reason)
       WHEN last.ending.kind IN ({_RETIRING}, {_DROPPED})
         THEN struct(last.ending.actor, last.ending.transaction_key, last.ending.recorded_at,
-          last.ending.reason) END AS settlement
+          last.ending.reason)
+      WHEN purged AND last.ending.place > pending.place
+        THEN struct(last.ending.actor, last.ending.transaction_key, last.ending.recorded_at,
+          pending.reason)
+      WHEN purged
+        THEN struct(pending.actor, pending.transaction_key, pending.recorded_at, pending.reason)
+      END AS settlement
   FROM (
-    SELECT {_MESSAGE}, max_by(struct(kind, {_AUTHOR}, ending), place) AS last,
-      max_by(delivery_count + if(ending.counted, 1, 0), place)
-        FILTER (WHERE kind = {_CLAIMED}) AS delivery_count
-    FROM named LEFT JOIN ended USING (lane, sequence, {_MESSAGE})
-    WHERE kind IN ({_TAKING})
-    GROUP BY {_MESSAGE}))"""
+    SELECT *, pending IS NOT NULL
+      AND (last.kind IS NULL OR coalesce(last.ending.kind <> {_DROPPED}, false)) AS purged
+    FROM (
+      SELECT {_MESSAGE},
+        max_by(struct(kind, {_AUTHOR}, ending), place)
+          FILTER (WHERE kind <> {_PURGE_PENDING}) AS last,
+        min_by(struct(place, {_AUTHOR}), place)
+          FILTER (WHERE kind = {_PURGE_PENDING}) AS pending,
+        max_by(delivery_count + if(ending.counted AND counts, 1, 0), place)
+          FILTER (WHERE kind = {_CLAIMED}) AS delivery_count
+      FROM named LEFT JOIN ended USING (lane, sequence, {_MESSAGE})
+      WHERE claim_sequence IS NULL
+      GROUP BY {_MESSAGE})))"""

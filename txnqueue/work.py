@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import changes, model, planning, ranges, sealing
-from txnqueue.batch import Batch, check_held, rejections, still_ours
+from txnqueue.batch import Batch, check_held, still_ours
 from txnqueue.client import Client
 from txnqueue.deciding import StagedSend
 from txnqueue.ledger import Owner
 from txnqueue.model import Condition, Entry
+from txnqueue.moving import departures, in_order
 from txnqueue.planning import Plan, Stamp
 from txnqueue.receiving import Held
 from txnqueue.tables import Change
@@ -112,6 +113,7 @@ class Work:
         found.facts += [entry for send in sends for entry in send.positions(owner, stamp)]
         if not transient:
             found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
+        arrivals: list[Entry] = []
         for batch in self.batches:
             for one in batch.claims:
                 if one.info.transient != transient:
@@ -123,9 +125,12 @@ class Work:
                 if not one.claim.owner.is_transaction:
                     found.binds.append(_bind(client, one, owner, found.binds, stamp))
                 for disposition in dispositions:
-                    settled = _settle(client, one, disposition, owner, stamp)
-                    found.facts += settled.entries
-                    found.conditions += settled.conditions
+                    found.facts.append(_settle(client, one, disposition, owner, stamp))
+                    leaving = departures(one, disposition, stamp, owner)
+                    arrivals += leaving.entries
+                    found.conditions += leaving.conditions
+        held = (one for batch in self.batches for one in batch.claims)
+        found.facts += in_order(arrivals, held)
         return found
 
     def released(
@@ -150,8 +155,8 @@ class Work:
 
 def _settle(
     client: Client, one: Held, disposition: planning.Disposition, owner: Owner, stamp: Stamp
-) -> Plan:
-    """Plan how some messages of a claim end, and where rejected ones go."""
+) -> Entry:
+    """Write how some messages of a claim end."""
     if not one.claim.owner.is_transaction:
         check_held(client, one, disposition)
     if disposition.kind == model.KEPT:
@@ -159,13 +164,10 @@ def _settle(
         count = sum(ranges.count(part) for _, part in items)
         one.claim.deadline_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
         deadline_ms = one.claim.deadline_ms
-        return Plan(
-            (planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner),)
-        )
-    settled = planning.settlement(
+        return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner)
+    return planning.settlement(
         one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner
     )
-    return Plan((settled,)) + rejections(one, disposition, stamp, owner)
 
 
 def _bind(client: Client, one: Held, owner: Owner, before: Sequence[Entry], stamp: Stamp) -> Entry:

@@ -1,7 +1,9 @@
 """Rejection, redelivery and dead letters."""
 
+import pytest
+
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
-from txnqueue.errors import AlreadySettled
+from txnqueue.errors import AlreadySettled, PlatformMissing
 
 
 def dead_of(world, queue):
@@ -117,3 +119,33 @@ def test_a_delivery_that_nobody_ended_does_not_count(world):
     for _ in range(3):
         orders.receive().release()
     assert orders.receive().messages()[0]["_message"]["delivery_count"] == 0
+
+
+@on_delta_when_long
+def test_dead_letters_are_counted_by_origin_and_reason(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(*range(6)))
+    orders.receive(3).reject(reason="bad")
+    world.clock.advance(10)
+    orders.receive(2).reject(reason="worse")
+    orders.receive(1).reject(reason="bad")
+    dead = world.manager().queue(f"{orders.name}.dead")
+    dead.send(rows(50))  # sent here: it came from nowhere
+    dead.receive(2)
+    found = orders.dead_letters()
+    assert [(r["reason"], r["waiting"], r["in_flight"]) for r in found.rows()] == [
+        ("bad", 2, 2),
+        ("worse", 2, 0),
+    ]
+    assert {r["queue"] for r in found.rows()} == {orders.name}
+    ages = [(r["newest_at"] - r["oldest_at"]).total_seconds() for r in found.rows()]
+    assert (ages, len(found)) == ([10, 0], 6)
+    assert dead.dead_letters().rows() == found.rows()
+    assert len(world.queue("plain").dead_letters()) == 0
+    if world.has_frames:
+        shown = found.df().where("reason = 'worse'").collect()
+        assert [(r["queue"], r["waiting"], r["in_flight"]) for r in shown] == [(orders.name, 2, 0)]
+        assert dead.redrive("_message.origin.reason = 'worse'") == 2
+    else:
+        with pytest.raises(PlatformMissing):
+            found.df()

@@ -34,6 +34,7 @@ def test_every_message_is_counted_where_it_is(world: World) -> None:
         "length": 8,
         "visible": 5,
         "in_flight": 1,
+        "purge_pending": 0,
         "delayed": 1,
         "expired": 1,
         "redelivered": 1,

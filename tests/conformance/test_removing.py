@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -31,20 +31,24 @@ def killed(queue: Queue, *reasons: str) -> None:
 
 
 @on_delta_when_long
-def test_a_purge_takes_what_waits_and_leaves_what_is_in_flight(world: World) -> None:
+def test_a_purge_takes_what_waits_and_what_is_in_flight_when_it_would_come_back(
+    world: World,
+) -> None:
     queue = world.queue(lanes=2)
     queue.send(rows(*range(10)))
     queue.send(rows(99), delay_seconds=60)
-    held = queue.receive(3)
-    assert queue.purge(reason="wrong import") == 8
-    assert (queue.depth(), queue.in_flight()) == (0, 3)
-    held.release()
-    assert queue.depth() == 3
-    row = state_of(world, queue)
-    assert (row["purged"], row["posted"], row["available"]) == (8, 11, 3)
-    assert world.manager().history.verify().ok
-    assert queue.purge() == 3
+    held = queue.receive(4)
+    assert queue.purge(reason="wrong import") == 7
     assert queue.purge() == 0
+    assert (queue.depth(), queue.in_flight()) == (0, 4)
+    row = state_of(world, queue)
+    assert (row["purged"], row["in_flight"], row["purge_pending"]) == (7, 4, 4)
+    assert held.accept(matching=pick(held, numbers(held)[0])) == 1
+    assert held.release() == 3
+    assert (queue.depth(), queue.in_flight()) == (0, 0)
+    row = state_of(world, queue)
+    assert (row["purged"], row["posted"], row["accepted"]) == (10, 11, 1)
+    assert world.manager().history.verify().ok
 
 
 @on_delta_when_long
@@ -129,6 +133,17 @@ def test_a_selector_receives_only_what_it_wants(world: World) -> None:
     wanted = world.spark.createDataFrame([(1,), (4,), (77,)], "n long")
     assert sorted(numbers(queue.receive(matching=wanted, on="n"))) == [1, 4]
     assert queue.purge("_message.lane = 0 OR n < 3") + queue.purge() == 8
+    queue.send(rows(20, 21), headers={"country": "SE"})
+    queue.send(rows(22), headers={"country": "NO", "correlation_id": "c-1"})
+    swedish = "_message.headers['country'] = 'SE'"
+    assert sorted(numbers(queue.peek_messages(where=swedish))) == [20, 21]
+    assert queue.peek(where="_message.correlation_id = 'c-1'").count() == 1
+    seen: list[int] = []
+    result = queue.drain(lambda got, tx: seen.extend(numbers(got)), where=swedish, until="empty")
+    assert (sorted(seen), result.finished) == ([20, 21], True)
+    again = queue.receive(where="_message.headers['country'] IS NOT NULL")
+    assert again.modify() == 1
+    assert numbers(queue.receive(where="_message.redelivered")) == [22]
     with pytest.raises(InvalidInput, match="nobody"):
         queue.send(rows(1))
         queue.receive(where="nobody = 1")

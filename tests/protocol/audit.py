@@ -26,6 +26,7 @@ class Ledger:
     claims: dict[tuple[str, int, int], Entry] = field(default_factory=dict)
     bound: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
     ended: set[tuple[str, int, int]] = field(default_factory=set)
+    purging: set[Standing] = field(default_factory=set)
     retired: dict[Standing, Entry] = field(default_factory=dict)
     decided: dict[str, Entry] = field(default_factory=dict)
     prepared: dict[str, Entry] = field(default_factory=dict)
@@ -153,13 +154,19 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
     elif kind == model.BOUND:
         name = (entry.queue_id or "", entry.claim_lane or 0, entry.claim_sequence or 0)
         ledger.bound[name] = entry.attempt
-    elif kind in model.REMOVALS:
+    elif kind == model.PURGE_PENDING:
+        for standing in _standings(entry):
+            if standing in ledger.held:
+                ledger.purging.add(standing)
+            elif standing not in ledger.retired:
+                _retire(ledger, standing, entry)
+    elif entry.is_removal:
         _supersede(ledger, entry)
         for standing in _standings(entry):
             if standing in ledger.held:
                 say(f"P2 {standing} was {kind} while it was in flight")
             _retire(ledger, standing, entry)
-    elif kind in model.SETTLEMENTS:
+    elif entry.is_settlement:
         _settled(ledger, entry, decisions)
 
 
@@ -243,7 +250,7 @@ def _supersede(ledger: Ledger, entry: Entry) -> None:
         owner = ledger.bound.get(name, claim.attempt)
         if owner is not None and owner not in ledger.decided and name not in ledger.ended:
             ledger.problems.append(f"P2 {name} was taken over from {owner}, which is undecided")
-        _end(ledger, name)
+        _end(ledger, name, entry)
 
 
 def _settled(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> None:
@@ -264,16 +271,18 @@ def _settled(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -
         say(f"P6 {entry.kind} of {name}, which had ended")
     for standing in mine if wanted is None else wanted & mine:
         del ledger.held[standing]
-        if entry.kind != model.RELEASED:
+        if entry.kind != model.RELEASED or standing in ledger.purging:
             _retire(ledger, standing, entry)
     if not any(holder == name for holder in ledger.held.values()):
         ledger.ended.add(name)
 
 
-def _end(ledger: Ledger, name: tuple[str, int, int]) -> None:
+def _end(ledger: Ledger, name: tuple[str, int, int], entry: Entry) -> None:
     ledger.ended.add(name)
     for standing in [s for s, holder in ledger.held.items() if holder == name]:
         del ledger.held[standing]
+        if standing in ledger.purging:
+            _retire(ledger, standing, entry)
 
 
 def _retire(ledger: Ledger, standing: Standing, entry: Entry) -> None:

@@ -111,7 +111,7 @@ def act(operation: Operation, client: object, subject: object) -> str:
     except TransactionUnknown:
         return "unknown"
     except KeyboardInterrupt:
-        return "crashed" if operation.name == "rollback" else interrupted(subject)
+        return "crashed" if operation.name.startswith("rollback") else interrupted(subject)
     except (TxnQueueError, ConnectionError):
         return "failed"
     return "ok"

@@ -271,6 +271,50 @@ def _join(manager: QueueManager, key: str) -> None:
 BRANCH = "xid:1:T"
 
 
+def _held_by_another(world: World, client: QueueManager) -> None:
+    _open(world, world.manager("X"))
+
+
+def _open_and_purged(world: World, client: QueueManager) -> Any:
+    tx = _open(world, client)
+    world.manager("X").queue("in").purge()
+    return tx
+
+
+def _moved_aside(world: World, client: QueueManager) -> Any:
+    """Leave two messages in a queue beside."""
+    world.create("aside", dead_letter=False)
+    other = world.manager("X")
+    other.queue("aside").purge()
+    assert other.queue("in").move("aside", limit=2) == 2
+
+
+def _to_and_fro(world: World, client: QueueManager) -> Any:
+    _moved_aside(world, client)
+    return client.queue("aside").receive()
+
+
+def _moving(world: World, client: QueueManager) -> Any:
+    _moved_aside(world, client)
+    tx = client.transaction(f"T{world.suffix}")
+    assert client.queue("aside").move("in", transaction=tx) == 2
+    return tx
+
+
+def _moving_prepared(world: World, client: QueueManager) -> Any:
+    tx = _moving(world, client)
+    tx.prepare()
+    world.prepared.add(tx.id)
+    return tx
+
+
+def _redriving(world: World, client: QueueManager) -> Any:
+    _dead(world, client)
+    tx = client.transaction(f"T{world.suffix}")
+    assert client.queue("in.dead").redrive(transaction=tx) == 2
+    return tx
+
+
 def _run(manager: QueueManager, world: World) -> None:
     def handler(tx: Any) -> None:
         consume_and_produce(tx.queue("in").receive(3), tx)
@@ -380,7 +424,71 @@ OPERATIONS = [
         _wrote(model.REJECTED),
     ),
     Operation("modify", _leased, lambda m, batch: batch.modify(), _wrote(model.RELEASED)),
+    Operation(
+        "undeliverable here",
+        _leased,
+        lambda m, batch: batch.modify(undeliverable_here=True),
+        _wrote(model.RELEASED),
+    ),
     Operation("purge", _nothing, lambda m, w: m.queue("in").purge(), _wrote(model.PURGED)),
+    Operation(
+        "purge of what is in flight",
+        _held_by_another,
+        lambda m, w: m.queue("in").purge(),
+        _wrote(model.PURGE_PENDING),
+    ),
+    Operation(
+        "rollback of what was purged",
+        _open_and_purged,
+        lambda m, tx: tx.rollback(),
+        _wrote(model.ROLLED_BACK, "T"),
+        key="T",
+    ),
+    Operation(
+        "move what is held",
+        _to_and_fro,
+        lambda m, batch: batch.move("in"),
+        _wrote(model.MOVED),
+        sends=2,
+    ),
+    Operation(
+        "acquire for a move",
+        _moved_aside,
+        lambda m, w: m.queue("aside").move("in", transaction=m.transaction()),
+        _wrote(model.CLAIMED),
+    ),
+    Operation(
+        "commit of a move",
+        _moving,
+        lambda m, tx: tx.commit(),
+        _wrote(model.COMMITTED, "T"),
+        sends=2,
+        key="T",
+    ),
+    Operation(
+        "rollback of a move",
+        _moving,
+        lambda m, tx: tx.rollback(),
+        _wrote(model.ROLLED_BACK, "T"),
+        key="T",
+    ),
+    Operation(
+        "commit prepared of a move",
+        _moving_prepared,
+        lambda m, tx: m.commit(tx.id),
+        lambda world, ledger: f"T{world.suffix}" in ledger.committed,
+        sends=2,
+        key="T",
+        whole=False,  # whoever recovers commits it as well
+    ),
+    Operation(
+        "commit of a redrive",
+        _redriving,
+        lambda m, tx: tx.commit(),
+        _wrote(model.COMMITTED, "T"),
+        sends=2,
+        key="T",
+    ),
     Operation(
         "redrive", _dead, lambda m, w: m.queue("in.dead").redrive(), _wrote(model.MOVED), sends=2
     ),

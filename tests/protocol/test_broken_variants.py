@@ -16,6 +16,7 @@ from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
 from tests.protocol.scenarios import OPERATIONS
 from tests.protocol.world import World
+from tests.stateful.test_queue_machine import simulate
 from txnqueue import (
     appending,
     applying,
@@ -23,6 +24,7 @@ from txnqueue import (
     branches,
     dropping,
     model,
+    planning,
     receiving,
     recovery,
     sealing,
@@ -66,6 +68,16 @@ def crashing(*names: str) -> Catch:
             if operation.name in names:
                 for case in cases(operation):
                     run(fresh(), case)
+
+    return catch
+
+
+def simulating(seeds: int) -> Catch:
+    """Look for a violation among so many seeds of the simulator."""
+
+    def catch() -> None:
+        for seed in range(seeds):
+            simulate(seed)
 
     return catch
 
@@ -393,6 +405,89 @@ def operators_decide_again(patch: pytest.MonkeyPatch) -> None:
     without(lambda c: c.kinds == (model.COMMITTED, model.ROLLED_BACK))(patch)
 
 
+def purged_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """Give back what was purged in flight."""
+    real = QueueFold.returning
+
+    def forgetful(self: QueueFold, claim: Claim, **how: Any) -> Any:
+        return real(self, replace(claim, purging={}), **how)
+
+    patch.setattr(QueueFold, "returning", forgetful)
+    patch.setattr(Claim, "purge_pending", {})
+
+
+def purges_only_what_it_sees(patch: pytest.MonkeyPatch) -> None:
+    """Miss what came back between the purge's look and its append."""
+    real = QueueFold._purge_pending
+
+    def late(self: QueueFold, lane: Any, entry: model.Entry) -> None:
+        available, lane.available = lane.available, []
+        real(self, lane, entry)
+        lane.available = available
+
+    patch.setattr(QueueFold, "_purge_pending", late)
+
+
+def moves_without_arriving(patch: pytest.MonkeyPatch) -> None:
+    """End the claim of what is moved, and post it nowhere."""
+    patch.setattr(work, "departures", lambda *_: Plan())
+
+
+def moves_without_leaving(patch: pytest.MonkeyPatch) -> None:
+    """Post what is moved, and release its claim."""
+    real = work._settle
+
+    def stays(client: Any, one: Any, disposition: Any, *rest: Any) -> Any:
+        return real(client, one, replace(disposition, kind=model.RELEASED), *rest)
+
+    patch.setattr(work, "_settle", stays)
+
+
+def counts_moves_as_deliveries(patch: pytest.MonkeyPatch) -> None:
+    """Count a delivery when a move is rolled back."""
+    real = planning.claim
+
+    def counting(*args: Any, **kwargs: Any) -> Plan:
+        return real(*args)
+
+    patch.setattr(planning, "claim", counting)
+    patch.setattr(Claim, "of", _counting(Claim.of))
+
+
+def _counting(real: Callable[..., Claim]) -> Callable[..., Claim]:
+    return lambda entry, items: replace(real(entry, items), counts=True)
+
+
+def delivers_what_was_refused(patch: pytest.MonkeyPatch) -> None:
+    """Forget who does not want a message again."""
+    real = planning.select
+
+    def select(*args: Any) -> Any:
+        return real(*args[:-1])
+
+    patch.setattr(planning, "select", select)
+
+
+def purging_meanwhile() -> None:
+    """Roll a transaction back between a purge's look and its append."""
+    world = fresh()
+    world.helper("creator").queue("in").send([{"i": i} for i in range(4)])
+    tx = world.manager("A").transaction()
+    tx.queue("in").receive(2)
+    journal, append = world.store.journal, world.store.journal.append
+
+    def meanwhile(units: Any, metadata: Any) -> Any:
+        journal.append = append
+        tx.rollback()
+        return append(units, metadata)
+
+    journal.append = meanwhile
+    queue = world.manager("B").queue("in")
+    queue.purge()
+    world.ledger()
+    assert queue.depth() == 0, "P2 what was purged can be received"
+
+
 def landing_late() -> None:
     """Plan a second append while the first is on its way, and lands before it."""
     journal = MemoryJournal()
@@ -514,6 +609,15 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
             build=programs.build_prepared,
         ),
     ),
+    "what was purged comes back": (
+        purged_comes_back,
+        crashing("rollback of what was purged"),
+    ),
+    "a purge of what it sees only": (purges_only_what_it_sees, purging_meanwhile),
+    "a move that arrives nowhere": (moves_without_arriving, crashing("commit of a move")),
+    "a move that leaves nothing": (moves_without_leaving, simulating(30)),
+    "a move that counts as a delivery": (counts_moves_as_deliveries, simulating(30)),
+    "a refused message is delivered": (delivers_what_was_refused, simulating(30)),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }
 

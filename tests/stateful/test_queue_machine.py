@@ -57,7 +57,13 @@ WANTED = {"to.in": ("in",), "to.out": ("out",), "to.both": QUEUES, "nobody": ()}
 """Which queues want what is published with a key: "in" is bound by patterns."""
 WINDOWS = (None, 15, 120)
 """In seconds, within which ``in`` leaves out duplicates; shorter than clocks are apart."""
-KINDS = {"accept": model.ACCEPTED, "release": model.RELEASED, "reject": model.REJECTED}
+KINDS = {
+    "accept": model.ACCEPTED,
+    "release": model.RELEASED,
+    "reject": model.REJECTED,
+    "move": model.MOVED,
+    "refuse": model.RELEASED,
+}
 
 # ------------------------------------------------------------------------------- the model
 
@@ -74,6 +80,7 @@ class Taken:
     former: int
     messages: set[int]
     bound: str | None = None
+    counts: bool = True
 
     @property
     def holder(self) -> str | None:
@@ -140,6 +147,8 @@ class Reference:
         self.history: dict[int, tuple[int, int]] = {}
         self.window: dict[int, tuple[int, int | None]] = {}
         self.standing: dict[tuple[Any, int], int] = {}
+        self.not_to: dict[int, set[str]] = {}
+        self.purging: set[int] = set()
         self.claims: dict[tuple[str, int, int], Taken] = {}
         self.dead_of: dict[str, str | None] = {}
         self.decided: dict[str, str] = {}
@@ -159,13 +168,20 @@ class Reference:
         self.counts: Counter[str] = Counter()
         self.closed: set[str] = set()
         self.dropped: set[str] = set()
+        self.went: set[str] = set()
         self.names: dict[str, set[str]] = {}
         self.breach: AssertionError | None = None
 
     # ------------------------------------------------------------- what others ask of it
 
     def ready(
-        self, queue_id: str, at_ms: int, lane: int | None = None, *, twice: bool = False
+        self,
+        queue_id: str,
+        at_ms: int,
+        lane: int | None = None,
+        consumer: str | None = None,
+        *,
+        twice: bool = False,
     ) -> list[int]:
         """List what can be received at an instant, in delivery order of each lane.
 
@@ -179,6 +195,7 @@ class Reference:
             and self.window[m][0] <= at_ms
             and not self.expired(m, at_ms)
             and (twice or m not in self.twice)
+            and consumer not in self.not_to[m]
         ]
         return sorted(found, key=self.order.__getitem__)
 
@@ -286,6 +303,8 @@ class Reference:
                 self.place[message] = ("gone", "dropped")
                 gone += 1
         assert gone == entry.count, f"P2 {gone} went with {queue_id}, not {entry.count}"
+        gone_with_it = [c for name, c in self.claims.items() if name[0] == queue_id]
+        self.went.update(c.holder for c in gone_with_it if c.holder)
         self.claims = {name: c for name, c in self.claims.items() if name[0] != queue_id}
         self.counts["dropped"] += 1
 
@@ -304,7 +323,8 @@ class Reference:
             assert allowed, f"P5 prepared {entry.stream} was aborted"
         elif intent and intent.actor != entry.actor:
             mine = [c for c in self.claims.values() if c.holder == entry.attempt]
-            assert any(self._over(claim, entry) for claim in mine), "P6 aborted before its time"
+            over = any(self._over(claim, entry) for claim in mine)
+            assert over or entry.attempt in self.went, "P6 aborted before its time"
             self.counts["tombstones"] += 1
 
     def _prepared(self, entry: Any) -> None:
@@ -352,6 +372,7 @@ class Reference:
                 times = (entry.body.get("available_at", 0), entry.body.get("expires_at"))
                 self.window[message] = times
                 self.history[message] = (0, 0)
+                self.not_to[message] = set()
                 self.standing[entry.entry_id, offset] = message
 
     def _name(self, entry: Any, message: int, message_id: int) -> None:
@@ -375,21 +396,25 @@ class Reference:
     def _claimed(self, entry: Any) -> None:
         self._end_superseded(entry)
         name = (entry.queue_id, entry.lane, entry.sequence)
-        if not self.disturbed.get(self.call, True):
-            first = self.ready(entry.queue_id, entry.recorded_at_ms, entry.lane)[: entry.count]
+        body, at_ms = entry.body, entry.recorded_at_ms
+        counts, consumer = body.get("counts", True), self.consumers[entry.actor]
+        if counts and not self.disturbed.get(self.call, True):
+            first = self.ready(entry.queue_id, at_ms, entry.lane, consumer)[: entry.count]
             assert self._messages(entry) == first, f"{name} takes others than the first ones"
-        body = entry.body
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
-        claim = Taken(*owner, [body["deadline"]], size, body["former"], set())
+        claim = Taken(*owner, [body["deadline"]], size, body["former"], set(), counts=counts)
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)
             assert self.place[message] == ready, f"P2 {message} is claimed: {self.place[message]}"
-            assert self.window[message][0] <= entry.recorded_at_ms, f"{message} is delayed"
             assert message not in self.twice, f"{message} is a duplicate, and delivered"
-            assert not self.expired(message, entry.recorded_at_ms), f"{message} has expired"
             history = self.history[message]
             assert history == (body["delivery_count"], body["former"]), f"{message}: {history}"
-            assert history[1] == 0 or size <= max(1, history[1] // 10), "it does not narrow"
+            assert self.not_to[message] == set(body.get("not_to", ())), f"{message} is refused"
+            if counts:  # it is delivered, and not just acquired for a move
+                assert consumer not in self.not_to[message], f"{message} is not for {consumer}"
+                assert self.window[message][0] <= at_ms, f"{message} is delayed"
+                assert not self.expired(message, at_ms), f"{message} has expired"
+                assert history[1] == 0 or size <= max(1, history[1] // 10), "it does not narrow"
             claim.messages.add(message)
             self.place[message] = ("held", name)
         assert len(claim.messages) == size, "a claim counts what it names"
@@ -413,15 +438,26 @@ class Reference:
             self.place[message] = ("gone", "expired")
             self.counts["expired"] += 1
 
+    def _purge_pending(self, entry: Any) -> None:
+        for message in self._messages(entry):
+            place = self.place[message]
+            if place[0] == "held" and place[1][:2] == (entry.queue_id, entry.lane):
+                self.purging.add(message)
+            elif place == ("ready", entry.queue_id, entry.lane):  # it came back just before
+                self.place[message] = ("gone", "purged")
+                self.counts["purged just in time"] += 1
+
     def _purged(self, entry: Any) -> None:
+        self._end_superseded(entry)
         for message in self._taken_out(entry):
             self.place[message] = ("gone", "purged")
             self.counts["purged"] += 1
 
     def _moved(self, entry: Any) -> None:
-        for message in self._taken_out(entry):
+        inside = entry.claim_sequence is not None
+        for message in self._settled(entry) if inside else self._taken_out(entry):
             self.place[message] = ("moving", entry.body["target"])
-            self.counts["moved"] += 1
+            self.counts["moved inside" if inside else "moved"] += 1
 
     def _queue_bound(self, entry: Any) -> None:
         assert entry.body["routing_key"] not in self.bound, "bound twice"
@@ -467,8 +503,12 @@ class Reference:
             return
         name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
         claim = self.claims[name]
-        for message in self._settled(entry):
+        for message in self._settled(entry, back=True):
             self._give_back(message, name, claim, bool(entry.body.get("counted")))
+            if entry.body.get("not_to"):
+                assert entry.body["not_to"] == self.consumers[claim.actor]
+                self.not_to[message].add(entry.body["not_to"])
+                self.counts["refused"] += 1
 
     # -------------------------------------------------------------------------- helpers
 
@@ -487,7 +527,7 @@ class Reference:
             assert self.place[message] == ready, f"P2 {message}: {self.place[message]}"
         return found
 
-    def _settled(self, entry: Any) -> list[int]:
+    def _settled(self, entry: Any, back: bool = False) -> list[int]:
         name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
         claim = self.claims.get(name)
         assert claim is not None, f"P6 {entry.kind} of {name}, which has ended"
@@ -503,6 +543,8 @@ class Reference:
             assert message not in self.effects[entry.attempt], f"P2 {message} is settled twice"
             self.effects[entry.attempt][message] = entry.kind
         claim.messages.difference_update(named)
+        if not back:
+            self.purging.difference_update(named)
         if not claim.messages:
             del self.claims[name]
         return named
@@ -520,9 +562,14 @@ class Reference:
             self.counts["take-overs"] += 1
 
     def _give_back(self, message: int, name: Any, claim: Taken, counted: bool) -> None:
-        self.place[message] = ("ready", *name[:2])
         count, former = self.history[message]
+        counted = counted and claim.counts
         self.history[message] = (count + 1, claim.size) if counted else (count, former)
+        self.place[message] = ("ready", *name[:2])
+        if message in self.purging:
+            self.purging.remove(message)
+            self.place[message] = ("gone", "purged")
+            self.counts["purged in flight"] += 1
 
     def _over(self, claim: Taken, entry: Any) -> bool:
         """Whether by the clock of who wrote it, or as its own past, a claim may be ended.
@@ -741,6 +788,30 @@ class Client(Fleeting):
         source, target = self.simulation.random.sample(QUEUES, 2)
         self.ask(lambda: self.manager.queue(source).move(target))
 
+    def do_move_inside(self) -> None:
+        """Move, or send dead letters back, in a transaction."""
+        tx, intent = self.active()
+        if tx is None:
+            return self.do_begin()
+        source, target = self.simulation.random.sample((*QUEUES, "in.dead"), 2)
+        limit = self.simulation.random.choice((None, 1, 3))
+        self.reference.keys[self.call] = tx.id
+        queue, before = self.manager.queue(source), len(tx._work.batches)
+
+        def move() -> int:
+            if source == "in.dead":
+                return queue.redrive(limit=limit, transaction=tx)
+            return queue.move(target, limit=limit, transaction=tx)
+
+        count, _ = self.ask(move, LeaseLost)
+        if count is None:
+            return
+        moved = [self._holding(batch, inside=True) for batch in tx._work.batches[before:]]
+        assert sum(len(holding.messages) for holding in moved) == count
+        for holding in moved:
+            intent.said[holding] = dict.fromkeys(holding.messages, model.MOVED)
+            holding.free.clear()
+
     def do_send(self) -> None:
         queue, intent = self.queue(), Intent(self.name)
         self.reference.calls[self.call] = intent
@@ -844,7 +915,8 @@ class Client(Fleeting):
         if holding.messages:
             self.leased.append(holding)
         elif self.quiet and not self.doubtful and began_ms == self.runtime.now_ms():
-            left = self.reference.ready(queue.info.queue_id, began_ms)
+            me = self.runtime.consumer
+            left = self.reference.ready(queue.info.queue_id, began_ms, consumer=me)
             assert not left, f"P2 nothing was received, and {left} are available"
 
     def do_receive_inside(self) -> None:
@@ -865,13 +937,30 @@ class Client(Fleeting):
     def _choose(self, holding: Holding) -> tuple[str, set[int], Any]:
         """Choose what becomes of which messages of a batch that are not settled yet."""
         rest = sorted(holding.free)
-        kind = self.simulation.random.choice(list(KINDS))
+        kinds = list(KINDS)
+        if holding.batch.claims[0].info.name not in QUEUES:  # it may have other columns by now
+            kinds.remove("move")
+        kind = self.simulation.random.choice(kinds)
         if len(rest) > 1 and self.simulation.random.random() < 0.5:
             rest = rest[: self.simulation.random.randint(1, len(rest) - 1)]
         if holding.messages.difference(rest):
             ids = self.reference.ids(holding.batch)
-            return kind, set(rest), [ids[message] for message in rest]
+            named = {ids[message] for message in rest}
+            # What was published to two queues and moved into one of them stands there twice.
+            return kind, {m for m in holding.free if ids[m] in named}, sorted(named)
         return kind, set(rest), None
+
+    def _settling(self, batch: Any, kind: str, matching: Any, **transaction: Any) -> Any:
+        """Write down the call that settles messages so."""
+        if kind == "move":
+            here = batch.claims[0].info.name
+            target = next(name for name in QUEUES if name != here)
+            return lambda: batch.move(target, matching=matching, **transaction)
+        if kind == "refuse":
+            return lambda: batch.modify(
+                matching=matching, delivery_failed=False, undeliverable_here=True, **transaction
+            )
+        return lambda: getattr(batch, kind)(matching=matching, **transaction)
 
     def do_settle(self) -> None:
         held = [h for h in self.leased if h.free]
@@ -880,8 +969,8 @@ class Client(Fleeting):
         holding = self.simulation.random.choice(held)
         kind, chosen, matching = self._choose(holding)
         self.reference.settles[self.call] = dict.fromkeys(chosen, KINDS[kind])
-        settle = getattr(holding.batch, kind)
-        count, error = self.ask(lambda: settle(matching=matching), LeaseLost, TransactionMismatch)
+        settle = self._settling(holding.batch, kind, matching)
+        count, error = self.ask(settle, LeaseLost, TransactionMismatch)
         if error is None:
             assert count == len(chosen)
             assert self.reference.landed[self.call] == ["settle"], "P2 it was said to be settled"
@@ -898,8 +987,8 @@ class Client(Fleeting):
             return self.do_receive_inside()
         holding = self.simulation.random.choice(held)
         kind, chosen, matching = self._choose(holding)
-        settle = getattr(holding.batch, kind)
-        count, error = self.ask(lambda: settle(matching=matching, transaction=tx))
+        settle = self._settling(holding.batch, kind, matching, transaction=tx)
+        count, error = self.ask(settle)
         if error is None:
             assert count == len(chosen)
             holding.free -= chosen
@@ -924,8 +1013,8 @@ class Client(Fleeting):
             return self.do_receive()
         holding = self.simulation.random.choice(held)
         kind, chosen, matching = self._choose(holding)
-        settle = getattr(holding.batch, kind)
-        count, error = self.ask(lambda: settle(matching=matching, transaction=tx))
+        settle = self._settling(holding.batch, kind, matching, transaction=tx)
+        count, error = self.ask(settle)
         if error is None:
             assert count == len(chosen)
             holding.free -= chosen
@@ -1154,6 +1243,7 @@ ACTIONS = {
     "drop": 1,
     "alter": 0.5,
     "create": 2,
+    "move_inside": 2,
 }
 ACTIONS |= fleeting.ACTIONS
 _NAMES, _WEIGHTS = list(ACTIONS), list(ACTIONS.values())
@@ -1315,6 +1405,7 @@ class Simulation:
             if place[0] in ("ready", "held")
             and m not in self.reference.twice
             and not self.reference.expired(m, self.clock.now_ms)
+            and m not in self.reference.purging
         }
         self.reference.disturbed.clear()
         received = [m for name in queues for m in self._empty(last, name)]
@@ -1366,7 +1457,9 @@ SEEN = (
     *("conflicts", "append lost", "append late", "landed late", "append conflict"),
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished", "TransactionMismatch"),
-    *("HandlerFailed", "already committed", "expired", "purged", "moved", "published", "bound"),
+    *("HandlerFailed", "already committed", "expired", "purged", "moved", "moved inside"),
+    *("published", "bound"),
+    *("purged in flight", "refused"),
     "duplicates",
     *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
     *fleeting.SEEN,

@@ -1,0 +1,411 @@
+"""MS-MQQB's Transaction Commit: transactions, operations and message positions of a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
+from txnqueue.errors import (
+    InvalidInput,
+    SchemaMismatch,
+    TransactionFinished,
+    TransactionMismatch,
+    TransactionUnknown,
+)
+from txnqueue.protocols.mqqb import (
+    LocalQueueManager,
+    MessagePosition,
+    MessagePositionAvailable,
+    MessagePositionDeleted,
+    OperationType,
+    RStatus,
+    State,
+)
+
+OK, SEQUENCE = RStatus.MQ_OK, RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
+
+
+class Mqqb:
+    """Two queues, with three messages in the first one, and a local queue manager."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        self.world = world
+        self.orders = world.queue(**settings)
+        self.other = world.queue("other", **settings)
+        self.orders.send(rows(1, 2, 3))
+        self.seen: list[Any] = []
+        self.local = self.again("a")
+
+    def again(self, name: str) -> LocalQueueManager:
+        """Start another local queue manager on the store."""
+        return LocalQueueManager(self.world.manager(name), self.seen.append)
+
+    def position(self, index: int, queue: Any = None) -> MessagePosition:
+        """Find where a message stands."""
+        name = (queue or self.orders).name
+        return self.local.queue(name).message_position_list[index]
+
+    def numbers(self, queue: Any) -> list[int]:
+        """List what stands in a queue, and is available."""
+        found = self.local.queue(queue.name).message_position_list
+        bodies = [p.body for p in found if p.state is State.AVAILABLE]
+        return [body["n"] for body in bodies if body]
+
+    def version(self) -> int:
+        """Which version of the journal there is: every change makes a new one."""
+        return self.local._client.store.journal.version()
+
+
+@pytest.fixture
+def mqqb(world: World) -> Mqqb:
+    return Mqqb(world)
+
+
+@pytest.mark.rule("S3-01", "S3-02", "S3-04", "S3-05", "S3-06", "S3-07", "S3-09")
+def test_a_commit_processes_every_operation_in_order(mqqb: Mqqb) -> None:
+    local, orders, other = mqqb.local, mqqb.orders, mqqb.other
+    first, second, third = local.queue(orders.name).message_position_list
+    transaction = local.create_transaction()
+    id_ = transaction.identifier
+    enqueued = local.enqueue_message(other.name, {"n": 7, "key": None}, id_)
+    local.move_message(second, other.name, id_)
+    assert local.dequeue_message(first, "priced", id_)["n"] == 1
+    operations = local.transaction_collection[id_].transactional_operation_collection
+    kinds = [operation.operation_type for operation in operations]
+    assert kinds == [OperationType.ENQUEUE, OperationType.MOVE, OperationType.DEQUEUE]
+    assert [o.message_position_reference for o in operations] == [enqueued, second, first]
+    assert (operations[1].target_queue_reference.name, operations[2].dequeue_reason) == (
+        other.name,
+        "priced",
+    )
+    assert [p.state for p in (enqueued, first, second, third)] == [
+        State.LOCKED,
+        State.LOCKED,
+        State.LOCKED,
+        State.AVAILABLE,
+    ]
+    assert mqqb.numbers(other) == []
+    left: list[int] = []
+    local._on_event = lambda event: (mqqb.seen.append(event), left.append(len(operations)))
+    answer = local.transaction_commit(id_)
+    assert (answer, int(answer)) == (OK, 0x00000000)
+    assert [type(event) for event in mqqb.seen] == [
+        MessagePositionAvailable,
+        MessagePositionAvailable,
+        MessagePositionDeleted,
+    ]
+    moved = mqqb.seen[1].position
+    assert (mqqb.seen[0].position, mqqb.seen[2].position) == (enqueued, first)
+    assert (mqqb.seen[2].queue.name, mqqb.seen[2].reason) == (orders.name, "priced")
+    assert moved.message_reference == second.message_reference
+    assert (moved.queue_reference.name, moved != second) == (other.name, True)
+    assert [p.state for p in (enqueued, moved, first, second)] == [
+        State.AVAILABLE,
+        State.AVAILABLE,
+        State.DELETED,
+        State.DELETED,
+    ]
+    assert (left, operations) == ([3, 2, 1], [])  # each is removed once it is processed
+    assert id_ not in local.transaction_collection
+    assert mqqb.world.manager("reader").history.verify().ok
+
+
+@in_memory
+@pytest.mark.rule("S3-01", "S3-02", "S3-03")
+def test_what_is_not_in_the_collection_changes_nothing(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    open_one = local.create_transaction()
+    local.dequeue_message(mqqb.position(0), transaction_identifier=open_one.identifier)
+    before = mqqb.version()
+    for answer in (local.transaction_commit("nobody"), local.transaction_abort("nobody")):
+        assert (answer, int(answer)) == (SEQUENCE, 0xC00E0051)
+    assert mqqb.again("b").transaction_commit(open_one.identifier) is SEQUENCE  # not there
+    assert (mqqb.version(), mqqb.seen) == (before, [])
+    assert list(local.transaction_collection) == [open_one.identifier]
+    assert len(open_one.transactional_operation_collection) == 1
+    assert {status.value for status in RStatus} == {0x00000000, 0xC00E0051}
+
+
+@in_memory
+@pytest.mark.rule("S3-05")
+def test_an_enqueued_message_is_available_with_the_commit_and_never_after_an_abort(
+    mqqb: Mqqb,
+) -> None:
+    local, other = mqqb.local, mqqb.other
+    aborted, committed = local.create_transaction(), local.create_transaction()
+    lost = local.enqueue_message(other.name, {"n": 8, "key": None}, aborted.identifier)
+    kept = local.enqueue_message(other.name, {"n": 9, "key": None}, committed.identifier)
+    assert (other.depth(), lost.state, kept.state) == (0, State.LOCKED, State.LOCKED)
+    assert local.transaction_abort(aborted.identifier) is OK
+    assert local.transaction_commit(committed.identifier) is OK
+    assert (lost.state, kept.state) == (State.DELETED, State.AVAILABLE)
+    assert mqqb.numbers(other) == [9]
+    assert [event.position for event in mqqb.seen] == [kept]
+
+
+@in_memory
+@pytest.mark.rule("S3-06")
+def test_the_reason_of_a_dequeue_is_kept_in_the_store(mqqb: Mqqb) -> None:
+    local, position = mqqb.local, mqqb.position(0)
+    transaction = local.create_transaction()
+    local.dequeue_message(position, "stock is empty", transaction.identifier)
+    assert local.transaction_commit(transaction.identifier) is OK
+    (event,) = mqqb.seen
+    assert event == MessagePositionDeleted(event.queue, position, "stock is empty")
+    steps = mqqb.world.manager("b").history.trace(position.message_reference.identifier)
+    assert (steps[-1]["step"], steps[-1]["reason"]) == ("accepted", "stock is empty")
+    local.dequeue_message(mqqb.position(0))  # outside of a transaction it happens at once
+    assert (mqqb.seen[1].reason, mqqb.orders.depth()) == ("received", 1)
+
+
+@in_memory
+@pytest.mark.rule("S3-07")
+def test_a_move_is_a_new_position_of_the_same_message(mqqb: Mqqb) -> None:
+    local, old = mqqb.local, mqqb.position(1)
+    transaction = local.create_transaction()
+    local.move_message(old, mqqb.other.name, transaction.identifier)
+    assert local.transaction_commit(transaction.identifier) is OK
+    (new,) = local.queue(mqqb.other.name).message_position_list
+    assert new.message_reference == old.message_reference
+    assert (old.state, new.state, old.body) == (State.DELETED, State.AVAILABLE, None)
+    assert mqqb.seen == [MessagePositionAvailable(mqqb.seen[0].queue, new)]
+    assert (new.body or {})["n"] == 2
+    local.move_message(new, mqqb.orders.name)  # and back: another position again
+    back = local.queue(mqqb.orders.name).message_position_list[-1]
+    assert (back.message_reference, back.state) == (old.message_reference, State.AVAILABLE)
+    assert (old.state, new.state) == (State.DELETED, State.DELETED)
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-08")
+def test_a_moved_position_takes_its_place_by_the_targets_rules(mqqb: Mqqb) -> None:
+    local, orders, other = mqqb.local, mqqb.orders, mqqb.other
+    orders.send(rows(4), priority=9)
+    other.send(rows(50), priority=6)
+    other.send(rows(51))
+    transaction = local.create_transaction()
+    urgent, ordinary = local.queue(orders.name).message_position_list[:2]
+    local.move_message(ordinary, other.name, transaction.identifier)
+    local.move_message(urgent, other.name, transaction.identifier)
+    assert local.transaction_commit(transaction.identifier) is OK
+    assert mqqb.numbers(other) == [4, 50, 51, 1]
+    assert mqqb.numbers(orders) == [2, 3]
+
+
+@in_memory
+@pytest.mark.rule("S3-09")
+def test_there_are_three_types_of_operations_and_a_committed_transaction_is_gone(
+    mqqb: Mqqb,
+) -> None:
+    assert [kind.value for kind in OperationType] == ["Enqueue", "Dequeue", "Move"]
+    transaction = mqqb.local.create_transaction()
+    mqqb.local.dequeue_message(mqqb.position(0), transaction_identifier=transaction.identifier)
+    assert len(mqqb.local.transaction_collection) == 1
+    assert mqqb.local.transaction_commit(transaction.identifier) is OK
+    assert len(mqqb.local.transaction_collection) == 0
+    assert transaction.transactional_operation_collection == []
+
+
+@in_memory
+@pytest.mark.rule("S3-10", "S3-03")
+def test_a_transaction_is_decided_once(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    empty, committed, aborted = (local.create_transaction() for _ in range(3))
+    assert local.transaction_commit(empty.identifier) is OK
+    local.dequeue_message(mqqb.position(0), transaction_identifier=committed.identifier)
+    assert local.transaction_commit(committed.identifier) is OK
+    local.dequeue_message(mqqb.position(0), transaction_identifier=aborted.identifier)
+    assert local.transaction_abort(aborted.identifier) is OK
+    before, events = mqqb.version(), len(mqqb.seen)
+    for transaction in (empty, committed, aborted):
+        assert local.transaction_commit(transaction.identifier) is SEQUENCE
+        assert local.transaction_abort(transaction.identifier) is SEQUENCE
+    assert (mqqb.version(), len(mqqb.seen)) == (before, events)
+    with pytest.raises(TransactionFinished):
+        local.create_transaction(committed.identifier)
+    assert mqqb.numbers(mqqb.orders) == [2, 3]
+
+
+# -------------------------------------------------------------- beside the plain interface
+
+
+@in_memory
+@pytest.mark.rule("S3-02", "S3-03")
+def test_what_others_ended_is_not_in_the_collection(world: World) -> None:
+    mqqb = Mqqb(world, lease_seconds=60)
+    transaction = mqqb.local.create_transaction(lease_seconds=60)
+    position = mqqb.position(0)
+    mqqb.local.dequeue_message(position, transaction_identifier=transaction.identifier)
+    lost = mqqb.local.enqueue_message(
+        mqqb.other.name, {"n": 8, "key": None}, transaction.identifier
+    )
+    world.clock.advance(61)
+    recovery = world.manager("c").recover()
+    assert recovery.aborted == (transaction.identifier,)
+    assert mqqb.local.transaction_commit(transaction.identifier) is SEQUENCE
+    assert (position.state, lost.state, mqqb.other.depth()) == (State.AVAILABLE, State.DELETED, 0)
+    assert mqqb.seen == []
+
+
+@in_memory
+@pytest.mark.rule("S3-02", "S3-06", "S3-07")
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_is_in_every_collection(world: World, commit: bool) -> None:
+    mqqb = Mqqb(world)
+    local = mqqb.local
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    transaction = local.create_transaction("transfer 17")
+    local.dequeue_message(first, "priced", transaction.identifier)
+    local.move_message(second, mqqb.other.name, transaction.identifier)
+    local.enqueue_message(mqqb.other.name, {"n": 7, "key": None}, transaction.identifier)
+    assert local.transaction_prepare("transfer 17") is OK
+    world.lease_over()
+    restarted = mqqb.again("b")  # it knows nothing but the store
+    found = restarted.transaction_collection["transfer 17"]
+    about = {
+        o.operation_type: o.message_position_reference
+        for o in found.transactional_operation_collection
+    }
+    assert (about[OperationType.DEQUEUE], about[OperationType.MOVE]) == (first, second)
+    assert about[OperationType.ENQUEUE].state is State.LOCKED
+    decide = restarted.transaction_commit if commit else restarted.transaction_abort
+    assert decide("transfer 17") is OK
+    reasons = [e.reason for e in mqqb.seen if isinstance(e, MessagePositionDeleted)]
+    assert reasons == (["priced"] if commit else [])
+    assert (first.state is State.DELETED, second.state is State.DELETED) == (commit, commit)
+    assert sorted(mqqb.numbers(mqqb.other)) == ([2, 7] if commit else [])
+    assert local.transaction_commit("transfer 17") is SEQUENCE
+    status = world.manager("c").outcome("transfer 17").status.value
+    assert status == ("committed" if commit else "rolled_back")
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-02")
+def test_a_transaction_of_the_plain_interface_is_decided_here_and_the_reverse(
+    world: World,
+) -> None:
+    mqqb = Mqqb(world)
+    manager = world.manager("plain")
+    tx = manager.transaction()
+    queue = manager.queue(mqqb.orders.name)
+    queue.move(mqqb.other.name, limit=1, transaction=tx)
+    queue.receive(1, transaction=tx)
+    manager.queue(mqqb.other.name).send(rows(8), transaction=tx)
+    tx.prepare()
+    kinds = [
+        o.operation_type.value
+        for o in mqqb.local.transaction_collection[tx.id].transactional_operation_collection
+    ]
+    assert sorted(kinds) == ["Dequeue", "Enqueue", "Move"]
+    assert mqqb.local.transaction_commit(tx.id) is OK
+    assert sorted(mqqb.numbers(mqqb.other)) == [1, 8]
+    assert sorted(type(event).__name__ for event in mqqb.seen) == [
+        "MessagePositionAvailable",
+        "MessagePositionAvailable",
+        "MessagePositionDeleted",
+    ]
+    mine = mqqb.local.create_transaction()
+    mqqb.local.dequeue_message(mqqb.position(0), transaction_identifier=mine.identifier)
+    assert mqqb.local.transaction_prepare(mine.identifier) is OK
+    assert manager.recover().prepared == (mine.identifier,)
+    manager.commit(mine.identifier)
+    assert mqqb.local.transaction_commit(mine.identifier) is SEQUENCE
+    assert mqqb.numbers(mqqb.orders) == []
+    assert world.manager("reader").history.verify().ok
+
+
+@in_memory
+@pytest.mark.rule("S3-06")
+def test_a_locked_position_that_is_purged_is_pending_and_deleted_instead_of_returned(
+    mqqb: Mqqb,
+) -> None:
+    local = mqqb.local
+    first, second, third = local.queue(mqqb.orders.name).message_position_list
+    keeps, gives_back = local.create_transaction(), local.create_transaction()
+    local.dequeue_message(first, transaction_identifier=keeps.identifier)
+    local.move_message(second, mqqb.other.name, gives_back.identifier)
+    assert local.purge_queue(mqqb.orders.name) == 1
+    assert [p.state for p in (first, second, third)] == [
+        State.PURGE_PENDING,
+        State.PURGE_PENDING,
+        State.DELETED,
+    ]
+    assert local.transaction_commit(keeps.identifier) is OK
+    assert local.transaction_abort(gives_back.identifier) is OK
+    assert [(e.position, e.reason) for e in mqqb.seen] == [
+        (first, "received"),
+        (second, "purged"),
+    ]
+    assert (mqqb.orders.depth(), mqqb.orders.in_flight()) == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S3-03")
+def test_an_abort_makes_positions_available_in_their_old_places(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    transaction = local.create_transaction()
+    local.dequeue_message(first, transaction_identifier=transaction.identifier)
+    local.move_message(second, mqqb.other.name, transaction.identifier)
+    assert local.transaction_abort(transaction.identifier) is OK
+    assert mqqb.seen == [
+        MessagePositionAvailable(mqqb.seen[0].queue, first),
+        MessagePositionAvailable(mqqb.seen[1].queue, second),
+    ]
+    assert mqqb.numbers(mqqb.orders) == [1, 2, 3]
+    assert local.transaction_commit(transaction.identifier) is SEQUENCE
+
+
+@in_memory
+@pytest.mark.rule("S3-01")
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_in_doubt_has_no_status_until_it_is_known(world: World, landed: bool) -> None:
+    mqqb = Mqqb(world)
+    local = mqqb.local
+    transaction = local.create_transaction()
+    local.dequeue_message(mqqb.position(0), transaction_identifier=transaction.identifier)
+    journal, append, read = world.store.journal, world.store.journal.append, None
+    read = journal.read
+
+    def unheard(units: Any, metadata: Any) -> Any:
+        if landed:
+            append(units, metadata)
+        journal.read = broken
+        raise ConnectionError("no reply")
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("nobody answers")
+
+    journal.append = unheard
+    with pytest.raises(TransactionUnknown):
+        local.transaction_commit(transaction.identifier)
+    journal.append, journal.read = append, read
+    assert transaction.identifier in local.transaction_collection
+    again = local.transaction_commit(transaction.identifier)
+    assert again is (OK if landed else SEQUENCE)
+    assert len(mqqb.seen) == int(landed)
+    assert mqqb.orders.depth() == (2 if landed else 3)
+
+
+@in_memory
+def test_work_that_cannot_be_is_refused_and_changes_nothing(mqqb: Mqqb) -> None:
+    local, world = mqqb.local, mqqb.world
+    wide = world.manager().create_queue(world.name("wide"), "x string", dead_letter=False)
+    first = mqqb.position(0)
+    transaction = local.create_transaction()
+    local.dequeue_message(first, transaction_identifier=transaction.identifier)
+    before = mqqb.version()
+    with pytest.raises(InvalidInput, match="Locked"):
+        local.dequeue_message(first)
+    with pytest.raises(InvalidInput, match="Locked"):
+        local.move_message(first, mqqb.other.name, transaction.identifier)
+    with pytest.raises(SchemaMismatch):
+        local.move_message(mqqb.position(1), wide.name, transaction.identifier)
+    with pytest.raises(TransactionMismatch):
+        local.enqueue_message(mqqb.other.name, {"n": 1}, "nobody")
+    assert mqqb.version() == before
+    mqqb.orders.send(rows(4), delay_seconds=60)
+    with pytest.raises(InvalidInput, match="delayed"):
+        local.dequeue_message(mqqb.position(-1))

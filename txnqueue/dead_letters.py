@@ -1,0 +1,83 @@
+"""Which dead letters there are: where they came from, and why."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import ranges
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.framing import frame_of
+from txnqueue.ledger import Position, QueueFold
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COLUMNS = "queue reason waiting in_flight oldest_at newest_at"
+
+
+class DeadLetters:
+    """The dead letters of a queue at one moment, by where they came from and why."""
+
+    def __init__(self, client: Client, info: QueueInfo) -> None:
+        """Count them; users get this from ``queue.dead_letters``."""
+        self._client = client
+        client.open()
+        with client.lock, client.transient.lock:
+            self._rows = _counted(client, info)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """List one dict per origin and reason, the most frequent first: columns as in ``df``."""
+        return [dict(row) for row in self._rows]
+
+    def df(self) -> DataFrame:
+        """Show one row per origin and reason.
+
+        Columns: queue (where they came from), reason string, waiting, in_flight long,
+        oldest_at, newest_at timestamp (when they came here).
+        """
+        return frame_of(self._client, self.rows(), _COLUMNS)
+
+    def __len__(self) -> int:
+        """Count the dead letters."""
+        return sum(row["waiting"] + row["in_flight"] for row in self._rows)
+
+    def __repr__(self) -> str:
+        """Say how many there are."""
+        return f"<DeadLetters: {len(self)} for {len(self._rows)} reasons>"
+
+
+def _counted(client: Client, info: QueueInfo) -> list[dict[str, Any]]:
+    """Count the dead letters of a queue; of a dead-letter queue, all that came into it."""
+    here = info
+    if info.dead_letter_id is not None:
+        known = {one.queue_id: one for one in client.queues().values()}
+        here = known[info.dead_letter_id]
+    mine = {info.queue_id, info.in_memory().queue_id}
+    standing = [
+        one for part in client.parts_of(here) for one in _standing(client.of(part).fold(part))
+    ]
+    found: dict[tuple[str, str | None], dict[str, Any]] = {}
+    for what, position, count in standing:
+        origin = position.origin
+        if origin is None or (here is not info and origin.get("queue_id") not in mine):
+            continue
+        at = datetime.datetime.fromtimestamp(position.posted_at_ms / 1000, datetime.timezone.utc)
+        fresh = {"waiting": 0, "in_flight": 0, "oldest_at": at, "newest_at": at}
+        row = found.setdefault((origin["queue"], origin["reason"]), fresh)
+        row[what] += count
+        row["oldest_at"] = min(row["oldest_at"], at)
+        row["newest_at"] = max(row["newest_at"], at)
+    rows = [{"queue": queue, "reason": why, **row} for (queue, why), row in found.items()]
+    return sorted(rows, key=lambda row: (-row["waiting"] - row["in_flight"], str(row["reason"])))
+
+
+def _standing(fold: QueueFold) -> Iterator[tuple[str, Position, int]]:
+    for lane in fold.lanes.values():
+        for segment in lane.available:
+            yield "waiting", segment.position, segment.size
+        for claim in lane.claims.values():
+            for position_id, part in claim.items.items():
+                yield "in_flight", fold.positions[position_id], ranges.count(part)

@@ -1,0 +1,240 @@
+"""The elements of the text's data model; what they say is read from the store each time."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue import queue as core
+from txnqueue.client import Client
+from txnqueue.ledger import LaneFold, Position, QueueFold
+from txnqueue.model import PositionId, Range
+from txnqueue.receiving import part_of
+from txnqueue.transaction import Transaction as CoreTransaction
+
+
+class State(enum.Enum):
+    """Whether a message can be dequeued where it stands."""
+
+    AVAILABLE = "Available"
+    LOCKED = "Locked"
+    DELETED = "Deleted"
+    PURGE_PENDING = "PurgePending"
+
+
+class OperationType(enum.Enum):
+    """What a transactional operation does; there are no others."""
+
+    ENQUEUE = "Enqueue"
+    DEQUEUE = "Dequeue"
+    MOVE = "Move"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What stands at a position: the same message, wherever it was moved to.
+
+    Attributes:
+        identifier: Its id in the store, ``<send id>:<offset>``.
+    """
+
+    identifier: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The send and the offset that it has in the store's tables."""
+        send_id, _, offset = self.identifier.rpartition(":")
+        return send_id, int(offset)
+
+
+@dataclass(slots=True, eq=False)
+class MessagePosition:
+    """That a message stands in a queue.
+
+    Attributes:
+        queue_reference: The queue.
+        message_reference: The message.
+        position_id: The position of the store that it is in; None until a commit posts it.
+        transaction_identifier: The transaction that is to post it.
+    """
+
+    queue_reference: Queue
+    message_reference: Message
+    position_id: PositionId | None = None
+    pending: Callable[[], bool] = field(default=lambda: False, repr=False)
+
+    @property
+    def state(self) -> State:
+        """Where it stands now, as the store's tables say."""
+        if self.position_id is None:
+            return State.LOCKED if self.pending() else State.DELETED
+        return self.queue_reference.state_of(self)
+
+    @property
+    def body(self) -> dict[str, Any] | None:
+        """What the message carries, and ``_message``; None once it is deleted."""
+        return self.queue_reference.body_of(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether it is the same place of the same message."""
+        return isinstance(other, MessagePosition) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        """Hash what makes it up."""
+        return hash((self.queue_reference.name, self.message_reference))
+
+    @property
+    def _identity(self) -> tuple[str, Message, PositionId | None]:
+        return (self.queue_reference.name, self.message_reference, self.position_id)
+
+
+class Queue:
+    """A queue, with the list of its message positions."""
+
+    def __init__(self, client: Client, queue: core.Queue) -> None:
+        """Look at a queue of the store; users get it from ``LocalQueueManager.queue``."""
+        self._client = client
+        self.core = queue
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.core.name
+
+    def __repr__(self) -> str:
+        """Show the name."""
+        return f"<Queue {self.name}>"
+
+    @property
+    def message_position_list(self) -> list[MessagePosition]:
+        """All positions, by the list's rules: the highest priority first, then the oldest.
+
+        Lanes of a queue have no order among each other; here they are listed as one.
+        """
+        found: list[tuple[tuple[Any, ...], Position, Range]] = []
+        for fold in self._folds():
+            for lane in fold.lanes.values():
+                for position, part in _standing(fold, lane):
+                    order = (-position.priority, *position.place, *part)
+                    found.append((order, position, part))
+        return [
+            self._position(position, offset)
+            for _, position, (first, last) in sorted(found, key=lambda one: one[0])
+            for offset in range(first, last + 1)
+        ]
+
+    def find(self, message: Message, wanted: Callable[[Position], bool]) -> MessagePosition | None:
+        """Find where a message stands here."""
+        send_id, offset = message.place
+        for fold in self._folds():
+            for position in fold.positions.values():
+                here = position.send_id == send_id and _holds(position.ranges, offset)
+                if here and wanted(position):
+                    return self._position(position, offset)
+        return None
+
+    def state_of(self, position: MessagePosition) -> State:
+        """Say where a position stands now."""
+        _, offset = position.message_reference.place
+        for fold in self._folds():
+            known = fold.positions.get(position.position_id or ("", 0))
+            if known is None:
+                continue
+            lane = fold.lanes[known.lane]
+            for claim in lane.claims.values():
+                if _holds(claim.items.get(known.position_id, ()), offset):
+                    purged = _holds(claim.purging.get(known.position_id, ()), offset)
+                    return State.PURGE_PENDING if purged else State.LOCKED
+            if any(s.position is known and s.first <= offset <= s.last for s in lane.available):
+                return State.AVAILABLE
+        return State.DELETED
+
+    def body_of(self, position: MessagePosition) -> dict[str, Any] | None:
+        """Read what a message carries."""
+        _, offset = position.message_reference.place
+        for fold in self._folds():
+            known = fold.positions.get(position.position_id or ("", 0))
+            if known is not None and self.state_of(position) is not State.DELETED:
+                part = part_of(known, ((offset, offset),), self.name, known.lane, 0)
+                rows: list[dict[str, Any]]
+                rows = self._client.payload.table(self.core.schema, [part]).to_pylist()
+                return rows[0]
+        return None
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _folds(self) -> list[QueueFold]:
+        info = self.core.info
+        return [self._client.of(part).fold_to_show(part) for part in self._client.parts_of(info)]
+
+    def _position(self, position: Position, offset: int) -> MessagePosition:
+        return MessagePosition(self, Message(f"{position.send_id}:{offset}"), position.position_id)
+
+
+@dataclass(slots=True)
+class TransactionalOperation:
+    """One operation of a transaction.
+
+    Attributes:
+        operation_type: Enqueue, Dequeue or Move.
+        message_position_reference: The position that it is about.
+        dequeue_reason: Why a Dequeue takes the message out.
+        target_queue_reference: Where a Move puts it.
+    """
+
+    operation_type: OperationType
+    message_position_reference: MessagePosition
+    dequeue_reason: str | None = None
+    target_queue_reference: Queue | None = None
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction, with its operations in their order.
+
+    Attributes:
+        identifier: Its id in the store: ``manager.outcome`` knows it.
+        transactional_operation_collection: What it will do.
+        core: The plain transaction, if it was begun here; what is done with it through the
+            plain interface belongs to it. None: it is prepared, by somebody else or before.
+    """
+
+    identifier: str
+    transactional_operation_collection: list[TransactionalOperation] = field(default_factory=list)
+    core: CoreTransaction | None = None
+
+
+class TransactionCollection(Mapping[str, Transaction]):
+    """The transactions of a queue manager: those begun here, and what is prepared in the store."""
+
+    def __init__(self, read: Callable[[], dict[str, Transaction]]) -> None:
+        """Look at transactions; each look reads the store."""
+        self._read = read
+
+    def __getitem__(self, identifier: str) -> Transaction:
+        """Find a transaction by its identifier."""
+        return self._read()[identifier]
+
+    def __iter__(self) -> Iterator[str]:
+        """List the identifiers."""
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        """Count the transactions."""
+        return len(self._read())
+
+
+def _standing(fold: QueueFold, lane: LaneFold) -> Iterator[tuple[Position, Range]]:
+    """List what stands in a lane, available or not."""
+    for segment in lane.available:
+        yield segment.position, (segment.first, segment.last)
+    for claim in lane.claims.values():
+        for position_id, part in claim.items.items():
+            for piece in part:
+                yield fold.positions[position_id], piece
+
+
+def _holds(part: tuple[Range, ...], offset: int) -> bool:
+    return any(first <= offset <= last for first, last in part)

@@ -1,0 +1,88 @@
+"""Read the operations of a prepared transaction from what the store keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from txnqueue import model
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.model import Entry, Item
+from txnqueue.protocols.mqqb.elements import (
+    Message,
+    MessagePosition,
+    OperationType,
+    Queue,
+    TransactionalOperation,
+)
+from txnqueue.sealing import entry_from_json
+
+_DEQUEUES = (model.ACCEPTED, model.REJECTED)
+
+
+def operations_of(
+    client: Client,
+    queue: Callable[[str], Queue],
+    prepared: Entry,
+    pending: Callable[[], bool],
+) -> list[TransactionalOperation]:
+    """List what a prepared transaction will do: what it posts first, then what it settles.
+
+    Args:
+        client: Reads what its claims hold.
+        queue: Finds a queue by name.
+        prepared: The entry that prepared it.
+        pending: Whether it is still undecided.
+    """
+    known = {info.queue_id: info for info in client.queues().values()}
+    manifest: dict[str, Any] = prepared.body.get("manifest", {})
+    found: list[TransactionalOperation] = []
+    for entry in map(entry_from_json, manifest.get("entries", ())):
+        info = known.get(entry.queue_id or "")
+        if info is None:
+            continue
+        if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
+            found += _enqueues(queue(info.name), entry, pending)
+        elif entry.is_settlement and entry.kind != model.RELEASED:
+            target = known.get(entry.body.get("target") or "")
+            to = queue(target.name) if target is not None else None
+            found += _settles(client, info, queue(info.name), entry, to)
+    return found
+
+
+def _enqueues(
+    queue: Queue, entry: Entry, pending: Callable[[], bool]
+) -> Iterator[TransactionalOperation]:
+    for offset in _offsets(entry.ranges):
+        message = Message(f"{entry.body['send']}:{offset}")
+        position = MessagePosition(queue, message, pending=pending)
+        yield TransactionalOperation(OperationType.ENQUEUE, position)
+
+
+def _settles(
+    client: Client, info: QueueInfo, queue: Queue, entry: Entry, target: Queue | None
+) -> Iterator[TransactionalOperation]:
+    fold = client.fold(info)
+    items: list[Item] = model.unpack_items(entry)
+    claim = fold.claim(entry.claim_lane or 0, entry.claim_sequence or 0)
+    if not items and claim is not None:  # all that it holds
+        items = list(claim.items.items())
+    for position_id, part in items:
+        position = fold.positions.get(position_id)
+        if position is None:
+            continue
+        for offset in _offsets(part):
+            message = Message(f"{position.send_id}:{offset}")
+            where = MessagePosition(queue, message, position_id)
+            if entry.kind in _DEQUEUES:
+                reason = entry.reason or entry.kind
+                yield TransactionalOperation(OperationType.DEQUEUE, where, reason)
+            elif entry.kind == model.MOVED:
+                yield TransactionalOperation(
+                    OperationType.MOVE, where, target_queue_reference=target
+                )
+
+
+def _offsets(part: tuple[model.Range, ...]) -> Iterator[int]:
+    return (offset for first, last in part for offset in range(first, last + 1))
