@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from txnqueue import __version__
+from txnqueue import __version__, model
 from txnqueue.closing import bars, closed_queue
 from txnqueue.errors import Busy, TransactionUnknown, TxnQueueError
 from txnqueue.journal import AppendConflict, Journal
@@ -173,12 +173,15 @@ def _find(
     if not tried:
         return None
     ids = {unit.append_id for unit in tried}
-    shards = sorted({entry.shard for unit in tried for entry in unit.entries})
+    shards = {entry.shard for unit in tried for entry in unit.entries}
     try:
-        reading = journal.read(shards, after=since)
+        found = journal.read({*shards, model.FENCE}, after=since).entries
+        if model.horizon(found) > since:  # what landed may have left the journal already
+            found += journal.archive.read(append_ids=sorted(ids))
     except Exception as error:
         raise _unknown(transaction_id, tried, cause) from error
-    mine = sorted((e for e in reading.entries if e.append_id in ids), key=lambda e: e.place)
+    known = {e.entry_id: e for e in found if e.append_id in ids}
+    mine = sorted(known.values(), key=lambda e: e.place)
     return Landed(tuple(mine), mine[0].version) if mine else None
 
 

@@ -346,7 +346,10 @@ def is_applied(client: Client, decision: Entry) -> bool:
     if names:
         facts = client.table_entries(map(participant_stream, names))
         if unconfirmed([decision], [*facts, *client.confirmations]):
-            return False
+            # A decision leaves the journal once all have confirmed it.
+            state = client.key_state(decision.stream, archived_since=None)
+            if decision.attempt in state.decisions:
+                return False
     table_ids = decision.body.get("manifest", {}).get("tables", ())
     if not table_ids:
         return True

@@ -589,12 +589,12 @@ def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
         return fold, claim
     # The transaction is read first and the queue after it: what it settled is seen then.
     bound = claim.bound
-    state = client.key_states([bound.key or ""])[bound.key or ""]
+    state = client.key_state(bound.key or "", archived_since=None)
     fold = client.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:
         raise _lost(one)
-    if state.decided(bound.attempt or "") is None:
+    if not state.is_over(bound):
         raise TransactionMismatch(
             f"Transaction {bound.key!r} is about to settle these messages: decide it first.",
             transaction_id=bound.key,

@@ -82,7 +82,7 @@ class Branches:
             branching.check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
         def plan(lost: int) -> Plan:
-            state = client.key_states([key])[key]
+            state = client.key_state(key)
             if state.branch or state.decisions or state.prepared:
                 raise BranchExists(
                     f"Branch {key!r} was started before: join it, or use a new xid.",

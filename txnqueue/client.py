@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue import catalog, model
+from txnqueue import catalog, compacting, model
 from txnqueue.appending import Landed, Planner, land
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("txnqueue")
+KNOWN_SECONDS_MAX = 600.0
+"""After so many seconds without an append or a receive, the version is asked for again."""
 
 
 class Client:
@@ -65,6 +68,8 @@ class Client:
         self._turns: dict[str, int] = {}
         self._slice_width: int | None = None
         self._store_id = ""
+        self._read_at = runtime.monotonic()
+        self.log_max = compacting.LOG_MAX
         self._local = threading.local()
 
     # ---------------------------------------------------------------------------- store
@@ -148,9 +153,14 @@ class Client:
 
     # ----------------------------------------------------------------------- and the rest
 
+    @property
+    def slice_width(self) -> int:
+        """How many versions of the journal share a slice of the payload."""
+        return self._slice_width or SLICE_WIDTH
+
     def slice_of(self, begun: int) -> int:
         """Find the payload slice of work that began at a version."""
-        return begun // (self._slice_width or SLICE_WIDTH)
+        return begun // self.slice_width
 
     def stamp(self) -> Stamp:
         """Say who writes now."""
@@ -194,6 +204,7 @@ class Client:
         except QueueError as error:
             self._learn_closed(error)
             raise
+        self._read_at = self.runtime.monotonic()
         if landed is not None and riding:
             with self.lock:
                 self.confirmations = [fact for fact in self.confirmations if fact not in riding]
@@ -343,14 +354,15 @@ class Client:
 
     def fold(self, info: QueueInfo) -> QueueFold:
         """Bring the fold of a queue up to the newest version: one query, of what is new."""
-        fold = self._folds.get(info.queue_id)
-        if fold is None:
-            settings = info.settings
-            fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
-            self._folds[info.queue_id] = fold
+        fold = self._folds.get(info.queue_id) or self._empty_fold(info)
         reading = self.store.journal.read(fold.shards, after=fold.version)
+        if model.horizon(reading.entries) > fold.version >= 0:
+            # What came since the fold was read may have left the journal: start afresh.
+            fold = self._empty_fold(info)
+            reading = self.store.journal.read(fold.shards)
+        self._read_at = self.runtime.monotonic()
         try:
-            fold.advance(reading.entries, reading.version)
+            compacting.advance(fold, reading.entries, reading.version)
         except BaseException:
             del self._folds[info.queue_id]  # half applied: the next one starts afresh
             raise
@@ -362,13 +374,44 @@ class Client:
             self._learn_closed(closed_error(fold.closed))
         return fold
 
-    def key_states(self, keys: Iterable[str]) -> dict[str, KeyState]:
-        """Read what the journal says of some transaction keys: one query."""
+    def _empty_fold(self, info: QueueInfo) -> QueueFold:
+        settings = info.settings
+        fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
+        self._folds[info.queue_id] = fold
+        return fold
+
+    def key_states(
+        self, keys: Iterable[str], archived_since: int | None = None
+    ) -> dict[str, KeyState]:
+        """Read what the journal says of some transaction keys: one query.
+
+        Args:
+            keys: The keys.
+            archived_since: Look into the archive too, if what was decided after this version
+                may be there; None: never.
+        """
         wanted = sorted(set(keys))
         if not wanted:
             return {}
         entries = self._shards.read(model.transaction_shard(key) for key in wanted)
-        return {key: KeyState.of(key, entries) for key in wanted}
+        horizon = self._shards.horizon
+        if archived_since is not None and horizon > archived_since:
+            entries += self.store.journal.archive.read(streams=wanted)
+        return {key: KeyState.of(key, entries, horizon) for key in wanted}
+
+    def key_state(self, key: str, archived_since: int | None = -1) -> KeyState:
+        """Read what the journal, or else the archive, says of one transaction key."""
+        return self.key_states([key], archived_since)[key]
+
+    def version_to_begin(self) -> int:
+        """Return a version of the journal that is not much older than the newest one.
+
+        Work that begins at an old one may be below the horizon before it is decided.
+        """
+        if self.runtime.monotonic() - self._read_at > KNOWN_SECONDS_MAX:
+            self._read_at = self.runtime.monotonic()
+            return self.store.journal.version()
+        return self.store.journal.known_version()
 
     def epoch(self, fold: QueueFold) -> int:
         """Open this manager's consumer id on a queue: one above what it left in flight."""
@@ -417,6 +460,7 @@ class TransientClient(Client):
         self._shared = durable.store.transient
         self.lock = self._shared.lock
         self.payload = durable.payload
+        self.log_max = sys.maxsize  # the memory forgets what is not needed by itself
 
     @property
     def transient(self) -> TransientClient:
@@ -450,7 +494,9 @@ class TransientClient(Client):
         """Read the catalog: the transient parts of the queues by name."""
         return {name: info.in_memory() for name, info in self._durable.queues().items()}
 
-    def key_states(self, keys: Iterable[str]) -> dict[str, KeyState]:
+    def key_states(
+        self, keys: Iterable[str], archived_since: int | None = None
+    ) -> dict[str, KeyState]:
         """Read what is known in memory of some transaction keys."""
         wanted = sorted(set(keys))
         entries = self.store.journal.read([model.transaction_shard(key) for key in wanted]).entries

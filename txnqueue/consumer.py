@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from txnqueue import model
+from txnqueue import model, recalling
 from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.closing import is_closed
@@ -196,11 +196,12 @@ class Drain:
         """Find the number of the next batch of the run; false if the run has finished."""
         prefix = f"{self._run_id}/"
         shard = model.transaction_shard(f"{prefix}0")
-        journals = (self._client.store.journal, self._client.store.transient.journal)
         committed = [
             entry.stream[len(prefix) :]
-            for journal in journals
-            for entry in journal.read([shard]).entries
+            for entry in (
+                *recalling.of_shard(self._client.store, shard, prefix),
+                *self._client.store.transient.journal.read([shard]).entries,
+            )
             if entry.kind == model.COMMITTED and entry.stream.startswith(prefix)
         ]
         self._number = max((int(n) + 1 for n in committed if n.isdigit()), default=0)

@@ -198,7 +198,7 @@ def decide_prepared(
 
     def plan(lost: int) -> Plan | None:
         already.clear()
-        state = client.key_states([key])[key]
+        state = client.key_state(key)
         prepared = state.in_doubt
         branch = None if heuristic else _permitted(client, state)
         if branch is not None and branch.open and not commit:
@@ -245,7 +245,7 @@ def forget(client: Client, key: str) -> None:
     """
 
     def plan(lost: int) -> Plan:
-        state = client.key_states([key])[key]
+        state = client.key_state(key)
         _permitted(client, state)
         for entry in state.heuristics.values():
             return demarcating.forget(entry, client.stamp())

@@ -9,7 +9,7 @@ import contextlib
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import catalog, model
+from txnqueue import catalog, model, recalling
 from txnqueue.client import Client
 from txnqueue.errors import InvalidInput
 from txnqueue.framing import frame_of
@@ -60,17 +60,17 @@ class History:
             commit_seq, timestamp = None, commit_seq
         if timestamp is not None:
             return self._at(timestamp)
-        journal = self._client.store.journal
-        newest = journal.version()
+        store = self._client.store
+        newest = store.journal.version()
         if commit_seq is None:
-            return Snapshot(self._client, journal.read_all(upto=newest).entries, None)
+            return Snapshot(self._client, recalling.everything(store, newest).entries, None)
         if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
             raise InvalidInput(
                 f"commit_seq={commit_seq!r}: the newest commit of this store is "
                 f"{model.commit_seq(newest)}.",
                 name="commit_seq",
             )
-        entries = journal.read_all(upto=commit_seq >> 10).entries
+        entries = recalling.everything(store, commit_seq >> 10).entries
         kept = tuple(entry for entry in entries if entry.commit_seq <= commit_seq)
         return Snapshot(self._client, kept, None)
 
@@ -78,7 +78,7 @@ class History:
         if timestamp.tzinfo is None:
             raise InvalidInput(f"timestamp={timestamp}: give it a time zone.", name="timestamp")
         at_ms = round(timestamp.timestamp() * 1000)
-        entries = self._client.store.journal.read_all().entries
+        entries = recalling.everything(self._client.store).entries
         last = max((e.commit_seq for e in entries if e.recorded_at_ms <= at_ms), default=-1)
         kept = tuple(entry for entry in entries if entry.commit_seq <= last)
         return Snapshot(self._client, kept, at_ms)
@@ -120,7 +120,7 @@ class History:
             found = self._find(queue, where)
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
-        entries = sorted(self._client.store.journal.read_all().entries, key=lambda e: e.place)
+        entries = sorted(recalling.everything(self._client.store).entries, key=lambda e: e.place)
         return [step for one in found for step in steps_of(one, entries)]
 
     def changes(self, after: int = -1, upto: int | None = None) -> DataFrame:
@@ -143,7 +143,7 @@ class History:
         for name, value in (("after", after), ("upto", upto)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
-        entries = self._client.store.journal.read_all().entries
+        entries = recalling.everything(self._client.store).entries
         ever = catalog.every_queue(entries)
         names = {queue_id: info.name for queue_id, info in ever.items()}
         tables = {

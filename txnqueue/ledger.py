@@ -217,12 +217,22 @@ class Claim:
 
 @dataclass(slots=True)
 class LaneFold:
-    """One lane as folded: its next sequence number, what is available, what is in flight."""
+    """One lane as folded: its next sequence number, what is available, what is in flight.
+
+    ``touched`` is the place of the newest position that anything was ever taken of: all
+    later ones wait untouched. ``log`` counts the entries since the newest compaction that
+    the next one makes superfluous, ``log_from`` is the version of the first of them;
+    ``compactable`` says whether all are of kinds that a compaction can stand for.
+    """
 
     lane: int
     next_sequence: int = 1
     available: list[Segment] = field(default_factory=list)
     claims: dict[int, Claim] = field(default_factory=dict)
+    touched: tuple[int, int, int] = (-1, -1, -1)
+    log: int = 0
+    log_from: int = -1
+    compactable: bool = True
 
     def put(self, segment: Segment) -> None:
         """Place a segment where its messages were sent."""
@@ -256,6 +266,7 @@ class LaneFold:
                 "not available there."
             )
         self.available[low:high] = rest
+        self.touched = max(self.touched, position.place)
 
 
 class QueueFold:
@@ -303,8 +314,14 @@ class QueueFold:
         lane = self.lanes[entry.lane or 0]
         if entry.sequence is not None:
             lane.next_sequence = max(lane.next_sequence, entry.sequence + 1)
+        if entry.kind != model.POSTED:
+            lane.log_from = lane.log_from if lane.log else entry.version
+            lane.log += 1
+        lane.compactable &= entry.kind in model.COMPACTABLE
         if entry.kind == model.POSTED:
             self._posted(lane, entry)
+        elif entry.kind == model.COMPACTED:  # says what is known here already
+            lane.log = 0
         elif entry.kind == model.CLAIMED:
             self._claimed(lane, entry)
         elif entry.kind == model.BOUND:
@@ -398,6 +415,11 @@ class QueueFold:
             for first, last in ranges.difference(part, claim.purging.get(position_id, ()))
         ]
 
+    def know(self, position: Position, messages: int) -> None:
+        """Take a position for known, with so many of its messages left in the queue."""
+        self.positions[position.position_id] = position
+        self._unretired[position.position_id] = messages
+
     # ------------------------------------------------------------- one method per kind
 
     def _fenced(self, entry: Entry) -> None:
@@ -414,8 +436,7 @@ class QueueFold:
 
     def _posted(self, lane: LaneFold, entry: Entry) -> None:
         position = Position.of(entry)
-        self.positions[position.position_id] = position
-        self._unretired[position.position_id] = ranges.count(position.ranges)
+        self.know(position, ranges.count(position.ranges))
         for first, last in position.ranges:
             lane.put(Segment(position, first, last))
         if self.duplicates is not None:
@@ -545,19 +566,21 @@ class KeyState:
     """What the journal says of one transaction key, over all its attempts.
 
     ``heuristics`` are the decisions of an operator that nobody has forgotten yet; ``branch``
-    is what sessions wrote that share the transaction.
+    is what sessions wrote that share the transaction; ``horizon`` is the version below which
+    nobody decides any more, as far as was read.
     """
 
     key: str
+    horizon: int = -1
     decisions: dict[str, Entry] = field(default_factory=dict)
     prepared: dict[str, Entry] = field(default_factory=dict)
     heuristics: dict[str, Entry] = field(default_factory=dict)
     branch: list[Entry] = field(default_factory=list)
 
     @classmethod
-    def of(cls, key: str, entries: Iterable[Entry]) -> KeyState:
+    def of(cls, key: str, entries: Iterable[Entry], horizon: int = -1) -> KeyState:
         """Fold the entries of a transaction shard into the state of one key."""
-        state = cls(key)
+        state = cls(key, horizon)
         for entry in sorted(entries, key=attrgetter("place")):
             if entry.stream != key or entry.attempt is None:
                 continue
@@ -593,3 +616,15 @@ class KeyState:
         """Say how an attempt ended: committed, rolled_back, or None while undecided."""
         entry = self.decisions.get(attempt)
         return entry.kind if entry else None
+
+    def is_over(self, owner: Owner) -> bool:
+        """Say whether an attempt of the key has ended for ever.
+
+        Below the horizon nobody decides any more but what was prepared: there an attempt
+        without a decision never happened, and a decision may have left for the archive.
+        """
+        attempt = owner.attempt or ""
+        if attempt in self.decisions:
+            return True
+        below = owner.begun is not None and owner.begun < self.horizon
+        return below and attempt not in self.prepared

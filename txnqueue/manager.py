@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txnqueue import creation, declaring, model, views
+from txnqueue import creation, declaring, model, recalling, views
 from txnqueue.applying import Applier
 from txnqueue.attempts import Attempt
 from txnqueue.client import Client
@@ -29,6 +29,7 @@ from txnqueue.errors import (
 from txnqueue.exchange import Exchange
 from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
+from txnqueue.maintenance import Maintenance, Retention, maintain
 from txnqueue.metrics import Metrics
 from txnqueue.payload.rows import check_schema
 from txnqueue.queue import Queue
@@ -446,7 +447,7 @@ class QueueManager(Exchanges):
         if transaction_id.startswith("append:"):
             return self._append_outcome(transaction_id)
         resolve(self._client, [transaction_id])
-        state = self._client.key_states([transaction_id])[transaction_id]
+        state = self._client.key_state(transaction_id)
         attempts = len({*state.decisions, *state.prepared})
         if state.committed is not None:
             receipt = receipt_of(self._client, state.committed)
@@ -540,6 +541,39 @@ class QueueManager(Exchanges):
         self._client.open()
         return recover(self._client, connections, branch_seconds_min)
 
+    def maintain(
+        self,
+        *,
+        transaction_seconds_max: float = 86_400.0,
+        payload_retention_days: int = 7,
+        vacuum: bool = True,
+        dry_run: bool = False,
+    ) -> Maintenance:
+        """Keep the store small and fast; run it from time to time, beside everything else.
+
+        Lanes are compacted; what is finished moves from the journal to the archive, where the
+        history finds it; payload that nobody needs is dropped; files are made few.
+
+        Args:
+            transaction_seconds_max: For so long a transaction may stay undecided: what began
+                earlier is refused when it commits, unless it is prepared or still holds
+                messages.
+            payload_retention_days: For so many days the payload of consumed messages is kept
+                after their entries have left the journal.
+            vacuum: Whether files are deleted that Delta has kept for older versions, where
+                their retention allows it.
+            dry_run: Only tell what would be done.
+
+        Returns:
+            What was done, and what could not be done this time.
+
+        Raises:
+            InvalidInput: A value cannot be used.
+        """
+        self._client.open()
+        retention = Retention(transaction_seconds_max, payload_retention_days)
+        return maintain(self._client, retention, vacuum=vacuum, dry_run=dry_run)
+
     def apply_change(self, change_id: str) -> None:
         """Apply a waiting table change to the table as it is, though it was replaced or set back.
 
@@ -610,8 +644,7 @@ class QueueManager(Exchanges):
 
     def _append_outcome(self, known_as: str) -> Outcome:
         append_id, _, shard = known_as.removeprefix("append:").partition("@")
-        entries = self._client.store.journal.read([shard]).entries
-        mine = [entry for entry in entries if entry.append_id == append_id]
+        mine = recalling.of_append(self._client.store, append_id, shard)
         if not mine:
             return Outcome(known_as, Status.UNKNOWN)
         return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)

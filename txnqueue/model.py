@@ -45,6 +45,7 @@ PURGED = "purged"
 PURGE_PENDING = "purge_pending"
 MOVED = "moved"
 DUPLICATE = "duplicate"
+COMPACTED = "compacted"
 ACCEPTED = "accepted"
 RELEASED = "released"
 REJECTED = "rejected"
@@ -64,6 +65,11 @@ TIMEOUT_SET = "timeout_set"
 ROLLBACK_ONLY = "rollback_only"
 EXECUTED = "executed"
 
+COMPACTABLE = frozenset(
+    {POSTED, CLAIMED, BOUND, LEASE_EXTENDED, DEAD_LETTERED, EXPIRED, PURGED, MOVED}
+    | {ACCEPTED, RELEASED, REJECTED, KEPT, PURGE_PENDING, COMPACTED}
+)
+"""Entries of lanes and backlogs that a compaction can stand for; other kinds bar it."""
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
 """Entries that end a claim, or a part of it; ``moved`` is one if it names a claim."""
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
@@ -348,6 +354,11 @@ def is_prepared(key: str, attempt: str) -> Condition:
     return Condition(
         transaction_shard(key), key, kinds=(PREPARED,), attempts=(attempt,), present=True
     )
+
+
+def horizon(entries: Iterable[Entry]) -> int:
+    """Find the version below which nobody decides any more; -1 if there is none."""
+    return max((e.begun or 0 for e in entries if e.kind == HORIZON_ADVANCED), default=-1)
 
 
 # ------------------------------------------------------------------------------- items

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue import branching, demarcating, finding, model, planning, sealing
+from txnqueue import branching, compacting, demarcating, finding, model, planning, sealing
 from txnqueue.branching import Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
@@ -136,6 +136,8 @@ class Receiver:
         plan = _tombstones(info, take_over, chosen, stamp)
         deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
         for selection in chosen:
+            compacted, selection = compacting.before(fold, selection, stamp, client.log_max)
+            plan += compacted
             for removal in self._removals(selection):
                 gone, selection = planning.remove(
                     info.queue_id, info.name, selection, removal, stamp
@@ -197,7 +199,7 @@ class Receiver:
             holder = claim.holder
             if not may_end(claim, states, now_ms):
                 continue
-            if not holder.is_transaction or states[holder.key or ""].decided(holder.attempt or ""):
+            if not holder.is_transaction or states[holder.key or ""].is_over(holder):
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(holder.attempt or "", (holder, []))[1].append(claim)
@@ -298,7 +300,7 @@ def may_end(claim: Claim, states: dict[str, KeyState], now_ms: int) -> bool:
         return True
     state = states[holder.key or ""]
     attempt = holder.attempt or ""
-    if state.decided(attempt) is not None:
+    if state.is_over(holder):
         return True
     branch = Branch.of(state)
     if branch is not None and branch.attempt == attempt:

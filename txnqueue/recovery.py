@@ -117,7 +117,7 @@ def _abort_abandoned(client: Client) -> tuple[tuple[str, ...], int]:
     released = 0
     for owner, claims in dead.values():
         state = states[owner.key or ""]
-        if state.decided(owner.attempt or "") or not may_end(claims[0][1], states, now_ms):
+        if state.is_over(owner) or not may_end(claims[0][1], states, now_ms):
             continue
         if is_branch(owner.key or ""):
             continue  # its own time-out aborts it
@@ -200,7 +200,9 @@ def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
     """Find how the attempt of a branch ended; abort it if it is left behind."""
     key, attempt = owner.key or "", owner.attempt or ""
     for _ in range(2):
-        state = client.key_states([key])[key]
+        state = client.key_state(key)
+        if state.decided(attempt) is None and state.is_over(owner):
+            return model.ROLLED_BACK  # below the horizon: it never happened
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)
         _, claims = held_inside(client).get(attempt, (owner, []))
@@ -226,8 +228,8 @@ def _abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]]) -> boo
     key, attempt = owner.key or "", owner.attempt or ""
 
     def plan(lost: int) -> Plan | None:
-        state = client.key_states([key])[key]
-        if state.decided(attempt) or attempt in state.prepared:
+        state = client.key_state(key, archived_since=None)
+        if state.is_over(owner) or attempt in state.prepared:
             return None
         stamp = client.stamp()
         released = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from txnqueue import model
 from txnqueue.journal import Journal
 from txnqueue.model import Entry
 
@@ -20,9 +21,10 @@ class ShardReader:
         self._journal = journal
         self._lock = threading.Lock()
         self._known: dict[str, tuple[int, tuple[Entry, ...]]] = {}
+        self.horizon = -1
 
     def read(self, shards: Iterable[str]) -> list[Entry]:
-        """Read all entries of some shards, as they are now.
+        """Read all entries of some shards, as they are now; some may be archived by now.
 
         It takes one query for those that were read before, and one for the others.
         """
@@ -30,7 +32,11 @@ class ShardReader:
         with self._lock:
             if sum(len(entries) for _, entries in self._known.values()) > ENTRIES_MAX:
                 self._known.clear()
-            self._read_on([shard for shard in wanted if shard in self._known])
+            known = [shard for shard in wanted if shard in self._known]
+            since = min((self._known[shard][0] for shard in known), default=self.horizon)
+            self._read_on(known)
+            if since < self.horizon:  # what came since may have left: all is read anew
+                self._known.clear()
             self._read_on([shard for shard in wanted if shard not in self._known])
             return [entry for shard in wanted for entry in self._known[shard][1]]
 
@@ -39,7 +45,10 @@ class ShardReader:
         if not shards:
             return
         known = {shard: self._known.get(shard, (-1, ())) for shard in shards}
-        reading = self._journal.read(shards, after=min(version for version, _ in known.values()))
+        since = min(version for version, _ in known.values())
+        # The horizon comes along: what was added below it may have left the journal since.
+        reading = self._journal.read({*shards, model.FENCE}, after=since)
+        self.horizon = max(self.horizon, model.horizon(reading.entries))
         for shard, (version, before) in known.items():
             new = (e for e in reading.entries if e.shard == shard and e.version > version)
             self._known[shard] = (max(version, reading.version), (*before, *new))

@@ -142,7 +142,9 @@ class Snapshot:
                 "commit_seq": entry.commit_seq,
             }
             for entry in self._entries
-            if entry.queue_id in names and entry.shard != model.CATALOG
+            if entry.queue_id in names
+            and entry.shard != model.CATALOG
+            and entry.kind != model.COMPACTED
         ]
 
     def binding_rows(self) -> list[dict[str, Any]]:

@@ -443,10 +443,10 @@ class Transaction:
         if self.status is not Status.NOT_STARTED:
             return
         self.client.open()
-        self._begun = self.client.store.journal.known_version()
+        self._begun = self.client.version_to_begin()
         self.status = Status.ACTIVE
         if self._look_up_first:
-            self._look_up(self.client.key_states([self.id])[self.id])
+            self._look_up(self.client.key_state(self.id))
             if not self.already_committed and self.client.store.transient.used:
                 self._look_up(self.client.transient.key_states([self.id])[self.id], memory=True)
 
@@ -519,11 +519,13 @@ class Transaction:
         return body
 
     def _plan_rollback(self, reason: str, counted: bool) -> Plan | None:
-        state = self.client.key_states([self.id])[self.id]
+        state = self.client.key_state(self.id, archived_since=self._begun)
         decided = state.decisions.get(self.attempt)
         if decided is not None:
             if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
                 self._decision, self.status = decided, Status.COMMITTED
+            return None
+        if state.is_over(self.owner):  # below the horizon: it never happened, for ever
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt)
@@ -539,8 +541,15 @@ class Transaction:
         Raises:
             TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
         """
-        state = self.client.key_states([self.id])[self.id]
+        state = self.client.key_state(self.id, archived_since=self._begun)
         decided = state.decided(self.attempt)
+        if decided is None and state.is_over(self.owner):
+            raise TransactionAborted(
+                f"Transaction {self.id!r} was not decided in time: the store's maintenance has "
+                "closed the time in which it began. Run it again; maintain() says for how long a "
+                "transaction may stay open.",
+                transaction_id=self.id,
+            )
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt]
             raise TransactionAborted(
@@ -706,7 +715,7 @@ class Transaction:
             self.receipt = receipt
             self._work.committed(self.attempt)
             self._confirm_others()
-            entry = self.client.key_states([self.id])[self.id].committed
+            entry = self.client.key_state(self.id).committed
             if self._participants and entry is not None:
                 self.receipt = receipt = receipt_of(self.client, entry)
         return receipt

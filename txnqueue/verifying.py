@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from txnqueue import catalog, model, ranges
+from txnqueue import catalog, compacting, model, ranges, recalling, retiring
 from txnqueue.applying import unapplied
 from txnqueue.client import Client
 from txnqueue.errors import StoreCorrupt
@@ -59,19 +59,17 @@ class Verification:
 
 def verify(client: Client) -> Verification:
     """Check everything that the journal, Delta's log and the payload tables say."""
-    reading = client.store.journal.read_all()
+    reading = recalling.everything(client.store)
     entries = sorted(reading.entries, key=lambda entry: entry.place)
     problems: list[str] = []
     claims = [
         *_decisions(entries, problems),
         *_manifests(entries, problems),
         *_messages(entries, problems),
+        *_compactions(entries, problems),
         *_tables(entries),
+        *_log(client, entries, reading.version),
     ]
-    inserted, changed = client.store.journal.audit(reading.version)
-    claims.append(Claim("entries that Delta's log shows as changed or deleted", changed, 0))
-    if inserted is not None:
-        claims.append(Claim("entries that Delta's log shows as inserted", inserted, len(entries)))
     claims += _payload(client, entries)
     newest = max((entry.commit_seq for entry in entries), default=-1)
     return Verification(tuple(claims), tuple(problems[:20]), newest)
@@ -147,8 +145,9 @@ def _messages(entries: list[Entry], problems: list[str]) -> list[Claim]:
     standing: Parts = {}
     for queue_id, info in catalog.every_queue(entries).items():
         fold = QueueFold(queue_id, info.settings.lanes)
+        shards = set(fold.shards)
         try:
-            fold.advance((e for e in entries if e.shard in set(fold.shards)), 0)
+            compacting.advance(fold, (e for e in entries if e.shard in shards), 0)
         except StoreCorrupt as error:
             problems.append(str(error))
         for lane in fold.lanes.values():
@@ -167,6 +166,54 @@ def _messages(entries: list[Entry], problems: list[str]) -> list[Claim]:
         Claim("messages both here and gone", both, 0),
         Claim("messages retired twice", len(twice), 0),
     ]
+
+
+def _log(client: Client, entries: list[Entry], version: int) -> list[Claim]:
+    """Delta's log shows what the tables show: entries come once, and leave for the archive."""
+    journal = client.store.journal
+    audit = journal.audit(version)
+    known = {entry.entry_id for entry in entries}
+    there = {entry.entry_id for entry in journal.read_all(upto=version).entries}
+    back = len(audit.deleted & there)
+    claims = [
+        Claim("entries that Delta's log shows as changed", audit.updated, 0),
+        Claim(
+            "entries deleted that the archive holds", len(audit.deleted & known), len(audit.deleted)
+        ),
+        Claim("entries deleted that came back", back, 0),
+    ]
+    if audit.complete:
+        claims.append(
+            Claim("entries that Delta's log shows as inserted", len(audit.inserted), len(entries))
+        )
+    return claims
+
+
+def _compactions(entries: list[Entry], problems: list[str]) -> list[Claim]:
+    """What each compaction says is what the entries before it make of its lane."""
+    infos = catalog.every_queue(entries)
+    said = [e for e in entries if e.kind == model.COMPACTED and e.queue_id in infos]
+    right = 0
+    for compaction in said:
+        info = infos[compaction.queue_id or ""]
+        fold = QueueFold(info.queue_id, info.settings.lanes)
+        mine = [
+            e
+            for e in entries
+            if e.shard in fold.shards
+            and e.lane == compaction.lane
+            and e.version <= compaction.body["pin"]
+        ]
+        try:
+            fold.advance(mine, compaction.body["pin"])
+        except StoreCorrupt as error:
+            problems.append(str(error))
+            continue
+        if compacting.body(fold.lanes[compaction.lane or 0], fold.version) == compaction.body:
+            right += 1
+        else:
+            problems.append(f"the compaction {compaction.entry_id} is not what came before it")
+    return [Claim("compactions that hold", right, len(said))]
 
 
 def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
@@ -256,20 +303,26 @@ def _tables(entries: list[Entry]) -> list[Claim]:
 
 
 def _payload(client: Client, entries: list[Entry]) -> list[Claim]:
-    """Every message that was sent has its payload: one row, and no more."""
+    """Every message that was sent has its payload: one row, and no more.
+
+    Slices that nothing in the journal speaks of any more may be gone, and are left out.
+    """
+    payload = client.store.payload
+    live = retiring.named_slices(client.store.journal.read_all().entries)
     wanted: dict[str, list[tuple[int, str, tuple[Range, ...]]]] = defaultdict(list)
     expected = 0
     for entry in entries:
         if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
-            place = (entry.body["slice"], entry.body["send"], entry.ranges)
-            wanted[entry.body["payload"]].append(place)
-            expected += ranges.count(entry.ranges)
+            owner, number = entry.body["payload"], entry.body["slice"]
+            if number in live.get(owner, ()):
+                wanted[owner].append((number, entry.body["send"], entry.ranges))
+                expected += ranges.count(entry.ranges)
     for changes in unapplied(entries).values():  # what was applied needs its rows no more
         for source in (one.change.source for one in changes):
             if source is not None:
                 wanted[source.payload_id].append((source.slice, source.send_id, EVERYTHING))
                 expected += source.count
-    found = sum(client.store.payload.rows(owner, places) for owner, places in wanted.items())
+    found = sum(payload.rows(owner, places) for owner, places in wanted.items())
     return [Claim("messages and waiting changes whose payload is there, once", found, expected)]
 
 

@@ -33,6 +33,7 @@ class Ledger:
     committed: dict[str, str] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
     closed: dict[str, str] = field(default_factory=dict)
+    horizon: int = -1
     problems: list[str] = field(default_factory=list)
 
 
@@ -136,8 +137,13 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
         _fenced(ledger, entry)
     elif entry.queue_id in ledger.closed and not _may_still(ledger, entry):
         say(f"P6 {kind} in {entry.queue_id} after {ledger.closed[entry.queue_id]}")
+    if kind in (*model.DECISIONS, model.PREPARED) and entry.attempt not in ledger.prepared:
+        if (entry.begun or 0) < ledger.horizon:
+            say(f"P3 {entry.attempt} was decided below the horizon")
     if kind in model.DECISIONS:
         _decided(ledger, entry)
+    elif kind == model.HORIZON_ADVANCED:
+        ledger.horizon = max(ledger.horizon, entry.begun or 0)
     elif kind == model.PREPARED:
         if entry.attempt in ledger.decided:
             say(f"P4 {entry.attempt} prepared after it was decided")
@@ -248,7 +254,9 @@ def _supersede(ledger: Ledger, entry: Entry) -> None:
         name = (entry.queue_id or "", entry.lane or 0, sequence)
         claim = ledger.claims[name]
         owner = ledger.bound.get(name, claim.attempt)
-        if owner is not None and owner not in ledger.decided and name not in ledger.ended:
+        never = (claim.begun or 0) < ledger.horizon and owner not in ledger.prepared
+        over = owner in ledger.decided or never or name in ledger.ended
+        if owner is not None and not over:
             ledger.problems.append(f"P2 {name} was taken over from {owner}, which is undecided")
         _end(ledger, name, entry)
 

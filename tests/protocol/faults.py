@@ -30,7 +30,9 @@ class Fault(str, enum.Enum):
 
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
+WRITES += ("add", "remove", "rewrite", "drop")
 READS = ("version", "read", "read_all", "table", "frame", "texts", "describe", "check", "history")
+READS += ("slices", "read_archive", "files")
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -112,8 +114,40 @@ class _Faulty:
         return self._injector.call(name, lambda: getattr(self._inner, name)(*args, **kwargs))
 
 
+class FaultyArchive(_Faulty):
+    """An archive whose calls go through an injector."""
+
+    def create(self) -> None:
+        self._through("create")
+
+    def add(self, entries: Any, day: str, metadata: Any) -> None:
+        self._through("add", entries, day, metadata)
+
+    def read(self, **wanted: Any) -> Any:
+        return self._injector.call("read_archive", lambda: self._inner.read(**wanted))
+
+
 class FaultyJournal(_Faulty):
     """A journal whose calls go through an injector."""
+
+    def __init__(self, inner: Any, injector: Injector) -> None:
+        super().__init__(inner, injector)
+        self.archive = FaultyArchive(inner.archive, injector)
+
+    def remove(self, entries: Any, day: str, metadata: Any) -> None:
+        self._through("remove", entries, day, metadata)
+
+    def files(self) -> Any:
+        return self._through("files")
+
+    def rewrite(self, shards: Any, metadata: Any) -> None:
+        self._through("rewrite", shards, metadata)
+
+    def audit(self, upto: int) -> Any:
+        return self._inner.audit(upto)
+
+    def vacuum(self, seconds_min: float) -> Any:
+        return self._inner.vacuum(seconds_min)
 
     def version(self) -> int:
         return self._through("version")
@@ -142,6 +176,18 @@ class FaultyPayload(_Faulty):
 
     def stage(self, send: Any, rows: Any) -> Any:
         return self._through("stage", send, rows)
+
+    def rows(self, payload_id: str, places: Any) -> Any:
+        return self._inner.rows(payload_id, places)
+
+    def slices(self, payload_id: str) -> Any:
+        return self._through("slices", payload_id)
+
+    def drop(self, payload_id: str, slices: Any) -> None:
+        self._through("drop", payload_id, slices)
+
+    def vacuum(self, payload_id: str, seconds_min: float) -> Any:
+        return self._inner.vacuum(payload_id, seconds_min)
 
     def table(self, schema: Any, parts: Any) -> Any:
         return self._through("table", schema, parts)

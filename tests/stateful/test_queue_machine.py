@@ -27,7 +27,7 @@ from tests.protocol import audit
 from tests.protocol.faults import Crash, FaultyStore
 from tests.stateful import fleeting
 from tests.stateful.fleeting import FLEETING, Fleeting
-from txnqueue import model
+from txnqueue import creation, model, recalling
 from txnqueue.closing import is_closed
 from txnqueue.config import RetryPolicy
 from txnqueue.errors import (
@@ -165,6 +165,8 @@ class Reference:
         self.keys: dict[str, str] = {}
         self.denied: set[str] = set()
         self.disturbed: dict[str, bool] = {}
+        self.horizon = -1
+        self.begun: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self.closed: set[str] = set()
         self.dropped: set[str] = set()
@@ -403,6 +405,7 @@ class Reference:
             assert self._messages(entry) == first, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
         claim = Taken(*owner, [body["deadline"]], size, body["former"], set(), counts=counts)
+        self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)
             assert self.place[message] == ready, f"P2 {message} is claimed: {self.place[message]}"
@@ -467,12 +470,21 @@ class Reference:
     def _queue_unbound(self, entry: Any) -> None:
         self.bound.remove(entry.body["routing_key"])
 
+    def _compacted(self, entry: Any) -> None:
+        self.counts["compacted"] += 1
+
+    def _horizon_advanced(self, entry: Any) -> None:
+        assert entry.begun > self.horizon, "the horizon goes back"
+        self.horizon = entry.begun
+        self.counts["horizons"] += 1
+
     def _bound(self, entry: Any) -> None:
         assert self.deciding.get(entry.attempt) != model.ROLLED_BACK, "a bind is no rollback's"
         assert entry.attempt in self.deciding, "P1 bound without a decision"
         claim = self.claims[entry.queue_id, entry.claim_lane, entry.claim_sequence]
         assert claim.attempt is None, "a transaction's own claim is not bound"
         claim.bound = entry.attempt
+        self.begun[entry.attempt] = entry.begun
 
     def _kept(self, entry: Any) -> None:
         claim = self.claims[entry.queue_id, entry.claim_lane, entry.claim_sequence]
@@ -556,7 +568,7 @@ class Reference:
             assert claim is not None, f"P2 {name} is taken over, and has ended"
             assert self._over(claim, entry), f"P6 {name} is taken over before its time"
             attempt = claim.holder
-            assert attempt is None or attempt in self.decided, f"P2 {name}: {attempt} is undecided"
+            assert attempt is None or self._is_over(attempt), f"P2 {name}: {attempt} is undecided"
             for message in claim.messages:
                 self._give_back(message, name, claim, counted=True)
             self.counts["take-overs"] += 1
@@ -585,6 +597,11 @@ class Reference:
             or (older_self and claim.actor != entry.actor)
             or same_key
         )
+
+    def _is_over(self, attempt: str) -> bool:
+        """Whether an attempt is decided, or can never be."""
+        below = self.begun[attempt] < self.horizon and attempt not in self.prepared
+        return attempt in self.decided or below
 
     def _waits(self, attempt: str | None) -> bool:
         return attempt in self.prepared and attempt not in self.decided
@@ -651,6 +668,7 @@ class Client(Fleeting):
         store = FaultyStore(simulation.store, Luck(simulation, self))
         self.manager = QueueManager(None, store=store, runtime=self.runtime)
         self.forget_all()
+        self.manager._client.log_max = simulation.random.choice((3, 10, 1_000))
         self.open: dict[Any, Intent] = {}
         self.leased: list[Holding] = []
 
@@ -1164,6 +1182,18 @@ class Client(Fleeting):
             assert set(recovery.prepared) == self.reference.waiting(), "P5 listed are exactly those"
             self.reference.counts["recovered"] += len(recovery.aborted)
 
+    def do_maintain(self) -> None:
+        seconds = self.simulation.random.choice((0, 0, 5, LEASE_SECONDS, 1_000))
+        days = self.simulation.random.choice((0, 0, 1))
+        done, _ = self.ask(
+            lambda: self.manager.maintain(
+                transaction_seconds_max=seconds, payload_retention_days=days
+            )
+        )
+        if done:
+            self.reference.counts["archived"] += done.archived
+            self.reference.counts["slices"] += done.slices
+
     def do_look(self) -> None:
         """P3: what can be seen is what was committed."""
         queue = self.queue()
@@ -1234,6 +1264,7 @@ ACTIONS = {
     "rollback": 6,
     "decide": 4,
     "recover": 2,
+    "maintain": 3,
     "look": 4,
     "outcome": 2,
     "drain": 3,
@@ -1280,6 +1311,7 @@ class Simulation:
         ]
 
     def _create(self) -> None:
+        creation.SLICE_WIDTH = self.random.choice((4, 20, 1_000))
         creator = Client(self, "creator")
         for name in (*QUEUES, COMES_AND_GOES):
             queue = self.create(creator, name, self.lanes, name == "in")
@@ -1415,7 +1447,10 @@ class Simulation:
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
         prepared, preparing = self.reference.prepared, self.reference.preparing
         explicit = self.reference.explicit | {prepared[a] for a in preparing & prepared.keys()}
-        audit.check(self.store.journal.read_all().entries, explicit)
+        audit.check(recalling.everything(self.store).entries, explicit)
+        last.runtime.run_id = "verify at last"
+        proof = last.manager.history.verify()
+        assert proof.ok, str(proof)
 
     def _empty(self, client: Client, name: str) -> list[int]:
         """Receive and accept a queue's messages until there are none."""
@@ -1463,6 +1498,7 @@ SEEN = (
     "duplicates",
     *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
     *fleeting.SEEN,
+    *("compacted", "horizons", "archived", "slices", "add crash", "remove crash", "remove fails"),
 )
 
 

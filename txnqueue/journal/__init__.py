@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from txnqueue.model import Entry, Unit
+from txnqueue.model import Entry, PositionId, Unit
 
-__all__ = ["AppendConflict", "Appended", "Journal", "Reading"]
+__all__ = ["AppendConflict", "Appended", "Archive", "Audit", "Journal", "Reading"]
 
 
 class AppendConflict(Exception):
@@ -34,8 +34,73 @@ class Appended:
     version: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the store's own log says of the journal's entries, up to a version.
+
+    Attributes:
+        complete: Whether the log reaches back to the first version.
+        inserted: The entries that were inserted, by id, with the version of each.
+        deleted: The entries that were deleted.
+        updated: How many changes there were that are neither: nothing may do that.
+    """
+
+    complete: bool
+    inserted: Mapping[PositionId, int]
+    deleted: frozenset[PositionId]
+    updated: int
+
+
+class Archive(Protocol):
+    """Entries that are finished: the same as in the journal, each with its version.
+
+    An entry may stand here more than once, and in the journal as well: its id tells.
+    """
+
+    def create(self) -> None:
+        """Create the archive; no error if it is there."""
+        ...
+
+    def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Copy entries of the journal, verbatim; no error if some are there.
+
+        Args:
+            entries: The entries.
+            day: The day (ISO) under which they are kept.
+            metadata: What the store's own history shall say of the commit.
+        """
+        ...
+
+    def read(
+        self,
+        *,
+        streams: Collection[str] | None = None,
+        stream_prefix: str | None = None,
+        append_ids: Collection[str] | None = None,
+        among: Sequence[Entry] | None = None,
+        kinds: Collection[str] | None = None,
+        days: tuple[str, str] | None = None,
+    ) -> tuple[Entry, ...]:
+        """Read entries, each once.
+
+        Args:
+            among: Only those with the ids of these entries.
+            kinds: Only those of these kinds.
+            streams: Only those of these streams.
+            stream_prefix: Only those whose stream begins so.
+            append_ids: Only those of these appends.
+            days: Only those kept under a day from the first to the last, both included.
+        """
+        ...
+
+
 class Journal(Protocol):
     """A totally ordered log of entries with conditional, atomic appends."""
+
+    @property
+    def archive(self) -> Archive:
+        """Where finished entries are kept."""
+        ...
 
     def version(self) -> int:
         """Read the newest version."""
@@ -59,12 +124,37 @@ class Journal(Protocol):
         """Read every entry of every shard after a version, and up to one."""
         ...
 
-    def audit(self, upto: int) -> tuple[int | None, int]:
-        """Ask the store's own log what happened to entries, up to a version.
+    def audit(self, upto: int) -> Audit:
+        """Ask the store's own log what happened to entries, up to a version."""
+        ...
+
+    def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Delete entries that stand in the archive under a day, in one commit of the store.
+
+        Those of them that do not stand there stay. Appends in flight that read one of the
+        entries' shards lose, and start again.
+
+        Raises:
+            AppendConflict: Somebody added an entry to one of the shards meanwhile.
+        """
+        ...
+
+    def files(self) -> dict[str, int]:
+        """Count the files of each shard."""
+        ...
+
+    def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Write the entries of some shards into few files; nothing else changes."""
+        ...
+
+    def vacuum(self, seconds_min: float) -> str | None:
+        """Remove the files of the journal and the archive that no retained version names.
+
+        Args:
+            seconds_min: Only if deleted files are kept for so long.
 
         Returns:
-            How many were inserted (None if the log no longer reaches back to the first), and
-            how many were changed or deleted in the part of the log that is there.
+            Why nothing was removed; None if it was.
         """
         ...
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import StoreCorrupt
-from txnqueue.journal import AppendConflict, Appended, Reading
-from txnqueue.journal.statements import Statements
+from txnqueue.journal import AppendConflict, Appended, Audit, Reading
+from txnqueue.journal.archive import IDS, DeltaArchive, name_ids
+from txnqueue.journal.rows import NAMES, entry_of, rows_of
+from txnqueue.journal.statements import USER_METADATA, Statements
 from txnqueue.journal.tables import (
     JOURNAL_COLUMNS,
     create_journal,
@@ -23,9 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
-_NAMES = [name for name, _ in JOURNAL_COLUMNS]
 _RANGES = "array<struct<first:bigint,last:bigint>>"
 
 
@@ -37,6 +37,7 @@ class DeltaJournal:
         self._statements = statements
         self._session = statements.session
         self._table = statements.names.journal
+        self.archive = DeltaArchive(statements)
         self._known: int | None = None
 
     def exists(self) -> bool:
@@ -85,10 +86,10 @@ class DeltaJournal:
         """Read every entry of every shard after a version, and up to one."""
         return self._read("true", after, upto)
 
-    def audit(self, upto: int) -> tuple[int | None, int]:
+    def audit(self, upto: int) -> Audit:
         """Ask Delta's change feed what happened to entries, up to a version."""
         try:
-            counts = self._statements.run(lambda: self._changed(0, upto))
+            return self._audit(0, upto)
         except Exception as error:
             if not _no_longer_there(error):
                 raise
@@ -96,10 +97,7 @@ class DeltaJournal:
             oldest = self._statements.run(
                 lambda: min(row["version"] for row in self._session.sql(history).collect())
             )
-            counts = self._statements.run(lambda: self._changed(oldest + 1, upto))
-            return None, sum(counts.values()) - counts.get("insert", 0)
-        inserted = counts.get("insert", 0)
-        return inserted, sum(counts.values()) - inserted
+            return self._audit(oldest + 1, upto)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE."""
@@ -127,7 +125,74 @@ class DeltaJournal:
             return Appended((True,) * len(units), int(version))
         return Appended(self._won(units, int(version)), int(version))
 
+    def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Delete entries that stand in the archive under a day, by one MERGE.
+
+        What it deletes is read from the archive: what is not there stays.
+        """
+        shards = literals(sorted({entry.shard for entry in entries}))
+        statement = (
+            f"MERGE INTO {self._table} t USING (SELECT DISTINCT a.append_id, a.`index` "
+            f"FROM {self._statements.names.archive} a JOIN {IDS} i "
+            "ON a.append_id = i.append_id AND a.`index` = i.`index` "
+            f"WHERE a.day = DATE{literal(day)}) s ON t.shard IN ({shards}) "
+            "AND t.append_id = s.append_id AND t.`index` = s.`index` WHEN MATCHED THEN DELETE"
+        )
+
+        def run() -> None:
+            name_ids(self._session, entries)
+            self._commit(statement, metadata)
+
+        self._committing(run)
+
+    def files(self) -> dict[str, int]:
+        """Count the files of each shard."""
+        query = (
+            f"SELECT shard, count(DISTINCT _metadata.file_path) FROM {self._table} GROUP BY shard"
+        )
+        rows = self._statements.run(lambda: self._session.sql(query).collect())
+        return {row[0]: int(row[1]) for row in rows}
+
+    def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Write the entries of some shards into few files, by OPTIMIZE."""
+        statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
+        self._committing(lambda: self._commit(statement, metadata))
+
+    def vacuum(self, seconds_min: float) -> str | None:
+        """Remove files of the journal that no retained version names; the archive has none."""
+        return self._statements.vacuum("journal", self._table, seconds_min)
+
     # -------------------------------------------------------------------------- helpers
+
+    def _commit(self, statement: str, metadata: Mapping[str, object]) -> None:
+        self._session.conf.set(USER_METADATA, json.dumps(metadata))
+        self._session.sql(statement).collect()
+
+    def _committing(self, run: Callable[[], None]) -> None:
+        try:
+            self._statements.committing("journal", run)
+        except Exception as error:
+            if is_conflict(error):
+                raise AppendConflict(str(error)) from error
+            raise
+
+    def _audit(self, start: int, upto: int) -> Audit:
+        columns = ("append_id", "index", "_change_type", "_commit_version")
+        rows = self._statements.run(
+            lambda: self._changes(start, upto).select(*columns).toArrow().to_pylist()
+        )
+        inserted = {
+            (row["append_id"], row["index"]): row["_commit_version"]
+            for row in rows
+            if row["_change_type"] == "insert"
+        }
+        deleted = [row for row in rows if row["_change_type"] == "delete"]
+        return Audit(
+            start == 0,
+            inserted,
+            frozenset((row["append_id"], row["index"]) for row in deleted),
+            sum(row["_change_type"] not in ("insert", "delete") for row in rows),
+        )
 
     def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
         if after >= 0 and upto is None:
@@ -155,16 +220,14 @@ class DeltaJournal:
             reader.load(f"{names.root}/journal") if names.by_path else reader.table(names.journal)
         )
 
-    def _changed(self, start: int, end: int) -> dict[str, int]:
-        """Count the entries of the change feed by what happened to them."""
-        rows = self._changes(start, end).groupBy("_change_type").count().collect()
-        return {row[0]: int(row[1]) for row in rows}
-
     def _read_since(self, wanted: str, after: int) -> Reading:
         known = max(after, self._known or 0)
 
         def statement() -> list[dict[str, Any]]:
-            return _rows(self._changes(after + 1).where(wanted), "_commit_version")
+            return rows_of(
+                self._changes(after + 1).where(f"_change_type = 'insert' AND ({wanted})"),
+                "_commit_version",
+            )
 
         try:
             rows = self._statements.run(statement)
@@ -190,7 +253,7 @@ class DeltaJournal:
                 f"SELECT *, _metadata.row_commit_version AS version FROM {self._table} "
                 f"WHERE {wanted}"
             )
-            return _rows(frame, "version")
+            return rows_of(frame, "version")
 
         entries = tuple(map(entry_of, self._statements.run(statement)))
         newest = max((entry.version for entry in entries), default=known)
@@ -202,22 +265,6 @@ class DeltaJournal:
 def _no_longer_there(error: BaseException) -> bool:
     """Say whether the log no longer reaches back so far."""
     return "DELTA_MISSING_CHANGE_DATA" in str(error) or "VERSION_NOT_" in str(error)
-
-
-def _rows(frame: DataFrame, version: str) -> list[dict[str, Any]]:
-    columns = [identifier(name) for name in _NAMES if name != "recorded_at"]
-    selected = frame.selectExpr(
-        *columns, "unix_millis(recorded_at) AS recorded_at_ms", f"{version} AS version"
-    )
-    rows: list[dict[str, Any]] = selected.toArrow().to_pylist()
-    return rows
-
-
-def entry_of(row: Mapping[str, Any]) -> Entry:
-    """Make an entry of a row of the journal."""
-    plain = {k: v for k, v in row.items() if k not in ("ranges", "body")}
-    parts = tuple((part["first"], part["last"]) for part in row["ranges"] or ())
-    return Entry(**plain, ranges=parts, body=json.loads(row["body"] or "{}"))
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -257,7 +304,7 @@ def merge(table: str, units: Sequence[Unit]) -> str:
         for number, unit in enumerate(units)
         for entry in unit.entries
     )
-    source = ", ".join(identifier(name) for name in ["unit", *_NAMES])
+    source = ", ".join(identifier(name) for name in ["unit", *NAMES])
     columns = ", ".join(map(_typed, JOURNAL_COLUMNS))
     return (
         f"MERGE INTO {table} t USING (SELECT {columns} FROM VALUES {rows} AS v({source}) "
@@ -301,7 +348,7 @@ def _values(number: int, entry: Entry) -> str:
         "body": json.dumps(dict(entry.body), separators=(",", ":")),
         "recorded_at": entry.recorded_at_ms,
     }
-    cells = (literal(texts[n] if n in texts else getattr(entry, n)) for n in _NAMES)
+    cells = (literal(texts[n] if n in texts else getattr(entry, n)) for n in NAMES)
     return f"({number}, {', '.join(cells)})"
 
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from txnqueue.journal import AppendConflict, Appended, Reading
-from txnqueue.model import Entry, Unit
+from txnqueue.journal import AppendConflict, Appended, Audit, Reading
+from txnqueue.model import Entry, PositionId, Unit
 
 Step = Callable[[str], None]
 """Called between the steps of a store call, so that a scheduler can interleave clients."""
@@ -20,6 +20,49 @@ Step = Callable[[str], None]
 
 def _no_step(name: str) -> None:
     pass
+
+
+class MemoryArchive:
+    """The archive in the memory of this process."""
+
+    def __init__(self, step: Step = _no_step) -> None:
+        """Make an empty archive."""
+        self.step = step
+        self.kept: dict[tuple[str, PositionId], Entry] = {}
+
+    def create(self) -> None:
+        """Create the archive: in memory it is there."""
+
+    def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Copy entries of the journal."""
+        self.step("archive")
+        for entry in entries:
+            self.kept.setdefault((day, entry.entry_id), entry)
+
+    def read(
+        self,
+        *,
+        streams: Collection[str] | None = None,
+        stream_prefix: str | None = None,
+        append_ids: Collection[str] | None = None,
+        among: Sequence[Entry] | None = None,
+        kinds: Collection[str] | None = None,
+        days: tuple[str, str] | None = None,
+    ) -> tuple[Entry, ...]:
+        """Read entries, each once."""
+        self.step("read archive")
+        wanted = None if among is None else {entry.entry_id for entry in among}
+        found = {
+            entry.entry_id: entry
+            for (day, _), entry in list(self.kept.items())
+            if (streams is None or entry.stream in streams)
+            and (stream_prefix is None or entry.stream.startswith(stream_prefix))
+            and (append_ids is None or entry.append_id in append_ids)
+            and (wanted is None or entry.entry_id in wanted)
+            and (kinds is None or entry.kind in kinds)
+            and (days is None or days[0] <= day <= days[1])
+        }
+        return tuple(found.values())
 
 
 class MemoryJournal:
@@ -32,7 +75,10 @@ class MemoryJournal:
             step: Called before each atomic step of a call, with the step's name.
         """
         self.step = step
+        self.archive = MemoryArchive(step)
         self.commits: list[tuple[tuple[Entry, ...], Mapping[str, object]]] = [((), {})]
+        self._removed: dict[PositionId, int] = {}
+        self._removed_from: dict[str, int] = {}
         self._shards: dict[str, list[Entry]] = defaultdict(list)
         self._lock = threading.Lock()
 
@@ -57,9 +103,11 @@ class MemoryJournal:
         """Read every entry of every shard after a version, and up to one."""
         return self.read(tuple(self._shards), after, upto)
 
-    def audit(self, upto: int) -> tuple[int | None, int]:
-        """Count what was inserted; nothing is ever changed here."""
-        return sum(len(entries) for entries, _ in self.commits[: upto + 1]), 0
+    def audit(self, upto: int) -> Audit:
+        """Say what was inserted and deleted; nothing is ever changed here."""
+        inserted = {e.entry_id: e.version for found, _ in self.commits[: upto + 1] for e in found}
+        deleted = frozenset(e for e, version in self._removed.items() if version <= upto)
+        return Audit(True, inserted, deleted, 0)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, in one version."""
@@ -86,6 +134,39 @@ class MemoryJournal:
             self._shards[entry.shard].append(entry)
         return version
 
+    def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Delete entries that stand in the archive under a day, in one version."""
+        self.step("remove starts")
+        shards = {entry.shard for entry in entries}
+        wanted = {e.entry_id for e in entries if (day, e.entry_id) in self.archive.kept}
+        with self._lock:
+            snapshot = self.known_version()
+        self.step("remove lands")
+        with self._lock:
+            if any(self._added_since(shard, snapshot) for shard in shards):
+                raise AppendConflict(f"an entry was added to one of {sorted(shards)}")
+            version = len(self.commits)
+            gone = [e for s in shards for e in self._shards[s] if e.entry_id in wanted]
+            if not gone:
+                return
+            for shard in {entry.shard for entry in gone}:
+                kept = [e for e in self._shards[shard] if e.entry_id not in wanted]
+                self._shards[shard] = kept
+                self._removed_from[shard] = version
+            self._removed.update((entry.entry_id, version) for entry in gone)
+            self.commits.append(((), dict(metadata)))
+
+    def files(self) -> dict[str, int]:
+        """Count the files of each shard: here there are none."""
+        return {}
+
+    def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Write the entries of some shards into few files: here there are none."""
+
+    def vacuum(self, seconds_min: float) -> str | None:
+        """Remove files that nothing names: here there are none."""
+        return None
+
     def _admitted(self, unit: Unit, snapshot: int) -> bool:
         return all(
             condition.holds(self._between(condition.shard, -1, snapshot))
@@ -97,8 +178,10 @@ class MemoryJournal:
         return [entry for entry in entries if after < entry.version <= upto]
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
+        """Say whether a shard was changed since: Delta counts what is deleted there too."""
         entries = self._shards.get(shard)
-        return entries is not None and entries[-1].version > snapshot
+        changed = entries[-1].version if entries else -1
+        return max(changed, self._removed_from.get(shard, -1)) > snapshot
 
 
 def numbered(units: Sequence[Unit], admitted: Sequence[bool], version: int) -> tuple[Entry, ...]:

@@ -43,6 +43,11 @@ SETTINGS = {
 }
 """The library's own session; the user's keeps its settings."""
 
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""What Delta writes into the history of a table with each commit of a session."""
+RETENTION = "delta.deletedFileRetentionDuration"
+_INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
@@ -101,6 +106,26 @@ class Statements:
                 return statement()
 
         return self.run(locked)
+
+    def vacuum(self, table: str, name: str, seconds_min: float) -> str | None:
+        """Remove files of a table that no retained version names.
+
+        Args:
+            table: What its lock is called.
+            name: The table, quoted for SQL.
+            seconds_min: Only if the table keeps deleted files for so long.
+
+        Returns:
+            Why nothing was removed; None if it was.
+        """
+        query = f"SHOW TBLPROPERTIES {name} ('{RETENTION}')"
+        said = str(self.run(lambda: self.session.sql(query).collect()[0]["value"]))
+        found = _INTERVAL.fullmatch(said.strip().lower())
+        kept = float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0
+        if kept < seconds_min:
+            return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
+        self.committing(table, lambda: self.session.sql(f"VACUUM {name} LITE").collect())
+        return None
 
     def _lock(self, table: str) -> Lock:
         if table not in self._locks:

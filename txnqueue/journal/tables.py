@@ -52,8 +52,13 @@ PAYLOAD_PROPERTIES = {
     **_COMMON,
     "delta.dataSkippingStatsColumns": "send_id,send_offset",
 }
+ARCHIVE_PROPERTIES = {
+    **_COMMON,
+    "delta.dataSkippingStatsColumns": "stream,kind,append_id",
+}
 PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read the view"
 JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
+ARCHIVE_COMMENT = "Finished entries of a txnqueue store: read the views"
 TABLE_PREFIX = "txnqueue_"
 """The names of a store's tables in a catalog schema begin so, and no view's does."""
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
@@ -80,6 +85,11 @@ class TableNames:
     def journal(self) -> str:
         """The journal's table, quoted for SQL."""
         return self._table("journal", f"{TABLE_PREFIX}journal")
+
+    @property
+    def archive(self) -> str:
+        """The archive's table, quoted for SQL."""
+        return self._table("archive", f"{TABLE_PREFIX}archive")
 
     def payload(self, payload_id: str) -> str:
         """An owner's payload table, quoted for SQL."""
@@ -131,6 +141,16 @@ def create_journal(names: TableNames) -> str:
         f"CREATE TABLE IF NOT EXISTS {names.journal} ({columns}) USING delta "
         f"PARTITIONED BY (shard) COMMENT {literal(JOURNAL_COMMENT)} "
         f"TBLPROPERTIES ({properties(constrained)})"
+    )
+
+
+def create_archive(names: TableNames) -> str:
+    """Write the statement that creates the archive."""
+    columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in JOURNAL_COLUMNS)
+    return (
+        f"CREATE TABLE IF NOT EXISTS {names.archive} ({columns}, commit_seq bigint, day date) "
+        f"USING delta PARTITIONED BY (day) COMMENT {literal(ARCHIVE_COMMENT)} "
+        f"TBLPROPERTIES ({properties(ARCHIVE_PROPERTIES)})"
     )
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -230,6 +230,9 @@ class PayloadStore(Protocol):
         """Read messages into memory, in the order of the parts and of their offsets.
 
         A column that an owner's table does not have is null: the queue got it later.
+
+        Raises:
+            PayloadRemoved: Their payload is past its retention.
         """
         ...
 
@@ -246,6 +249,26 @@ class PayloadStore(Protocol):
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
         """Count the rows that there are at some places: slice, send id and offsets."""
+        ...
+
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        ...
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Delete all rows of some slices, for ever; no error if there are none."""
+        ...
+
+    def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
+        """Remove the files of an owner's table that no retained version names.
+
+        Args:
+            payload_id: The owner.
+            seconds_min: Only if deleted files are kept for so long.
+
+        Returns:
+            Why nothing was removed; None if it was.
+        """
         ...
 
     def find(

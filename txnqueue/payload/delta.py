@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txnqueue import __version__, ranges
-from txnqueue.errors import SchemaMismatch
+from txnqueue.errors import PayloadRemoved, SchemaMismatch
 from txnqueue.journal import AppendConflict
-from txnqueue.journal.delta import USER_METADATA, is_conflict
-from txnqueue.journal.statements import Statements
+from txnqueue.journal.delta import is_conflict
+from txnqueue.journal.statements import USER_METADATA, Statements
 from txnqueue.journal.tables import create_payload, identifier, literal, literals
 from txnqueue.model import Range
 from txnqueue.payload import (
@@ -61,6 +61,7 @@ _PLACE = {
     "_available": pa.int64(),
     "_expires": pa.int64(),
 }
+_REMOVED = "PayloadRemoved: the messages' payload is past its retention and was removed"
 _NO_PRIORITY = "txnqueue: this is no priority"
 _TASK_BITS, _SPARK_BITS = OFFSETS_PER_TASK.bit_length() - 1, 33
 
@@ -270,11 +271,14 @@ class DeltaPayload:
         count = sum(ranges.count(part.ranges) for part in parts)
         session = self._session_for(count)
         frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
-        return frame.drop("_rank", "_offset").toArrow()
+        found = frame.drop("_rank", "_offset").toArrow()
+        if found.num_rows < count:
+            raise PayloadRemoved()
+        return found
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
-        return self._joined(self._user, schema, parts).drop("_rank", "_offset")
+        return self._joined(self._user, schema, parts, guarded=True).drop("_rank", "_offset")
 
     def staged(
         self, session: SparkSession, payload_id: str, slice_: int, send_id: str
@@ -338,6 +342,29 @@ class DeltaPayload:
         )
         return int(self._statements.run(lambda: self._session.sql(query).collect()[0][0]))
 
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        query = f"SELECT DISTINCT slice FROM {self._statements.names.payload(payload_id)}"
+        rows = self._statements.run(lambda: self._session.sql(query).collect())
+        return {int(row[0]) for row in rows}
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Delete all rows of some slices: whole partitions, no file is written again."""
+        numbers = ", ".join(map(str, sorted(slices)))
+        table = self._statements.names.payload(payload_id)
+        metadata = {"txnqueue": __version__, "operation": "drop slices", "queue": payload_id}
+
+        def statement() -> None:
+            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            self._session.sql(f"DELETE FROM {table} WHERE slice IN ({numbers})").collect()
+
+        self._statements.committing(f"payload-{payload_id}", statement)
+
+    def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
+        """Remove the files of an owner's table that no retained version names."""
+        name = self._statements.names.payload(payload_id)
+        return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min)
+
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
@@ -350,7 +377,12 @@ class DeltaPayload:
         return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
 
     def _joined(
-        self, session: SparkSession, schema: StructType, parts: Sequence[Part]
+        self,
+        session: SparkSession,
+        schema: StructType,
+        parts: Sequence[Part],
+        *,
+        guarded: bool = False,
     ) -> DataFrame:
         by_owner: dict[tuple[str, str | None], list[tuple[int, Part]]] = defaultdict(list)
         for rank, part in enumerate(parts):
@@ -369,13 +401,17 @@ class DeltaPayload:
             session.sql(
                 f"SELECT /*+ BROADCAST(r) */ {_columns_of(schema, lacks)}, {_message(named)}, "
                 "r.rank AS _rank, p.send_offset AS _offset "
-                f"FROM {self._statements.names.payload(payload_id)} p JOIN "
-                f"(SELECT * FROM VALUES {_places(ranked)} AS v({_PLACE_COLUMNS})) r "
+                f"FROM {table} p JOIN "
+                f"(SELECT * FROM VALUES {_places(ranked)} AS v({_PLACE_COLUMNS})"
+                f"{_guard(table, owned) if guarded else ''}) r "
                 "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
-                f"WHERE {_literal_places([part for _, part in ranked])}"
+                f"WHERE {_literal_places(owned)}"
             )
             for (payload_id, named), ranked in by_owner.items()
             for lacks in [self._lacks(session, payload_id, schema)]
+            for table, owned in [
+                (self._statements.names.payload(payload_id), [part for _, part in ranked])
+            ]
         ]
         joined = frames[0]
         for other in frames[1:]:
@@ -385,6 +421,18 @@ class DeltaPayload:
 
 def _arrow(session: SparkSession, query: str) -> pa.Table:
     return session.sql(query).toArrow()
+
+
+def _guard(table: str, parts: Sequence[Part]) -> str:
+    """Write a condition that fails loudly, whenever it is evaluated, if a slice is gone.
+
+    A join would just find fewer rows. One row of each slice is looked for.
+    """
+    return " WHERE " + " AND ".join(
+        f"if((SELECT count(*) FROM (SELECT 1 FROM {table} WHERE slice = {slice_} LIMIT 1)) = 1, "
+        f"true, raise_error({literal(_REMOVED)}))"
+        for slice_ in sorted({part.slice for part in parts})
+    )
 
 
 _PLACE_COLUMNS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,6 +45,7 @@ class MemoryPayload:
         self._sends: dict[tuple[str, str], pa.Table] = {}
         self._headers: dict[tuple[str, str], Headers] = {}
         self._columns: dict[str, dict[str, StructField]] = {}
+        self._slices: dict[tuple[str, str], int] = {}
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
@@ -88,8 +89,11 @@ class MemoryPayload:
     def _put(self, send: Send, arranged: Arranged) -> None:
         self._sends[send.payload_id, send.send_id] = arranged.rows
         self._headers[send.payload_id, send.send_id] = arranged.headers
+        self._slices[send.payload_id, send.send_id] = send.slice
 
     def _staged(self, payload_id: str, send_id: str) -> tuple[pa.Table, Headers]:
+        if (payload_id, send_id) not in self._sends:
+            raise PayloadRemoved(send_id=send_id)
         return self._sends[payload_id, send_id], self._headers[payload_id, send_id]
 
     def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
@@ -128,6 +132,22 @@ class MemoryPayload:
             if (rows := self._sends.get((payload_id, send_id))) is not None
             for first, last in part
         )
+
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        self.step("slices")
+        return {slice_ for (owner, _), slice_ in self._slices.items() if owner == payload_id}
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Delete all rows of some slices."""
+        self.step("drop")
+        gone = [k for k, s in self._slices.items() if k[0] == payload_id and s in slices]
+        for key in gone:
+            del self._slices[key], self._sends[key], self._headers[key]
+
+    def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
+        """Remove files that nothing names: here there are none."""
+        return None
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int

@@ -1,0 +1,334 @@
+"""Maintenance: the store gets small, and nobody notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from txnqueue import compacting, model
+from txnqueue.errors import (
+    InvalidInput,
+    LimitExceeded,
+    PayloadRemoved,
+    TransactionAborted,
+)
+from txnqueue.transaction import Status
+
+DAY = 24 * 3600
+AT_ONCE = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+
+
+def entries_of(world: World, queue: Any) -> list[Any]:
+    """Read what the journal still holds of a queue."""
+    journal = queue._client.store.journal
+    lanes = range(queue.info.settings.lanes)
+    shards = [model.lane_shard(queue.info.queue_id, lane) for lane in lanes]
+    return list(journal.read([*shards, model.backlog_shard(queue.info.queue_id)]).entries)
+
+
+def work(queue: Any, times: int, first: int = 0) -> None:
+    """Send and consume some messages, one by one."""
+    for n in range(first, first + times):
+        queue.send(rows(n))
+        batch = queue.receive(1)
+        assert numbers(batch) == [n]
+        batch.accept()
+
+
+def test_what_is_finished_leaves_the_journal_and_stays_in_the_history(world: World) -> None:
+    queue = world.queue()
+    manager = world.manager("keeper")
+    work(queue, 4)
+    queue.send(rows(10, 11, 12))
+    before = {(e.kind, e.place) for e in entries_of(world, queue)}
+    done = manager.maintain(**AT_ONCE)
+    assert done.compacted >= 1
+    assert done.archived >= 12
+    assert not done.skipped
+    left = entries_of(world, queue)
+    assert [e.kind for e in left if e.kind != model.POSTED] == [model.COMPACTED]
+    changes = manager.history.change_rows()
+    seen = {(r["kind"], r["commit_seq"]) for r in changes if r["queue"] == queue.name}
+    assert {(kind, model.commit_seq(*place[:2])) for kind, place in before} <= seen
+    assert manager.history.verify().ok, manager.history.verify()
+    fresh = world.open(queue, "fresh")
+    assert numbers(fresh.receive(10)) == [10, 11, 12]
+
+
+@on_delta_when_long
+def test_a_repeated_maintenance_finds_nothing_to_do(world: World) -> None:
+    work(world.queue(), 3)
+    manager = world.manager("keeper")
+    manager.maintain(**AT_ONCE)
+    manager.maintain(**AT_ONCE)  # the newest entry of all leaves only now
+    version = manager._client.store.journal.version()
+    again = manager.maintain(**AT_ONCE)
+    assert (again.compacted, again.archived, again.slices) == (0, 0, 0)
+    assert manager._client.store.journal.version() == version
+
+
+@on_delta_when_long
+def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(world: World) -> None:
+    queue = world.queue()
+    work(queue, 3)
+    manager = world.manager("keeper")
+    version = manager._client.store.journal.version()
+    told = manager.maintain(**AT_ONCE, dry_run=True)
+    assert told.dry_run
+    assert told.compacted >= 1
+    assert manager._client.store.journal.version() == version
+    assert manager.maintain(**AT_ONCE).compacted == told.compacted
+
+
+@on_delta_when_long
+def test_clients_that_were_there_before_go_on_as_if_nothing_happened(world: World) -> None:
+    queue = world.queue(lanes=1)
+    other = world.open(queue, "other")
+    work(queue, 3)
+    queue.send(rows(*range(10, 20)))
+    held = other.receive(2)
+    tx = world.manager("third").transaction()
+    tx.queue(queue.name).receive(2).release()
+    manager = world.manager("keeper")
+    assert manager.maintain(**AT_ONCE).archived
+    assert numbers(held) == [10, 11]
+    held.accept()
+    assert numbers(queue.receive(1)) == [14]
+    tx.rollback()
+    assert queue.depth() == 7
+    assert manager.history.verify().ok
+
+
+@on_delta_when_long
+def test_messages_that_failed_are_not_forgotten(world: World) -> None:
+    queue = world.queue("fragile", dead_letter=True, deliveries_max=2)
+    queue.send(rows(1))
+    for _ in range(2):
+        queue.receive(1).modify()
+        world.manager("keeper").maintain(**AT_ONCE)
+    fresh = world.open(queue, "fresh")
+    assert len(fresh.receive(1)) == 0
+    dead = world.manager("fresh").queue(f"{queue.name}.dead")
+    assert [m["_message"]["origin"]["delivery_count"] for m in dead.peek_messages()] == [2]
+
+
+@on_delta_when_long
+def test_a_transaction_that_began_below_the_horizon_is_refused(world: World) -> None:
+    queue = world.queue()
+    tx = world.manager("slow").transaction()
+    tx.queue(queue.name).send(rows(1))
+    work(queue, 3)
+    world.manager("keeper").maintain(**AT_ONCE)
+    with pytest.raises(TransactionAborted, match="not decided in time"):
+        tx.commit()
+    assert tx.status is Status.ROLLED_BACK
+    assert queue.depth() == 0
+
+
+@on_delta_when_long
+def test_a_transaction_that_holds_messages_holds_the_horizon_back(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2))
+    slow = world.manager("slow")
+    tx = slow.transaction()
+    assert numbers(slow.queue(queue.name).receive(1, transaction=tx)) == [1]
+    work(world.queue("busy"), 3)
+    keeper = world.manager("keeper")
+    keeper.maintain(**AT_ONCE)
+    tx.commit()
+    assert queue.depth() == 1
+
+
+@on_delta_when_long
+def test_claims_of_a_transaction_below_the_horizon_come_back(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2))
+    slow = world.manager("slow")
+    tx = slow.transaction("slow")
+    slow.queue(queue.name).receive(2, transaction=tx)
+    world.lease_over()
+    work(world.queue("busy"), 3)
+    keeper = world.manager("keeper")
+    keeper.maintain(**AT_ONCE)
+    assert keeper.history.horizon() >= 0
+    assert numbers(world.open(queue, "next").receive(2)) == [1]  # it narrows
+    with pytest.raises(TransactionAborted):
+        tx.commit()
+    assert keeper.outcome("slow").status is Status.UNKNOWN
+
+
+@on_delta_when_long
+def test_prepared_work_survives_every_maintenance(world: World) -> None:
+    queue, target = world.queue(), world.queue("target")
+    queue.send(rows(1, 2))
+    preparing = world.manager("preparing")
+    tx = preparing.transaction(world.name("xid"))
+    preparing.queue(queue.name).receive(1, transaction=tx)
+    preparing.queue(target.name).send(rows(7), transaction=tx)
+    tx.prepare()
+    keeper = world.manager("keeper")
+    for n in range(3):
+        world.clock.advance(DAY)
+        work(world.queue(f"busy{n}"), 2)
+        keeper.maintain(**AT_ONCE)
+    assert keeper.recover().prepared == (tx.id,)
+    keeper.commit(tx.id)
+    assert numbers(world.open(target, "fresh").receive(5)) == [7]
+    assert queue.depth() == 1
+    work(world.queue("busy9"), 2)
+    keeper.maintain(**AT_ONCE)
+    assert keeper.recover().prepared == ()
+    assert keeper.outcome(tx.id).status is Status.COMMITTED
+    assert keeper.history.verify().ok
+
+
+def test_an_archived_transaction_id_is_still_known(world: World) -> None:
+    queue = world.queue()
+    key, run = world.name("nightly"), world.name("run")
+    with world.manager().transaction(key) as tx:
+        tx.queue(queue.name).send(rows(1))
+    drained = queue.drain(lambda batch, tx: None, run_id=run)
+    assert drained.messages == 1
+    work(queue, 2)
+    keeper = world.manager("keeper")
+    keeper.maintain(**AT_ONCE)
+    journal = keeper._client.store.journal
+    assert key not in {e.stream for e in journal.read([model.transaction_shard(key)]).entries}
+    assert keeper.outcome(key).receipt == tx.receipt
+    with world.manager("again").transaction(key) as again:
+        assert again.already_committed
+        again.queue(queue.name).send(rows(2))
+    assert again.receipt == tx.receipt
+    assert queue.depth() == 0
+    queue.send(rows(3))
+    repeated = world.open(queue, "again").drain(lambda batch, tx: None, run_id=run)
+    assert repeated.already_finished
+
+
+@on_delta_when_long
+def test_an_idle_client_reads_afresh_what_left_behind_its_back(world: World) -> None:
+    queue = world.queue()
+    idle = world.open(queue, "idle")
+    queue.send(rows(1, 2, 3))
+    assert idle.depth() == 3
+    work_all = queue.receive(2)
+    work_all.accept()
+    work(world.queue("busy"), 2)
+    world.manager("keeper").maintain(**AT_ONCE)
+    assert idle.depth() == 1
+    assert numbers(idle.receive(5)) == [3]
+
+
+@in_memory
+def test_every_past_state_can_still_be_asked_for(world: World) -> None:
+    queue = world.queue()
+    states = []
+    for n in range(12):
+        queue.send(rows(n, n + 100))
+        batch = queue.receive(1)
+        (batch.accept if n % 3 else batch.release)()
+        snapshot = world.manager().history.as_of()
+        states.append((snapshot.commit_seq, snapshot.queue_rows(), snapshot.dispatch_rows()))
+        if n % 4 == 3:
+            world.clock.advance(DAY)
+            world.manager("keeper").maintain(**{**AT_ONCE, "payload_retention_days": 7})
+    for commit_seq, queues, dispatches in states:
+        found = world.manager("asking").history.as_of(commit_seq)
+        assert (found.queue_rows(), found.dispatch_rows()) == (queues, dispatches)
+
+
+@in_memory
+def test_a_claim_in_a_long_log_compacts_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = world.queue()
+    queue._client.log_max = 6
+    work(queue, 6)
+    kinds = [entry.kind for entry in entries_of(world, queue)]
+    assert kinds.count(model.COMPACTED) == 1
+    assert world.manager().history.verify().ok
+    assert world.open(queue, "fresh").depth() == 0
+    assert compacting.LOG_MAX > 100
+
+
+@in_memory
+def test_payload_goes_when_nobody_can_need_it(world: World) -> None:
+    queue = world.queue()
+    payload = queue._client.store.payload
+    owner = queue.info.payload_id
+    orphan = world.manager("crashed").transaction()
+    orphan.queue(queue.name).send(rows(99))
+    queue.send(rows(0))
+    spare = queue.receive(1)
+    work(queue, 1, 1)
+    sent = queue.send(rows(5))
+    last = queue.receive(1)
+    parts = last.messages()
+    assert parts
+    last.accept()
+    fill_slice(world)
+    keeper = world.manager("keeper")
+    assert keeper.maintain(**AT_ONCE).slices == 0  # one message is in flight
+    assert payload.slices(owner) == {0}
+    spare.accept()
+    keeper.maintain(**{**AT_ONCE, "payload_retention_days": 2})
+    assert payload.slices(owner) == {0}
+    world.clock.advance(3 * DAY)
+    done = keeper.maintain(**{**AT_ONCE, "payload_retention_days": 2})
+    assert done.slices >= 1
+    assert payload.slices(owner) == set()
+    with pytest.raises(PayloadRemoved):
+        last.messages()
+    assert keeper.history.verify().ok
+    assert sent.count == 1
+    assert keeper.maintain(**{**AT_ONCE, "payload_retention_days": 2}).slices == 0
+
+
+@in_memory
+def test_payload_that_a_prepared_transaction_names_stays(world: World) -> None:
+    queue = world.queue()
+    tx = world.manager("p").transaction(world.name("xid"))
+    tx.queue(queue.name).send(rows(42))
+    tx.prepare()
+    fill_slice(world)
+    keeper = world.manager("keeper")
+    world.clock.advance(30 * DAY)
+    keeper.maintain(**AT_ONCE)
+    keeper.commit(tx.id)
+    assert numbers(world.open(queue, "fresh").receive(1)) == [42]
+
+
+def fill_slice(world: World) -> None:
+    """Let so many versions pass that a slice is over."""
+    journal = world.store.journal  # type: ignore[union-attr]
+    with journal._lock:
+        for _ in range(1_001):
+            journal.commits.append(((), {"operation": "idle", "run_id": None}))
+    work(world.queue("filler"), 2)
+
+
+@in_memory
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"transaction_seconds_max": -1}, LimitExceeded),
+        ({"payload_retention_days": 10**6}, LimitExceeded),
+        ({"payload_retention_days": 1.5}, InvalidInput),
+        ({"transaction_seconds_max": "1"}, InvalidInput),
+    ],
+)
+def test_options_that_cannot_be(world: World, options: Any, error: type[Exception]) -> None:
+    world.queue()
+    with pytest.raises(error):
+        world.manager().maintain(**options)
+
+
+@in_memory
+def test_the_default_leaves_what_is_younger_than_a_day(world: World) -> None:
+    queue = world.queue()
+    work(queue, 3)
+    keeper = world.manager("keeper")
+    assert keeper.maintain().archived == 0
+    world.clock.advance(DAY + 1)
+    work(queue, 1, 7)
+    assert keeper.maintain().archived >= 9

@@ -1,0 +1,231 @@
+"""Compact a lane's log: write its state down, and fold from there (pure).
+
+A compaction is an ordinary entry of the lane's log, written from one version, its *pin*. It
+holds what is in flight, and what waits of every position that anything was ever taken of.
+All later positions wait untouched, and their own entries say so. What a fold needs is then
+the newest compaction, what came after it, and the positions that are not retired: the rest
+may be deleted, in any order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from txnqueue import model, planning, ranges
+from txnqueue.errors import StoreCorrupt
+from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold, Segment
+from txnqueue.model import Entry, PositionId
+from txnqueue.planning import Plan, Selection, Stamp
+
+LOG_MAX = 1_000
+"""A lane whose log has become so long is compacted by the next one who claims in it."""
+RUNS_MAX = 10_000
+"""A lane with so many pieces waiting out of order is not compacted until they have left."""
+
+
+def is_due(lane: LaneFold, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
+    """Say whether a compaction of a lane pays.
+
+    Args:
+        lane: The lane.
+        log_max: The log must be as long as this.
+        per_run: So many times as long must it be as the compaction.
+    """
+    if lane.log < log_max or not lane.compactable:
+        return False
+    runs = sum(1 for s in lane.available if s.position.place <= lane.touched)
+    runs += sum(len(claim.items) for claim in lane.claims.values())
+    return runs <= RUNS_MAX and lane.log >= per_run * runs
+
+
+def compact(fold: QueueFold, lane_number: int, stamp: Stamp) -> Plan:
+    """Plan the next entry of a lane's log, which says what the lane holds."""
+    lane, queue_id = fold.lanes[lane_number], fold.queue_id
+    entry = Entry(
+        model.lane_shard(queue_id, lane.lane),
+        model.lane_stream(lane.lane),
+        model.COMPACTED,
+        sequence=lane.next_sequence,
+        queue_id=queue_id,
+        lane=lane.lane,
+        body=body(lane, fold.version),
+        **stamp.columns(),
+    )
+    conditions = planning.lane_conditions(queue_id, [(lane.lane, lane.next_sequence)])
+    return Plan((entry,), conditions)
+
+
+def body(lane: LaneFold, pin: int) -> dict[str, Any]:
+    """Write what a lane holds at a version, as a compaction's body says it."""
+    return {
+        "v": 1,
+        "pin": pin,
+        "touched": list(lane.touched),
+        "waiting": _waiting(lane),
+        "in_flight": [_claim_to_json(claim) for claim in lane.claims.values()],
+    }
+
+
+def before(
+    fold: QueueFold, chosen: Selection, stamp: Stamp, log_max: int = LOG_MAX
+) -> tuple[Plan, Selection]:
+    """Compact a lane whose log is long in the append that takes messages out of it.
+
+    Returns:
+        The plan, empty if the log is short, and the selection with the sequence number that
+        its own entry gets.
+    """
+    lane = fold.lanes[chosen.lane]
+    if not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
+        return Plan(), chosen
+    chosen.sequence += 1
+    return compact(fold, chosen.lane, stamp), chosen
+
+
+def advance(fold: QueueFold, entries: Iterable[Entry], version: int) -> None:
+    """Bring a fold up to a version; one that knows nothing yet starts at the compactions."""
+    if fold.version < 0:
+        entries = start(fold, entries)
+    fold.advance(entries, version)
+
+
+def start(fold: QueueFold, entries: Iterable[Entry]) -> list[Entry]:
+    """Set an empty fold to what the newest compaction of each lane says.
+
+    Returns:
+        The entries that are still to be applied.
+
+    Raises:
+        StoreCorrupt: A position that a compaction names is not there.
+    """
+    found = list(entries)
+    fenced = [entry for entry in found if entry.shard == model.FENCE]
+    found = [entry for entry in found if entry.shard != model.FENCE]
+    mine = model.queue_stream(fold.queue_id)
+    if any(e.kind == model.QUEUE_DROPPED and e.stream == mine for e in fenced):
+        return fenced  # everything in it has gone, and nothing comes after
+    newest: dict[int, Entry] = {}
+    for entry in found:
+        if entry.kind == model.COMPACTED:
+            known = newest.get(entry.lane or 0)
+            if known is None or (entry.sequence or 0) > (known.sequence or 0):
+                newest[entry.lane or 0] = entry
+    named = {lane: _named(entry) for lane, entry in newest.items()}
+    positions: dict[PositionId, Position] = {}
+    left = fenced
+    for entry in found:
+        lane = entry.lane or 0
+        if lane not in newest or is_after(entry, newest[lane]):
+            left.append(entry)
+        elif entry.kind == model.POSTED and entry.entry_id in named[lane]:
+            positions[entry.entry_id] = Position.of(entry)
+    for lane, entry in newest.items():
+        _restore(fold, entry, positions, named[lane])
+    return left
+
+
+def is_after(entry: Entry, compaction: Entry) -> bool:
+    """Say whether an entry of a compacted lane tells what its compaction does not."""
+    if entry.sequence is not None:
+        return entry.sequence > (compaction.sequence or 0)
+    if entry.kind == model.POSTED:
+        return entry.place > _touched(compaction)
+    return entry.version > int(compaction.body["pin"])
+
+
+def names(compaction: Entry) -> frozenset[PositionId]:
+    """List the positions that a compaction needs the entries of."""
+    return frozenset(_named(compaction))
+
+
+# ------------------------------------------------------------------------------ the body
+
+
+def _waiting(lane: LaneFold) -> list[list[Any]]:
+    """Write what waits of touched positions: by position, runs with their history."""
+    runs: dict[PositionId, list[list[int]]] = {}
+    for segment in lane.available:
+        if segment.position.place <= lane.touched:
+            run = [segment.first, segment.last, segment.delivery_count, segment.former]
+            runs.setdefault(segment.position.position_id, []).append(run)
+    return [[append_id, index, found] for (append_id, index), found in runs.items()]
+
+
+def _claim_to_json(claim: Claim) -> dict[str, Any]:
+    return {
+        "sequence": claim.sequence,
+        "owner": asdict(claim.owner),
+        "bound": None if claim.bound is None else asdict(claim.bound),
+        "deadline": claim.deadline_ms,
+        "delivery_count": claim.delivery_count,
+        "size": claim.size,
+        "former": claim.former,
+        "claimed_at": claim.claimed_at_ms,
+        "items": [
+            [append_id, index, [list(part) for part in parts]]
+            for (append_id, index), parts in claim.items.items()
+        ],
+    }
+
+
+def _claim_from_json(lane: int, said: dict[str, Any]) -> Claim:
+    return Claim(
+        lane=lane,
+        sequence=said["sequence"],
+        owner=Owner(**said["owner"]),
+        deadline_ms=said["deadline"],
+        delivery_count=said["delivery_count"],
+        size=said["size"],
+        former=said["former"],
+        items={
+            (append_id, index): tuple((first, last) for first, last in parts)
+            for append_id, index, parts in said["items"]
+        },
+        claimed_at_ms=said["claimed_at"],
+        bound=None if said["bound"] is None else Owner(**said["bound"]),
+    )
+
+
+def _touched(compaction: Entry) -> tuple[int, int, int]:
+    version, ordinal, index = compaction.body["touched"]
+    return (version, ordinal, index)
+
+
+def _named(compaction: Entry) -> Counter[PositionId]:
+    """Count the messages that a compaction knows of, by position."""
+    messages: Counter[PositionId] = Counter()
+    for append_id, index, runs in compaction.body["waiting"]:
+        messages[append_id, index] += sum(last - first + 1 for first, last, *_ in runs)
+    for said in compaction.body["in_flight"]:
+        for append_id, index, parts in said["items"]:
+            messages[append_id, index] += ranges.count(tuple((a, b) for a, b in parts))
+    return messages
+
+
+def _restore(
+    fold: QueueFold,
+    compaction: Entry,
+    positions: dict[PositionId, Position],
+    named: Counter[PositionId],
+) -> None:
+    lane = fold.lanes[compaction.lane or 0]
+    missing = [position_id for position_id in named if position_id not in positions]
+    if missing:
+        raise StoreCorrupt(
+            f"The compaction of lane {lane.lane} names the position {missing[0]}, whose entry is "
+            "not there."
+        )
+    for position_id, messages in named.items():
+        fold.know(positions[position_id], messages)
+    for append_id, index, runs in compaction.body["waiting"]:
+        for first, last, delivery_count, former in runs:
+            position = positions[append_id, index]
+            lane.put(Segment(position, first, last, delivery_count, former))
+    for said in compaction.body["in_flight"]:
+        claim = _claim_from_json(lane.lane, said)
+        lane.claims[claim.sequence] = claim
+    lane.next_sequence = (compaction.sequence or 0) + 1
+    lane.touched = _touched(compaction)

@@ -1,0 +1,109 @@
+"""The archive in a Delta table: finished entries, one partition per day on which they came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from txnqueue.journal.rows import entry_of, rows_of
+from txnqueue.journal.statements import USER_METADATA, Statements
+from txnqueue.journal.tables import (
+    JOURNAL_COLUMNS,
+    create_archive,
+    identifier,
+    literal,
+    literals,
+)
+from txnqueue.model import Entry
+
+IDS = "txnqueue_ids"
+"""A temporary view of the library's own session: the entries that a statement is about."""
+_COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
+
+
+class DeltaArchive:
+    """The archive as a Delta table."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Use the archive of a store; it need not exist yet."""
+        self._statements = statements
+        self._session = statements.session
+        self._table = statements.names.archive
+
+    def create(self) -> None:
+        """Create the archive; no error if it is there."""
+
+        def statement() -> None:
+            self._session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
+            self._session.sql(create_archive(self._statements.names)).collect()
+
+        self._statements.committing("archive", statement)
+
+    def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Copy entries of the journal: those that do not stand under this day yet."""
+        shards = literals(sorted({entry.shard for entry in entries}))
+        statement = (
+            f"MERGE INTO {self._table} t USING (SELECT j.* FROM "
+            f"(SELECT {_COLUMNS}, _metadata.row_commit_version * 1024 + ordinal AS commit_seq, "
+            f"DATE{literal(day)} AS day FROM {self._statements.names.journal} "
+            f"WHERE shard IN ({shards})) j JOIN {IDS} i "
+            "ON j.append_id = i.append_id AND j.`index` = i.`index`) s "
+            f"ON t.day = DATE{literal(day)} AND t.append_id = s.append_id "
+            "AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+        )
+
+        def run() -> None:
+            name_ids(self._session, entries)
+            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            self._session.sql(statement).collect()
+
+        self._statements.committing("archive", run)
+
+    def read(
+        self,
+        *,
+        streams: Collection[str] | None = None,
+        stream_prefix: str | None = None,
+        append_ids: Collection[str] | None = None,
+        among: Sequence[Entry] | None = None,
+        kinds: Collection[str] | None = None,
+        days: tuple[str, str] | None = None,
+    ) -> tuple[Entry, ...]:
+        """Read entries, each once."""
+        terms = ["true"]
+        if streams is not None:
+            terms.append(f"stream IN ({literals(sorted(streams))})")
+        if stream_prefix is not None:
+            terms.append(f"startswith(stream, {literal(stream_prefix)})")
+        if append_ids is not None:
+            terms.append(f"append_id IN ({literals(sorted(append_ids))})")
+        if kinds is not None:
+            terms.append(f"kind IN ({literals(sorted(kinds))})")
+        if among is not None:
+            terms.append(f"(append_id, `index`) IN (SELECT append_id, `index` FROM {IDS})")
+        if days is not None:
+            first, last = map(literal, days)
+            terms.append(f"day BETWEEN DATE{first} AND DATE{last}")
+
+        def statement() -> list[dict[str, Any]]:
+            if among is not None:
+                name_ids(self._session, among)
+            frame = self._session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
+            return rows_of(frame, "shiftright(commit_seq, 10)")
+
+        found = map(entry_of, self._statements.run(statement))
+        return tuple({entry.entry_id: entry for entry in found}.values())
+
+
+def name_ids(session: Any, entries: Sequence[Entry]) -> None:
+    """Put the ids of some entries into the view that statements join with."""
+    ids = pa.table(
+        {
+            "append_id": pa.array([entry.append_id for entry in entries], pa.string()),
+            "index": pa.array([entry.index for entry in entries], pa.int32()),
+        }
+    )
+    session.createDataFrame(ids).createOrReplaceTempView(IDS)

@@ -1,0 +1,338 @@
+"""Keep a store small: compact, advance the horizon, archive, drop payload, tidy files.
+
+Every step may be the last one before a crash, be repeated, and run beside live producers
+and consumers and beside another maintenance. What leaves a table does so by facts that stay
+true (``retiring``), and only after it was read back from where it went.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from txnqueue import __version__, catalog, compacting, model, retiring
+from txnqueue.client import Client
+from txnqueue.config import LEASE_SECONDS_MAX, QueueInfo, check_number
+from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
+from txnqueue.journal import AppendConflict
+from txnqueue.ledger import QueueFold
+from txnqueue.model import Entry
+from txnqueue.planning import Plan
+
+logger = logging.getLogger("txnqueue")
+ARCHIVED_MAX = 20_000
+"""So many entries are copied and deleted at a time."""
+FILES_MAX = 32
+"""A shard in more files than this is written into few."""
+DAYS_MAX = 36_600
+_FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
+"""What leaves no later than the entry that ended it: alone it would look open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is kept.
+
+    Attributes:
+        transaction_seconds_max: For so long a transaction may stay undecided.
+        payload_days: So long payload is kept after the positions on it left the journal.
+    """
+
+    transaction_seconds_max: float = 86_400.0
+    payload_days: int = 7
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
+        check_number("payload_retention_days", self.payload_days, 0, DAYS_MAX)
+        if not isinstance(self.payload_days, int):
+            raise InvalidInput("payload_retention_days: give a whole number.")
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What a maintenance did, or with ``dry_run`` would do.
+
+    Attributes:
+        compacted: Lanes whose log was compacted.
+        horizon: The version of the journal below which nobody decides any more; -1: none.
+        archived: Entries that left the journal for the archive.
+        slices: Slices of payload that were dropped.
+        rewritten: Shards of the journal that were written into few files.
+        skipped: What could not be done this time, with the reason; the next one does it.
+        dry_run: Whether nothing was changed.
+    """
+
+    compacted: int = 0
+    horizon: int = -1
+    archived: int = 0
+    slices: int = 0
+    rewritten: int = 0
+    skipped: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+def maintain(
+    client: Client, retention: Retention, *, vacuum: bool = True, dry_run: bool = False
+) -> Maintenance:
+    """Do everything that there is to do; see ``QueueManager.maintain``."""
+    return _Run(client, retention, dry_run).run(vacuum)
+
+
+class _Run:
+    """One maintenance."""
+
+    def __init__(self, client: Client, retention: Retention, dry_run: bool) -> None:
+        self._client = client
+        self._journal = client.store.journal
+        self._retention = retention
+        self._dry_run = dry_run
+        self._skipped: list[str] = []
+        seconds = client.runtime.now_ms() / 1000
+        self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
+
+    def run(self, vacuum: bool) -> Maintenance:
+        infos = list(self._client.queues().values())
+        target = self._target(infos)
+        compacted = sum(self._compact(info, target) for info in infos)
+        entries = self._journal.read_all().entries
+        horizon = self._advance(entries, target)
+        if not self._dry_run:  # what nobody adds to any more below the horizon is known now
+            entries = self._journal.read_all().entries
+            horizon = model.horizon(entries)
+        gone = self._archive(retiring.finished(entries, horizon))
+        left = [entry for entry in entries if entry.entry_id not in gone]
+        slices = self._drop_slices(left, horizon)
+        rewritten = self._rewrite()
+        if vacuum and not self._dry_run:
+            self._vacuum(infos, left)
+        done = Maintenance(
+            compacted, horizon, len(gone), slices, rewritten, tuple(self._skipped), self._dry_run
+        )
+        logger.info("maintained %s", done)
+        return done
+
+    # --------------------------------------------------------------- lanes and the horizon
+
+    def _target(self, infos: Sequence[QueueInfo]) -> int:
+        """Find how far the horizon may advance."""
+        now_ms = self._client.runtime.now_ms()
+        cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
+        with self._client.lock:
+            folds = [self._client.fold(info) for info in infos]
+            entries = self._journal.read_all().entries
+            found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
+        return max(found, model.horizon(entries))
+
+    def _compact(self, info: QueueInfo, target: int) -> int:
+        """Compact the lanes of a queue that anything could leave."""
+        due: list[int] = []
+
+        def plan(lost: int) -> Plan | None:
+            due.clear()
+            with self._client.lock:
+                fold = self._client.fold(info)
+                due.extend(n for n in fold.lanes if _is_due(fold, n, target))
+                stamp = self._client.stamp()
+                found = sum((compacting.compact(fold, n, stamp) for n in due), Plan())
+            return found if found.entries else None
+
+        if self._dry_run:
+            plan(0)
+            return len(due)
+        try:
+            landed = self._client.land(plan, "compact", queue=info.name)
+        except QueueError:  # it is being dropped
+            return 0
+        except Busy as error:
+            self._skipped.append(f"compaction of {info.name}: {error}")
+            return 0
+        entries = landed.entries if landed else ()
+        return sum(entry.kind == model.COMPACTED for entry in entries)
+
+    def _advance(self, entries: Sequence[Entry], target: int) -> int:
+        """Advance the horizon, if anything could leave by that.
+
+        Returns:
+            The horizon that there is then.
+        """
+        now = model.horizon(entries)
+        width = self._client.slice_width
+        leaving = retiring.finished(entries, target)
+        useful = any(entry.kind != model.HORIZON_ADVANCED for entry in leaving)
+        if target <= now or not (useful or target // width > max(now, 0) // width):
+            return now
+        if self._dry_run:
+            return target
+        self._journal.archive.create()
+
+        def plan(lost: int) -> Plan | None:
+            fence = self._journal.read([model.FENCE]).entries
+            if model.horizon(fence) >= target:
+                return None
+            sequences = (e.sequence or 0 for e in fence if e.kind == model.HORIZON_ADVANCED)
+            sequence = max(sequences, default=0) + 1
+            entry = Entry(
+                model.FENCE,
+                "horizon",
+                model.HORIZON_ADVANCED,
+                sequence=sequence,
+                begun=target,
+                body={"v": 1, "staging": sorted(_staging(entries))},
+                **self._client.stamp().columns(),
+            )
+            conditions = (
+                model.next_sequence(model.FENCE, "horizon", sequence),
+                model.layout_unchanged(),
+            )
+            return Plan((entry,), conditions)
+
+        try:
+            self._client.land(plan, "advance horizon")
+        except Busy as error:
+            self._skipped.append(f"horizon: {error}")
+        return target
+
+    # ------------------------------------------------------------------------ the archive
+
+    def _archive(self, entries: list[Entry]) -> set[model.PositionId]:
+        """Copy entries into the archive, read them back, and delete them from the journal.
+
+        Returns:
+            Which entries have left.
+        """
+        families: dict[str, list[Entry]] = defaultdict(list)
+        for entry in sorted(entries, key=lambda e: (e.kind not in _FIRST, e.place)):
+            families[entry.shard.partition("/")[0]].append(entry)
+        gone: set[model.PositionId] = set()
+        for family, found in families.items():
+            for at in range(0, len(found), ARCHIVED_MAX):
+                piece = found[at : at + ARCHIVED_MAX]
+                if self._dry_run or self._move(family, piece):
+                    gone.update(entry.entry_id for entry in piece)
+                else:  # what comes later in the family must not leave before
+                    break
+        return gone
+
+    def _move(self, family: str, entries: list[Entry]) -> bool:
+        day = self._today.isoformat()
+        archive = self._journal.archive
+
+        def copy() -> None:
+            archive.add(entries, day, self._metadata("archive"))
+
+        if not self._patiently(f"archive of {family}", copy):
+            return False
+        kept = {e.entry_id: e for e in archive.read(among=entries, days=(day, day))}
+        wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
+        if wrong:
+            raise StoreCorrupt(
+                f"The archive holds the entry {wrong[0].entry_id} otherwise than the journal."
+            )
+        there = [entry for entry in entries if entry.entry_id in kept]
+        if not there:  # somebody else moved them
+            return True
+        return self._patiently(
+            f"deletion of {family}",
+            lambda: self._journal.remove(there, day, self._metadata("remove archived")),
+        )
+
+    # ------------------------------------------------------------------------ the payload
+
+    def _drop_slices(self, entries: Sequence[Entry], horizon: int) -> int:
+        """Drop slices that nobody needs: orphans, and what was consumed long enough ago."""
+        if horizon < 0:
+            return 0
+        payload, width = self._client.store.payload, self._client.slice_width
+        owners = _owners(entries)
+        named = retiring.named_slices(entries)
+        found: dict[str, list[int]] = {}
+        for owner in sorted(owners):
+            slices = retiring.droppable(payload.slices(owner), named.get(owner, ()), horizon, width)
+            if slices:
+                found[owner] = slices
+        if not found:
+            return 0
+        recent = retiring.named_slices(self._archived_lately())
+        dropped = 0
+        for owner, slices in found.items():
+            old = [number for number in slices if number not in recent.get(owner, ())]
+            if not old:
+                continue
+            if self._dry_run or self._patiently(
+                f"payload of {owner}",
+                lambda owner=owner, old=old: payload.drop(owner, old),  # type: ignore[misc]
+            ):
+                dropped += len(old)
+        return dropped
+
+    def _archived_lately(self) -> tuple[Entry, ...]:
+        """Read the positions and changes that left the journal within the retention."""
+        first = self._today - datetime.timedelta(days=self._retention.payload_days - 1)
+        kinds = (model.POSTED, model.CHANGE_DECIDED)
+        return self._journal.archive.read(days=(first.isoformat(), "9999-12-31"), kinds=kinds)
+
+    # ----------------------------------------------------------------------------- files
+
+    def _rewrite(self) -> int:
+        """Write shards that are spread over many files into few."""
+        many = sorted(s for s, n in self._journal.files().items() if n > FILES_MAX)
+        if not many or self._dry_run:
+            return len(many)
+        done = self._patiently(
+            "files of the journal",
+            lambda: self._journal.rewrite(many, self._metadata("rewrite")),
+        )
+        return len(many) if done else 0
+
+    def _vacuum(self, infos: Sequence[QueueInfo], entries: Sequence[Entry]) -> None:
+        """Remove files that no retained version names; never while somebody may read them."""
+        longest = max([info.settings.lease_seconds for info in infos], default=0.0)
+        seconds_min = max(longest, self._retention.transaction_seconds_max)
+        reasons = [self._journal.vacuum(seconds_min)]
+        for owner in sorted(_owners(entries)):
+            reasons.append(self._client.store.payload.vacuum(owner, seconds_min))
+        self._skipped += [f"vacuum: {reason}" for reason in reasons if reason is not None]
+
+    # --------------------------------------------------------------------------- helpers
+
+    def _patiently(self, what: str, act: Callable[[], None]) -> bool:
+        """Do something that may lose a race against live clients; again, bounded."""
+        runtime = self._client.runtime
+        policy, started, lost = runtime.retry, runtime.monotonic(), 0
+        while True:
+            try:
+                act()
+                return True
+            except AppendConflict as error:
+                lost += 1
+                late = runtime.monotonic() - started > policy.seconds_max
+                if lost >= policy.attempts_max or late:
+                    self._skipped.append(f"{what}: {error}"[:300])
+                    return False
+            runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+
+    def _metadata(self, operation: str) -> dict[str, object]:
+        about = {"txnqueue": __version__, "operation": operation, "transaction_id": None}
+        return {**about, "queue": None, **self._client.author()}
+
+
+def _is_due(fold: QueueFold, number: int, target: int) -> bool:
+    """Say whether a compaction lets entries of a lane leave, now or by the next one."""
+    lane = fold.lanes[number]
+    return lane.log > 0 and lane.log_from <= target and compacting.is_due(lane, 1, 0)
+
+
+def _owners(entries: Sequence[Entry]) -> set[str]:
+    """Find the owners of all payload: queues, dropped ones too, and staged changes."""
+    ever = catalog.every_queue(entries).values()
+    return {info.payload_id for info in ever} | _staging(entries)
+
+
+def _staging(entries: Sequence[Entry]) -> set[str]:
+    """Find the owners of rows staged for changes of tables: as known now, and ever before."""
+    before = (e.body.get("staging", ()) for e in entries if e.kind == model.HORIZON_ADVANCED)
+    return retiring.staging_owners(entries).union(*before)

@@ -1,0 +1,207 @@
+"""Find what has finished: what may leave the journal, and which payload nobody needs (pure).
+
+What is said here stays true: an entry that has finished never becomes needed again. So it
+may be acted on later, twice, by two at once, or in part. An entry of a kind that is not
+known here has not finished.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from txnqueue import compacting, model
+from txnqueue.ledger import QueueFold
+from txnqueue.model import Entry, PositionId
+
+Slices = dict[str, set[int]]
+"""Slices of payload, by owner."""
+_TRANSACTIONS = frozenset({model.PREPARED, *model.DECISIONS})
+_ENDINGS = (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
+
+
+def next_horizon(
+    entries: Iterable[Entry], folds: Iterable[QueueFold], now_ms: int, cutoff_ms: int
+) -> int:
+    """Find how far the horizon may advance.
+
+    Everything below it was recorded before the cutoff, and work that began after the cutoff
+    began above it. A transaction whose claims are still held holds it back, and so does one
+    that several sessions share, until it is prepared or decided.
+
+    Args:
+        entries: The journal.
+        folds: All queues.
+        now_ms: The instant that decides which claims are still held.
+        cutoff_ms: Work that began before this instant may be cut off.
+
+    Returns:
+        The version; -1 if it may not advance at all.
+    """
+    found = sorted(entries, key=lambda entry: entry.version)
+    young = min((e.version for e in found if e.recorded_at_ms > cutoff_ms), default=None)
+    old = max((e.version for e in found if young is None or e.version < young), default=-1)
+    held = [
+        claim.holder.begun
+        for fold in folds
+        for claim in fold.claims()
+        if claim.holder.begun is not None and claim.deadline_ms > now_ms
+    ]
+    return min([old, *held, *_open_branches(found)])
+
+
+def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
+    """List the entries that may leave the journal: finished, and below the horizon."""
+    by_family: dict[str, list[Entry]] = defaultdict(list)
+    everything = list(entries)
+    for entry in everything:
+        by_family[entry.shard.partition("/")[0]].append(entry)
+    unconfirmed = _awaiting_databases(by_family["transaction"], by_family["table"])
+    left = [
+        *_of_fence(by_family[model.FENCE], horizon),
+        *_of_transactions(by_family["transaction"], horizon, unconfirmed),
+        *_of_tables(by_family["table"], horizon, by_family["transaction"]),
+        *_of_queues([*by_family["lane"], *by_family["backlog"]], _dropped(by_family, horizon)),
+    ]
+    return [entry for entry in left if entry.version < horizon]
+
+
+def named_slices(entries: Iterable[Entry]) -> Slices:
+    """Find the payload that entries name: positions, prepared manifests, changes of tables."""
+    found: Slices = defaultdict(set)
+
+    def name(kind: str, body: Mapping[str, Any]) -> None:
+        if kind == model.POSTED:
+            found[body["payload"]].add(body["slice"])
+        elif kind == model.CHANGE_DECIDED and body["change"].get("source"):
+            source = body["change"]["source"]
+            found[source["payload_id"]].add(source["slice"])
+
+    for entry in entries:
+        name(entry.kind, entry.body)
+        if entry.kind == model.PREPARED:
+            for data in entry.body["manifest"]["entries"]:
+                name(data["kind"], data["body"])
+    return dict(found)
+
+
+def staging_owners(entries: Iterable[Entry]) -> set[str]:
+    """Find the owners of payload that was staged for changes of tables."""
+    return set(named_slices(e for e in entries if e.kind == model.CHANGE_DECIDED))
+
+
+def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: int) -> list[int]:
+    """List the slices of an owner that nobody can need again.
+
+    Nobody decides what began in such a slice, because it lies below the horizon; and no
+    entry names it.
+    """
+    wanted = set(named)
+    return sorted(n for n in slices if (n + 1) * width <= horizon and n not in wanted)
+
+
+# ---------------------------------------------------------------------- family by family
+
+
+def _open_branches(entries: Iterable[Entry]) -> list[int]:
+    """Find where the branches began that several sessions share and nobody has decided."""
+    ended = {e.attempt for e in entries if e.kind in _TRANSACTIONS}
+    return [e.begun or 0 for e in entries if e.kind == model.STARTED and e.attempt not in ended]
+
+
+def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
+    """A horizon has finished when there is a later one; whatever else stands here stays."""
+    return [e for e in entries if e.kind == model.HORIZON_ADVANCED and (e.begun or 0) < horizon]
+
+
+def _of_transactions(entries: list[Entry], horizon: int, kept: set[str | None]) -> list[Entry]:
+    """An attempt has finished when it is decided, and databases have confirmed it.
+
+    What was prepared and its decision leave together: they lie in one shard.
+    """
+    by_key: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_key[entry.stream].append(entry)
+    left: list[Entry] = []
+    for mine in by_key.values():
+        if any(entry.kind not in _TRANSACTIONS for entry in mine):
+            continue
+        decided = {
+            e.attempt for e in mine if e.kind in model.DECISIONS and e.version < horizon
+        } - kept
+        left += [entry for entry in mine if entry.attempt in decided]
+    return left
+
+
+def _of_tables(entries: list[Entry], horizon: int, transactions: list[Entry]) -> list[Entry]:
+    """A change has finished with its ending; a confirmation once its decision has left."""
+    decided = {e.entry_id: e for e in entries if e.kind == model.CHANGE_DECIDED}
+    endings: dict[PositionId, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind in _ENDINGS:
+            append_id, index = entry.body["change"]
+            endings[append_id, index].append(entry)
+    left: list[Entry] = []
+    for name, found in endings.items():
+        both = [*found, *([decided[name]] if name in decided else ())]
+        if all(entry.version < horizon for entry in both):
+            left += both
+    there = {entry.attempt for entry in transactions}
+    left += [e for e in entries if e.kind == model.BRANCH_CONFIRMED and e.attempt not in there]
+    return left
+
+
+def _awaiting_databases(transactions: list[Entry], tables: list[Entry]) -> set[str | None]:
+    """List the attempts whose databases have not all confirmed the commit."""
+    confirmed = {
+        (entry.body["participant"], entry.attempt)
+        for entry in tables
+        if entry.kind == model.BRANCH_CONFIRMED
+    }
+    return {
+        entry.attempt
+        for entry in transactions
+        if entry.kind == model.COMMITTED
+        and any((name, entry.attempt) not in confirmed for name in _databases(entry))
+    }
+
+
+def _databases(entry: Entry) -> list[str]:
+    return list(entry.body.get("participants", ()))
+
+
+def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | None]:
+    """List the queues that were dropped below the horizon."""
+    return {
+        entry.queue_id
+        for entry in by_family.get(model.FENCE, ())
+        if entry.kind == model.QUEUE_DROPPED and entry.version < horizon
+    }
+
+
+def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
+    """What the newest compaction of a lane stands for has finished, and a dropped queue."""
+    newest: dict[tuple[str | None, int | None], Entry] = {}
+    for entry in entries:
+        if entry.kind == model.COMPACTED:
+            lane = (entry.queue_id, entry.lane)
+            known = newest.get(lane)
+            if known is None or (entry.sequence or 0) > (known.sequence or 0):
+                newest[lane] = entry
+    needed = {lane: compacting.names(entry) for lane, entry in newest.items()}
+    left: list[Entry] = []
+    for entry in entries:
+        lane = (entry.queue_id, entry.lane)
+        compaction = newest.get(lane)
+        if entry.queue_id in dropped:
+            left.append(entry)
+        elif (
+            compaction is not None
+            and entry is not compaction
+            and entry.kind in model.COMPACTABLE
+            and not compacting.is_after(entry, compaction)
+            and entry.entry_id not in needed[lane]
+        ):
+            left.append(entry)
+    return left
