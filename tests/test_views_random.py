@@ -225,7 +225,8 @@ def test_random_histories_fold_alike(quick, seed, dropped):
         query = (
             text.partition(" AS\n")[2]
             .replace(names.journal, "random_journal")
-            .replace(", _metadata.row_commit_version AS version", "")
+            .replace(names.archive, "random_archive")
+            .replace("_metadata.row_commit_version AS version", "version")
             .replace(names.payload("q-1"), "random_payload")
         )
         quick.sql(query).createOrReplaceTempView("random_shown")
@@ -255,8 +256,16 @@ def _register(spark, dice):
         row["ranges"] = [{"first": first, "last": last} for first, last in entry.ranges]
         rows.append(row | {"recorded_at": entry.recorded_at_ms, "body": json.dumps(entry.body)})
     random.Random(0).shuffle(rows)
-    journal = spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    chance = random.Random(1)
+    left = {(row["append_id"], row["index"]) for row in rows if chance.random() < 0.5}
+    moving = {name for name in left if chance.random() < 0.1}
+    here = [r for r in rows if (r["append_id"], r["index"]) not in left - moving]
+    journal = spark.createDataFrame(pa.Table.from_pylist(here, schema=schema))
     journal.createOrReplaceTempView("random_journal")
+    kept = [r for r in rows if (r["append_id"], r["index"]) in left]
+    archive = spark.createDataFrame(pa.Table.from_pylist(kept, schema=schema))
+    archive = archive.selectExpr("*", "version * 1024 + ordinal AS commit_seq").drop("version")
+    archive.createOrReplaceTempView("random_archive")
     payload = [
         {"slice": 0, "send_id": send, "send_offset": offset, "number": number}
         for number, (send, offset) in enumerate(dice.payload)

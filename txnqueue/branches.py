@@ -77,7 +77,7 @@ class Branches:
         client = self._client
         client.open()
         name, attempt = client.runtime.new_id(), client.runtime.new_id()
-        begun = client.store.journal.known_version()
+        begun = client.version_to_begin()
         if ticket is not None:
             branching.check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 

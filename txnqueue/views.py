@@ -20,7 +20,14 @@ from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidName, PlatformMissing
 from txnqueue.history import History
-from txnqueue.journal.tables import TABLE_PREFIX, TableNames, identifier, literal, literals
+from txnqueue.journal.tables import (
+    JOURNAL_COLUMNS,
+    TABLE_PREFIX,
+    TableNames,
+    identifier,
+    literal,
+    literals,
+)
 from txnqueue.moving import once_same_columns
 from txnqueue.payload import CORRELATION_ID, REPLY_TO
 from txnqueue.routing import ExchangeInfo
@@ -36,6 +43,7 @@ _DROPPED = literal(model.QUEUE_DROPPED)
 _RETIRING = literals((model.ACCEPTED, model.REJECTED, model.MOVED))
 _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
 _PURGED, _PURGE_PENDING = literal(model.PURGED), literal(model.PURGE_PENDING)
+_COLUMNS_OF_ENTRIES = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "
@@ -97,6 +105,7 @@ def of_store(
     names = getattr(client.store, "names", None)
     if client.store.spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
+    client.store.journal.archive.create()  # the views read it, also before anything is there
     entries = client.store.journal.read([model.CATALOG]).entries
     if as_of is None:
         infos, ever = client.queues(), catalog.every_queue(entries)
@@ -193,15 +202,20 @@ def _entries(names: TableNames, commit_seq: int | None, which: str) -> str:
     """Write the query of some entries, with their version and place in commit order.
 
     Entries never change, so that the newest version holds every former state, and the views
-    of a former state outlive Delta's time travel.
+    of a former state outlive Delta's time travel. What has left the journal is in the archive,
+    whose version Delta takes after the journal's; what is on its way is in both.
     """
-    upto = "" if commit_seq is None else f"\n  WHERE version * 1024 + ordinal <= {commit_seq}"
+    upto = "" if commit_seq is None else f" AND version * 1024 + ordinal <= {commit_seq}"
     return (
         "SELECT *, version * 1024 + ordinal AS commit_seq,\n"
         "    struct(version, ordinal, `index`) AS place\n"
-        "  FROM (SELECT *, _metadata.row_commit_version AS version\n"
-        f"    FROM {names.journal}\n"
-        f"    WHERE {which}){upto}"
+        "  FROM (SELECT *, row_number() OVER (PARTITION BY append_id, `index` ORDER BY version) "
+        "AS nth\n"
+        f"    FROM (SELECT {_COLUMNS_OF_ENTRIES}, _metadata.row_commit_version AS version\n"
+        f"      FROM {names.journal} WHERE {which}\n"
+        f"      UNION ALL SELECT {_COLUMNS_OF_ENTRIES}, shiftright(commit_seq, 10) AS version\n"
+        f"      FROM {names.archive} WHERE {which}))\n"
+        f"  WHERE nth = 1{upto}"
     )
 
 
@@ -247,7 +261,10 @@ def _transactions(names: TableNames, commit_seq: int | None) -> str:
 
 
 def _dispatches(names: TableNames, commit_seq: int | None) -> str:
-    which = f"queue_id IS NOT NULL AND shard <> {literal(model.CATALOG)}"
+    which = (
+        f"queue_id IS NOT NULL AND shard <> {literal(model.CATALOG)} "
+        f"AND kind <> {literal(model.COMPACTED)}"
+    )
     return (
         "SELECT e.kind, q.said.name AS queue, e.lane, e.sequence, e.claim_sequence,\n"
         "  e.transaction_key AS transaction_id, e.attempt, e.`count`, e.reason, e.actor,\n"

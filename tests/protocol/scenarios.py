@@ -18,7 +18,7 @@ from tests.protocol.world import (
 from txnqueue import model
 from txnqueue.branches import Branches
 from txnqueue.branching import Ending
-from txnqueue.errors import ChangeWaiting
+from txnqueue.errors import Busy, ChangeWaiting
 from txnqueue.manager import QueueManager
 
 Act = Callable[[QueueManager, Any], Any]
@@ -340,6 +340,23 @@ def _dropped(world: World, client: QueueManager) -> str:
     assert world.manager("X").drop_queue(name).dropped
     return name
 
+def _used(world: World, client: QueueManager) -> None:
+    """Leave a journal with much that has finished, and some that has not."""
+    other = world.manager("X")
+    queue = other.queue("in")
+    queue.receive(1).accept()
+    queue.receive(2).release()
+    tx = other.transaction()
+    consume_and_produce(queue.receive(1, transaction=tx), tx)
+    tx.commit()
+    queue.receive(1)  # in flight
+
+
+def _maintain(manager: QueueManager, world: World) -> None:
+    done = manager.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
+    if done.skipped:
+        raise Busy(done.skipped[0])
+
 
 def _exchange(world: World, client: QueueManager) -> None:
     """Make an exchange to which two queues are bound, with a dead-letter queue beside."""
@@ -658,6 +675,13 @@ OPERATIONS = [
             consume_and_produce, batch_size=3, run_id=f"R{w.suffix}", until="empty"
         ),
         _wrote(model.COMMITTED),
+        whole=False,
+    ),
+    Operation(
+        "maintain",
+        _used,
+        _maintain,
+        _wrote(model.HORIZON_ADVANCED),
         whole=False,
     ),
     Operation(
