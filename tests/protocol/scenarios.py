@@ -340,6 +340,7 @@ def _dropped(world: World, client: QueueManager) -> str:
     assert world.manager("X").drop_queue(name).dropped
     return name
 
+
 def _used(world: World, client: QueueManager) -> None:
     """Leave a journal with much that has finished, and some that has not."""
     other = world.manager("X")
