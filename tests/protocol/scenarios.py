@@ -349,6 +349,7 @@ def _used(world: World, client: QueueManager) -> None:
     queue.receive(2).release()
     tx = other.transaction()
     consume_and_produce(queue.receive(1, transaction=tx), tx)
+    tx.prepare()
     tx.commit()
     queue.receive(1)  # in flight
 

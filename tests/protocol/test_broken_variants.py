@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol import programs
+from tests.protocol import keeping, programs
 from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
 from tests.protocol.scenarios import OPERATIONS
@@ -22,20 +22,24 @@ from txnqueue import (
     applying,
     batch,
     branches,
+    compacting,
     dropping,
+    maintenance,
     model,
     planning,
     receiving,
     recovery,
+    retiring,
     sealing,
     transaction,
     work,
 )
 from txnqueue.branching import Branch
+from txnqueue.client import Client
 from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.memory import MemoryJournal
-from txnqueue.ledger import Claim, QueueFold
+from txnqueue.ledger import Claim, LaneFold, QueueFold
 from txnqueue.model import Condition, Unit
 from txnqueue.planning import Plan
 from txnqueue.tables import TableCommit
@@ -513,6 +517,75 @@ def landing_late() -> None:
     assert landed.entries == there, "P6 what is believed is not what the journal says"
 
 
+def forgets_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """Compact a lane without its claims: their messages wait again, or are gone."""
+    real = compacting.body
+
+    def careless(lane: LaneFold, pin: int) -> dict[str, Any]:
+        return {**real(lane, pin), "in_flight": []}
+
+    patch.setattr(compacting, "body", careless)
+
+
+def forgets_deliveries(patch: pytest.MonkeyPatch) -> None:
+    """Compact a lane without how often its messages were delivered."""
+    real = compacting._waiting
+
+    def careless(lane: LaneFold) -> Any:
+        return [
+            [append_id, index, [[first, last, 0, 0] for first, last, *_ in runs]]
+            for append_id, index, runs in real(lane)
+        ]
+
+    patch.setattr(compacting, "_waiting", careless)
+
+
+def pins_the_newest_version(patch: pytest.MonkeyPatch) -> None:
+    """Compact from one version, and say that it was a later one."""
+    real = compacting.body
+    patch.setattr(compacting, "body", lambda lane, pin: {**real(lane, pin), "pin": pin + 3})
+
+
+def deletes_before_it_copies(patch: pytest.MonkeyPatch) -> None:
+    """Let entries leave the journal before they stand in the archive."""
+
+    def hasty(self: Any, family: str, entries: Any) -> bool:
+        gone = {entry.entry_id for entry in entries}
+        shards = self._client.store.inner.journal._shards
+        for shard in {entry.shard for entry in entries}:
+            shards[shard] = [e for e in shards[shard] if e.entry_id not in gone]
+        self._journal.archive.add(entries, "2026-01-01", {})
+        return True
+
+    patch.setattr(maintenance._Run, "_move", hasty)
+
+
+def overlooks_prepared_payload(patch: pytest.MonkeyPatch) -> None:
+    """Look for payload that is needed in positions only."""
+    real = retiring.named_slices
+
+    def careless(entries: Any) -> Any:
+        return real(e for e in entries if e.kind != model.PREPARED)
+
+    patch.setattr(retiring, "named_slices", careless)
+
+
+def leaves_the_prepared_behind(patch: pytest.MonkeyPatch) -> None:
+    """Let a decision leave, and what was prepared stay."""
+    real = retiring._of_transactions
+
+    def careless(*args: Any) -> Any:
+        return [entry for entry in real(*args) if entry.kind != model.PREPARED]
+
+    patch.setattr(retiring, "_of_transactions", careless)
+
+
+def asks_the_journal_only(patch: pytest.MonkeyPatch) -> None:
+    """Look an id up without the archive."""
+    real = Client.key_states
+    patch.setattr(Client, "key_states", lambda self, keys, since=None: real(self, keys, None))
+
+
 VARIANTS: dict[str, tuple[Break, Catch]] = {
     "absent = aborted": (absent_is_aborted, exploring(TWO_CONSUMERS, tick=1)),
     "the queue read before the owner": (queue_before_owner, exploring(TWO_CONSUMERS, tick=1)),
@@ -618,6 +691,32 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "a move that leaves nothing": (moves_without_leaving, simulating(30)),
     "a move that counts as a delivery": (counts_moves_as_deliveries, simulating(30)),
     "a refused message is delivered": (delivers_what_was_refused, simulating(30)),
+    "a compaction forgets what is in flight": (
+        forgets_what_is_in_flight,
+        keeping.what_is_in_flight_stays_with_its_holder,
+    ),
+    "a compaction forgets deliveries": (
+        forgets_deliveries,
+        keeping.a_cold_client_knows_what_failed,
+    ),
+    "a compaction says that it knows more": (pins_the_newest_version, crashing("maintain")),
+    "deleted before it is copied": (
+        deletes_before_it_copies,
+        keeping.nothing_is_lost_between_journal_and_archive,
+    ),
+    "the horizon is not looked at": (
+        without(lambda c: c.begun_above is not None),
+        keeping.nobody_decides_below_the_horizon,
+    ),
+    "payload of what is prepared is dropped": (
+        overlooks_prepared_payload,
+        keeping.what_was_prepared_can_be_carried_out,
+    ),
+    "the prepared stays behind its decision": (
+        leaves_the_prepared_behind,
+        keeping.what_was_prepared_can_be_carried_out,
+    ),
+    "an archived id is forgotten": (asks_the_journal_only, keeping.an_id_is_used_once),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }
 

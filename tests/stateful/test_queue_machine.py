@@ -782,8 +782,8 @@ class Client(Fleeting):
         if result and not result.dropped:
             self.reference.counts["held back"] += 1
             assert result.held_by, "P5 it is held back by nothing"
+            queue_id = self.manager.queue(COMES_AND_GOES).info.queue_id
             if self.quiet:
-                queue_id = self.manager.queue(COMES_AND_GOES).info.queue_id
                 assert set(result.held_by) == self.reference.naming(queue_id)
 
     def do_alter(self) -> None:

@@ -1,0 +1,158 @@
+"""What maintenance must never do, each as a check that can be run on right and wrong code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.protocol.faults import Crash, Fault, Injector
+from tests.protocol.matrix import fresh
+from tests.protocol.world import World
+from txnqueue import creation, model, recalling
+from txnqueue.errors import LeaseLost, PayloadRemoved, TransactionAborted
+from txnqueue.manager import QueueManager
+
+AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+
+
+def used(world: World) -> None:
+    """Let some messages come and go in the queue ``out``."""
+    manager = world.helper("user")
+    queue = manager.queue("out")
+    queue.send([{"i": n} for n in range(3)])
+    queue.receive(1).accept()
+    with manager.transaction() as tx:
+        tx.queue("out").receive(1)
+
+
+def maintain(world: World, name: str = "keeper") -> QueueManager:
+    """Let a fresh client maintain the store, twice: the newest entry leaves by the second."""
+    manager = world.manager(name)
+    manager.maintain(**AT_ONCE)
+    used(world)
+    manager.maintain(**AT_ONCE)
+    return manager
+
+
+def nothing_is_lost_between_journal_and_archive() -> None:
+    """Crash at every call of a maintenance: every entry that ever landed is still there."""
+    calls = 1
+    at = 0
+    while at < calls:
+        world = fresh()
+        used(world)
+        injector = Injector(at, Fault.CRASH_BEFORE)
+        keeper = world.manager("keeper", injector)
+        keeper.list_queues()
+        injector.arm()
+        try:
+            keeper.maintain(**AT_ONCE)
+        except Crash:
+            calls = at + 2
+        commits = world.store.journal.commits
+        landed = {entry.entry_id for entries, _ in commits for entry in entries}
+        found = {entry.entry_id for entry in recalling.everything(world.store).entries}
+        assert found == landed, f"P4 crash at call {at}: {len(landed - found)} entries are gone"
+        at += 1
+    assert at > 8, "the maintenance did next to nothing"
+
+
+def a_cold_client_knows_what_failed() -> None:
+    """Deliver a message in vain as often as is allowed, with fresh clients in between."""
+    world = fresh()
+    world.helper("sender").queue("in").send([{"i": 1}])
+    for n in range(3):
+        batch = world.manager(f"c{n}").queue("in").receive(1)
+        assert len(batch), f"P2 the message is not there at delivery {n}"
+        said = batch.messages()[0]["_message"]["delivery_count"]
+        assert said == n, f"P2 delivery {n} is said to be the {said}th"
+        batch.modify()
+        maintain(world)
+    world.ledger()
+
+
+def what_is_in_flight_stays_with_its_holder() -> None:
+    """Hold a message while the lane is compacted and archived; then settle it."""
+    world = fresh()
+    sender = world.helper("sender").queue("in")
+    sender.send([{"i": n} for n in range(4)])
+    held = world.helper("holder").queue("in").receive(2)
+    maintain(world)
+    taken = world.manager("rival").queue("in").receive(100)
+    both = {r["i"] for r in held.messages()} & {r["i"] for r in taken.messages()}
+    assert not both, f"P2 {both} are delivered twice"
+    try:
+        held.accept()
+    except LeaseLost as error:
+        raise AssertionError("P2 the holder lost what was in flight") from error
+    world.ledger()
+
+
+def nobody_decides_below_the_horizon() -> None:
+    """Let a transaction sleep while its messages are given to others without a tombstone."""
+    world = fresh()
+    world.helper("sender").queue("in").send([{"i": 1}])
+    sleeper = world.helper("sleeper").transaction("S")
+    sleeper.queue("in").receive(1).accept()
+    world.lease_over()
+    maintain(world)
+    batch = world.manager("next").queue("in").receive(1)
+    assert len(batch), "P2 the message does not come back"
+    batch.accept()
+    try:
+        sleeper.commit()
+    except TransactionAborted:
+        pass
+    world.ledger()
+
+
+def what_was_prepared_can_be_carried_out() -> None:
+    """Let a prepared send wait while its slice of the payload is long over."""
+    width, creation.SLICE_WIDTH = creation.SLICE_WIDTH, 1
+    try:
+        world = fresh()
+        tx = world.helper("preparing").transaction("P")
+        tx.queue("in").send([{"i": 77}])
+        tx.prepare()
+        world.clock.advance(30 * 24 * 3600)
+        keeper = maintain(world)
+        assert keeper.recover().prepared == ("P",), "P5 what is prepared is listed, and no more"
+        keeper.commit("P")
+        taken = world.manager("next").queue("in").receive(100)
+        try:
+            found = [row["i"] for row in taken.messages()]
+        except PayloadRemoved as error:
+            raise AssertionError("P5 what was prepared has no payload") from error
+        assert 77 in found, f"P5 {found}"
+        taken.accept()
+        keeper = maintain(world)
+        used(world)
+        keeper.maintain(**AT_ONCE)
+        left = [e.kind for e in world.store.journal.read_all().entries if e.stream == "P"]
+        assert not left, f"{left} of a decided transaction are left"
+        assert keeper.recover().prepared == (), "P5 what is decided is prepared again"
+        world.explicit.add("P")
+        world.ledger()
+    finally:
+        creation.SLICE_WIDTH = width
+
+
+def an_id_is_used_once() -> None:
+    """Repeat a transaction whose commit is in the archive."""
+    world = fresh()
+    for _ in range(2):
+        with world.manager("job").transaction("nightly") as tx:
+            tx.queue("in").send([{"i": 5}])
+        maintain(world)
+    entries = recalling.everything(world.store).entries
+    committed = [e for e in entries if e.kind == model.COMMITTED and e.stream == "nightly"]
+    assert len(committed) == 1, "P1 nightly was committed twice"
+
+
+CHECKS = [
+    nothing_is_lost_between_journal_and_archive,
+    a_cold_client_knows_what_failed,
+    what_is_in_flight_stays_with_its_holder,
+    nobody_decides_below_the_horizon,
+    what_was_prepared_can_be_carried_out,
+    an_id_is_used_once,
+]
