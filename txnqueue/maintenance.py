@@ -327,9 +327,10 @@ def _is_due(fold: QueueFold, number: int, target: int) -> bool:
 
 
 def _owners(entries: Sequence[Entry]) -> set[str]:
-    """Find the owners of all payload: queues, dropped ones too, and staged changes."""
-    ever = catalog.every_queue(entries).values()
-    return {info.payload_id for info in ever} | _staging(entries)
+    """Find the owners of all payload: queues, dropped ones too, exchanges, staged changes."""
+    queues = {info.payload_id for info in catalog.every_queue(entries).values()}
+    exchanges = {e.body["payload"] for e in entries if e.kind == model.EXCHANGE_CREATED}
+    return queues | (exchanges - {None}) | _staging(entries)
 
 
 def _staging(entries: Sequence[Entry]) -> set[str]:
