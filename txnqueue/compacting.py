@@ -102,8 +102,8 @@ def start(fold: QueueFold, entries: Iterable[Entry]) -> list[Entry]:
         StoreCorrupt: A position that a compaction names is not there.
     """
     found = list(entries)
-    fenced = [entry for entry in found if entry.shard == model.FENCE]
-    found = [entry for entry in found if entry.shard != model.FENCE]
+    fenced = [entry for entry in found if entry.lane is None]  # of the queue as a whole
+    found = [entry for entry in found if entry.lane is not None]
     mine = model.queue_stream(fold.queue_id)
     if any(e.kind == model.QUEUE_DROPPED and e.stream == mine for e in fenced):
         return fenced  # everything in it has gone, and nothing comes after

@@ -35,7 +35,6 @@
     ├── AlreadySettled           a message is settled once
     ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── PayloadRemoved           the payload is past its retention
-    ├── HistoryRemoved           the past state is past its retention
     ├── HandlerFailed            a drain's handler failed too often in a row
     └── Busy                     conflicts outlasted the retries; nothing changed
 
@@ -198,10 +197,6 @@ class ChangeWaiting(TxnQueueError):
 
 class PayloadRemoved(TxnQueueError):
     """The messages' payload is past its retention and was removed."""
-
-
-class HistoryRemoved(TxnQueueError):
-    """The state is past its retention: manager.history.horizon() tells the oldest one."""
 
 
 class HandlerFailed(TxnQueueError):

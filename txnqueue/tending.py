@@ -117,3 +117,35 @@ def metrics(
         typer.echo(found.prometheus(), nl=False)
     else:
         session.printer.rows(found.rows(), ("queue", *GAUGES), "There are no queues yet.")
+
+
+@command("maintain")
+def maintain(
+    session: Session,
+    transaction_seconds_max: Annotated[
+        float, typer.Option(help="For so long a transaction may stay undecided.")
+    ] = 86_400.0,
+    payload_retention_days: Annotated[
+        int, typer.Option(help="For so long the payload of consumed messages is kept.")
+    ] = 7,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+    ] = False,
+) -> None:
+    """Keep the store small and fast; run it from time to time, beside everything else."""
+    done = session.manager.maintain(
+        transaction_seconds_max=transaction_seconds_max,
+        payload_retention_days=payload_retention_days,
+        vacuum=vacuum,
+        dry_run=dry_run,
+    )
+    would = "Would have been" if done.dry_run else "Done"
+    lines = [
+        f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
+        f"{done.slices} slices of payload dropped, {done.rewritten} shards written into few files.",
+        *(f"Not this time: {one}" for one in done.skipped),
+    ]
+    session.printer.fact(asdict(done), "\n".join(lines))
