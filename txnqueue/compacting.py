@@ -26,6 +26,14 @@ RUNS_MAX = 10_000
 """A lane with so many pieces waiting out of order is not compacted until they have left."""
 
 
+def needs_its_past(fold: QueueFold) -> bool:
+    """Say whether a queue's fold needs positions that are long retired: then it is spared.
+
+    Which ids came lately, and so what is a duplicate, is told by such positions.
+    """
+    return getattr(fold, "duplicates", None) is not None
+
+
 def is_due(lane: LaneFold, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
     """Say whether a compaction of a lane pays.
 
@@ -79,7 +87,7 @@ def before(
         its own entry gets.
     """
     lane = fold.lanes[chosen.lane]
-    if not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
+    if needs_its_past(fold) or not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
         return Plan(), chosen
     chosen.sequence += 1
     return compact(fold, chosen.lane, stamp), chosen
