@@ -31,7 +31,7 @@ def needs_its_past(fold: QueueFold) -> bool:
 
     Which ids came lately, and so what is a duplicate, is told by such positions.
     """
-    return getattr(fold, "duplicates", None) is not None
+    return fold.duplicates is not None
 
 
 def is_due(lane: LaneFold, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
