@@ -10,14 +10,14 @@ may be deleted, in any order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from txnqueue import model, planning, ranges
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold, Segment
-from txnqueue.model import Entry, PositionId
+from txnqueue.model import Entry, PositionId, Range
 from txnqueue.planning import Plan, Selection, Stamp
 
 LOG_MAX = 1_000
@@ -154,10 +154,12 @@ def names(compaction: Entry) -> frozenset[PositionId]:
 
 def _waiting(lane: LaneFold) -> list[list[Any]]:
     """Write what waits of touched positions: by position, runs with their history."""
-    runs: dict[PositionId, list[list[int]]] = {}
+    runs: dict[PositionId, list[list[Any]]] = {}
     for segment in lane.available:
         if segment.position.place <= lane.touched:
-            run = [segment.first, segment.last, segment.delivery_count, segment.former]
+            run: list[Any] = [segment.first, segment.last, segment.delivery_count, segment.former]
+            if segment.not_to:
+                run.append(sorted(segment.not_to))
             runs.setdefault(segment.position.position_id, []).append(run)
     return [[append_id, index, found] for (append_id, index), found in runs.items()]
 
@@ -172,10 +174,24 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
         "size": claim.size,
         "former": claim.former,
         "claimed_at": claim.claimed_at_ms,
-        "items": [
-            [append_id, index, [list(part) for part in parts]]
-            for (append_id, index), parts in claim.items.items()
-        ],
+        "counts": claim.counts,
+        "not_to": sorted(claim.not_to),
+        "items": _parts_to_json(claim.items),
+        "purging": _parts_to_json(claim.purging),
+    }
+
+
+def _parts_to_json(items: Mapping[PositionId, tuple[Range, ...]]) -> list[list[Any]]:
+    return [
+        [append_id, index, [list(part) for part in parts]]
+        for (append_id, index), parts in items.items()
+    ]
+
+
+def _parts_from_json(said: list[list[Any]]) -> dict[PositionId, tuple[Range, ...]]:
+    return {
+        (append_id, index): tuple((first, last) for first, last in parts)
+        for append_id, index, parts in said
     }
 
 
@@ -188,11 +204,11 @@ def _claim_from_json(lane: int, said: dict[str, Any]) -> Claim:
         delivery_count=said["delivery_count"],
         size=said["size"],
         former=said["former"],
-        items={
-            (append_id, index): tuple((first, last) for first, last in parts)
-            for append_id, index, parts in said["items"]
-        },
+        items=_parts_from_json(said["items"]),
         claimed_at_ms=said["claimed_at"],
+        counts=said["counts"],
+        not_to=frozenset(said["not_to"]),
+        purging=_parts_from_json(said["purging"]),
         bound=None if said["bound"] is None else Owner(**said["bound"]),
     )
 
@@ -229,9 +245,10 @@ def _restore(
     for position_id, messages in named.items():
         fold.know(positions[position_id], messages)
     for append_id, index, runs in compaction.body["waiting"]:
-        for first, last, delivery_count, former in runs:
+        for first, last, delivery_count, former, *not_to in runs:
             position = positions[append_id, index]
-            lane.put(Segment(position, first, last, delivery_count, former))
+            others = frozenset(not_to[0] if not_to else ())
+            lane.put(Segment(position, first, last, delivery_count, former, others))
     for said in compaction.body["in_flight"]:
         claim = _claim_from_json(lane.lane, said)
         lane.claims[claim.sequence] = claim

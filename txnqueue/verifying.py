@@ -147,7 +147,7 @@ def _messages(entries: list[Entry], problems: list[str]) -> list[Claim]:
         fold = QueueFold(queue_id, info.settings.lanes)
         shards = set(fold.shards)
         try:
-            compacting.advance(fold, (e for e in entries if e.shard in shards), 0)
+            fold.advance((e for e in entries if e.shard in shards), 0)
         except StoreCorrupt as error:
             problems.append(str(error))
         for lane in fold.lanes.values():
