@@ -232,7 +232,7 @@ def test_random_histories_fold_alike(quick, seed, dropped):
         quick.sql(query).createOrReplaceTempView("random_shown")
         expected, _ = replay(dice.info, entries, at_ms)
         assert shown(quick, "random_shown") == expected
-        gone = {"accepted", "rejected", "dead_lettered", "duplicate", "dropped"}
+        gone = {"accepted", "rejected", "dead_lettered", "duplicate", "dropped", "moved", "purged"}
         wanted = gone if dropped and commit_seq is None else {*STATES, "duplicate"}
         assert set(per_state(expected)) == wanted
 

@@ -409,6 +409,23 @@ def test_what_only_this_consumer_could_get_waits(world: World) -> None:
     assert numbers(world.open(other, "a").receive()) == [1]
 
 
+@in_memory
+def test_a_move_in_a_transaction_leaves_duplicates_out(world: World) -> None:
+    queue = world.queue(message_id="key", duplicate_window_seconds=60)
+    other = world.queue("other")
+    queue.send([{"n": n, "key": key} for n, key in enumerate("abac")])
+    queue.send([{"n": 4, "key": "b"}, {"n": 5, "key": "d"}])
+    with pytest.raises(Stop), world.manager("b").transaction() as tx:
+        assert tx.queue(queue.name).move(other.name, limit=3, transaction=tx) == 3
+        raise Stop
+    with world.manager("b").transaction() as tx:
+        assert tx.queue(queue.name).move(other.name) == 4
+    assert (standing(queue), standing(other)) == ([], [0, 1, 3, 5])
+    row = state_of(world, queue)
+    assert (row["duplicates"], row["moved"]) == (2, 4)
+    assert verified(world)
+
+
 # ---------------------------------------------------------------------------- selectors
 
 

@@ -52,3 +52,13 @@ def test_the_example_of_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert manager.queue("mortgage").depth() == 1
     assert store.tables.rows("bank.payments").to_pylist() == [{"amount": 9.5}]
     assert sqlite3.connect("audit.db").execute("SELECT * FROM seen").fetchall() == [(9.5,)]
+
+
+def test_the_example_of_mqqb() -> None:
+    manager = memory_manager()
+    orders = manager.create_queue("orders", "order_id long, customer string")
+    vips = manager.create_queue("orders-of-vips", "order_id long, customer string")
+    invoices = manager.create_queue("invoices", "customer string")
+    orders.send([{"order_id": n, "customer": f"c{n}"} for n in range(3)])
+    run("MS-MQQB: Transaction Commit", manager)
+    assert (orders.depth(), vips.depth(), invoices.depth()) == (1, 1, 1)
