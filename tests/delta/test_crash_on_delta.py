@@ -17,16 +17,31 @@ pytestmark = [pytest.mark.spark]
 MESSAGES = 2
 AT_MOST = 34
 """So many cells are run by default: they cost seconds each. The long run has all of them."""
+BY_DEFAULT = """
+    create queue, drop queue, alter queue, send, publish, receive, accept, release, purge, redrive,
+    commit, rollback, prepare, commit prepared, commit of leased, commit with a table change,
+    recover a table change, take over a transaction, take over a lease, dead letter,
+    end a part of a branch, commit a branch, decide heuristically, leave duplicates out, drain,
+    recover
+"""
+"""One of each way to append; what they have in common with the others, memory shows."""
 LANDS = (Fault.CRASH_AFTER, Fault.CONFLICT_THOUGH_LANDED, Fault.LANDS_LATE)
 
 
+def default_names() -> set[str]:
+    """The operations of the default run."""
+    return {name.strip() for name in BY_DEFAULT.split(",")}
+
+
 def sample() -> list[Case]:
-    """Of every operation the first append, heard of by nobody; of some with other faults too."""
+    """Of operations of each kind the first append, heard of by nobody; of some other faults too."""
     chosen: list[Case] = []
     for operation in OPERATIONS:
         found = list(cases(operation, MESSAGES))
         if LONG:
             chosen += found
+            continue
+        if operation.name not in default_names():
             continue
         appends = [c for c in found if c.call == "append" and c.recovery == "other"]
         first = min(c.at for c in appends)
@@ -47,7 +62,8 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def test_the_sample_is_large_enough() -> None:
-    assert len({case.operation.name for case in sample()}) == len(OPERATIONS)
+    names = {case.operation.name for case in sample()}
+    assert names == ({one.name for one in OPERATIONS} if LONG else default_names())
     assert len(sample()) >= 80 if LONG else len(sample()) <= AT_MOST
 
 
