@@ -59,6 +59,7 @@ def opened(scene: Scene) -> Any:
     return session
 
 
+@on_delta_when_long
 @pytest.mark.rule("S1-01", "S1-21")
 def test_declare_and_discharge_allocate_and_complete_and_demarcate_nothing(world: Any) -> None:
     scene = Scene(world)
