@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from txnqueue import model, moving, planning, ranges
 from txnqueue.client import Client
 from txnqueue.config import LEASE_SECONDS_MAX, check_name, check_number
-from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, TransactionMismatch
+from txnqueue.errors import (
+    AlreadySettled,
+    BranchMisused,
+    InvalidInput,
+    LeaseLost,
+    TransactionMismatch,
+)
 from txnqueue.heartbeat import Heartbeat
 from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.matching import Reasons, offsets_of
@@ -305,9 +311,16 @@ class Batch:
         So messages that were acquired inside a transaction can be settled after it, in another
         one or at once. Their deliveries do not count anew; a roll back gives them back. A batch
         that was received outside is kept anyhow.
+
+        Raises:
+            BranchMisused: It was received in a branch, which others may commit.
         """
         if self._transaction is not None:
             self._transaction.check_active()
+            if not self._transaction.keeps:
+                raise BranchMisused(
+                    "What was received in a branch cannot be kept: settle it in the branch."
+                )
             self._keeping = True
 
     def heartbeat(

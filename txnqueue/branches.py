@@ -47,11 +47,11 @@ class Branches:
         """
         self._client.open()
         entries = self._client.transaction_entries()
-        keys = sorted({e.stream for e in entries if e.kind == model.STARTED})
-        by_key: dict[str, list[Entry]] = {key: [] for key in keys}
+        by_key: dict[str, list[Entry]] = {
+            key: [] for key in sorted({e.stream for e in entries if e.kind == model.STARTED})
+        }
         for entry in entries:
-            if entry.stream in by_key:
-                by_key[entry.stream].append(entry)
+            by_key.get(entry.stream, []).append(entry)
         found = (branching.fold(key, mine) for key, mine in by_key.items())
         return [
             branch.key

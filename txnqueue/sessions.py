@@ -17,6 +17,7 @@ from txnqueue.transaction import Status, Transaction
 class Session(Transaction):
     """One session's work in a branch: queues work in it, its coordinator decides it."""
 
+    keeps = False  # nobody tells this process of the commit
     takes_transient = False  # other processes may decide it, and prepare it
 
     def __init__(self, client: Client, branch: str, attempt: str, begun: int, name: str) -> None:

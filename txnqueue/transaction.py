@@ -75,6 +75,8 @@ class Transaction:
 
     takes_transient = True
     """Whether it may send and receive messages that are in memory only."""
+    keeps = True
+    """Whether its commit may leave what it received under a lease of its own client."""
 
     def __init__(
         self,

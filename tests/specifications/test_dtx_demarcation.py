@@ -472,6 +472,9 @@ def test_a_session_is_not_decided_by_itself(world: World):
     ):
         with pytest.raises(BranchMisused):
             refusal()
+    inside = channel.queue(dtx.orders.name).receive(1)
+    with pytest.raises(BranchMisused, match="cannot be kept"):
+        inside.keep()
     leased = channel._connection.manager.queue(dtx.orders.name).receive(1)
     with pytest.raises(BranchMisused, match="receive them in it"):
         leased.accept(transaction=session)
