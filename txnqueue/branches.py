@@ -173,7 +173,7 @@ class Branches:
             )
 
         operation = "suspend branch" if suspend else "end branch"
-        ending = self._do(session.id, act, operation, ASSOCIATE, ticket)
+        ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
         session.at_work = False
         return Ending.ROLLED_BACK if ending is Ending.DONE and rollback_only else ending
 
@@ -232,7 +232,7 @@ class Branches:
                 return demarcating.rollback(branch, stamp, branch.rollback_only)
             return demarcating.seal(branch, model.COMMITTED, stamp)
 
-        return self._do(key, act, "commit branch", COORDINATE, ticket)
+        return self._land(key, act, "commit branch", COORDINATE, ticket)[1]
 
     def rollback(self, key: str, ticket: Ticket | None = None) -> Ending:
         """Roll a branch back, prepared or not.
@@ -253,7 +253,7 @@ class Branches:
                 return _decided(branch, stamp, commit=False)
             return demarcating.rollback(branch, stamp, "rolled back", asked=True)
 
-        return self._do(key, act, "rollback branch", COORDINATE, ticket)
+        return self._land(key, act, "rollback branch", COORDINATE, ticket)[1]
 
     def forget(self, key: str, ticket: Ticket | None = None) -> None:
         """Forget an operator's decision.
@@ -289,7 +289,7 @@ class Branches:
         def act(branch: Branch) -> Plan | Ending:
             return demarcating.set_timeout(branch, seconds or None, self._client.stamp())
 
-        return self._do(key, act, "set time-out", COORDINATE, ticket)
+        return self._land(key, act, "set time-out", COORDINATE, ticket)[1]
 
     def timeout_seconds(self, key: str) -> float:
         """Say how long a branch may take.
@@ -335,9 +335,6 @@ class Branches:
             return ending
         name = landed.entries[0].body["session"]
         return next(session for session in made if session.name == name)
-
-    def _do(self, key: str, act: Act, operation: str, role: str, ticket: Ticket | None) -> Ending:
-        return self._land(key, act, operation, role, ticket)[1]
 
     def _land(
         self, key: str, act: Act, operation: str, role: str, ticket: Ticket | None

@@ -12,7 +12,7 @@ def main(root: str, shared: str) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from txnqueue import QueueManager
     from txnqueue.environment import local_spark
-    from txnqueue.protocols.dtx import Connection, XaStatus, Xid
+    from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 
     spark = local_spark("branch driver", cores=1, memory="1g")
     manager = QueueManager(spark, root, actor="driver", consumer="driver")
@@ -32,6 +32,7 @@ def main(root: str, shared: str) -> None:
         assert channel.prepare(Xid.of(2, gtrid)) is XaStatus.OK
     key = Xid.of(2, b"operator").transaction_id
     manager.decide_heuristically(key, commit=False, reason="the other side is gone")
+    assert Execution(manager, "loader").complete(0, 1, 3) == 2
     channel.start(Xid.of(2, b"at work"))
     channel.queue("orders").send([{"n": 13}])
     print("ready", flush=True)

@@ -246,6 +246,7 @@ def test_join_and_resume_exclude_each_other(world: World):
     assert channel.start(xid, resume=True) is XaStatus.OK
 
 
+@on_delta_when_long
 @rule("S4-10")
 def test_channels_of_several_managers_work_in_one_branch(world: World):
     dtx = Dtx(world)

@@ -13,7 +13,7 @@ from tests.conformance.conftest import numbers
 from tests.protocol.audit import check
 from tests.specifications.dtx_world import refused
 from txnqueue import QueueManager, Status
-from txnqueue.protocols.dtx import Connection, XaStatus, Xid
+from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 
 DRIVER = Path(__file__).resolve().parents[1] / "delta" / "branch_driver.py"
 
@@ -21,7 +21,7 @@ DRIVER = Path(__file__).resolve().parents[1] / "delta" / "branch_driver.py"
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32")
+@pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32", "S4-37")
 def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: Any, tmp_path: Path):
     root = str(tmp_path / "store")
     manager = QueueManager(spark, root, actor="survivor")
@@ -43,6 +43,8 @@ def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: A
     )
     assert (driver.returncode, driver.stdout) == (-9, "ready\n"), driver.stderr[-2000:]
     channel.end(shared)
+    execution = Execution(manager, "loader")
+    assert (execution.mark, execution.complete(2), execution.mark) == (2, 4, 4)
     assert set(channel.recover(startscan=True, endscan=True)) == {prepared, operator}
     with refused(503):
         channel.commit(at_work, one_phase=True)  # a dead session works in it for ever

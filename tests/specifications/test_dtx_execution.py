@@ -6,13 +6,14 @@ import random
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory
+from tests.conformance.conftest import World, in_memory, on_delta_when_long
 from txnqueue.errors import InvalidInput, InvalidName
 from txnqueue.protocols.dtx import Execution
 
 rule = pytest.mark.rule
 
 
+@on_delta_when_long
 @rule("S4-37")
 def test_the_mark_passes_what_is_executed_and_nothing_else(world: World):
     world.queue()

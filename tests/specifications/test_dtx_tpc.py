@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conftest import LONG
 from tests.specifications import coordinator
 from tests.specifications.dtx_world import refused
 from txnqueue import Status
@@ -235,12 +236,11 @@ def test_a_coordinator_that_is_killed_at_a_step_leaves_both_or_none(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="in the long run only: it starts a driver for each step")
 @pytest.mark.timeout(1800)
 @rule("S4-25")
 def test_a_coordinator_process_that_is_killed_leaves_both_or_none(spark: Any, tmp_path: Path):
-    from tests.conftest import LONG
-
-    for step in coordinator.STEPS if LONG else ("prepared",):
+    for step in coordinator.STEPS:
         root, path = str(tmp_path / step / "store"), str(tmp_path / f"{step}.db")
         world = World(None, spark, root)
         orders = world.queue()
