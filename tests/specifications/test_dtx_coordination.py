@@ -255,6 +255,24 @@ def test_released_messages_are_work(world: World):
 
 
 @in_memory
+@rule("S4-19", "S4-23")
+@pytest.mark.parametrize("committed", [True, False])
+def test_what_was_rejected_in_a_branch_is_dead_once_it_is_committed(world: World, committed: bool):
+    dtx = Dtx(world, dead_letter=True)
+    dead = world.manager("x").queue(f"{dtx.orders.name}.dead")
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    batch = channel.queue(dtx.orders.name).receive(2)
+    batch.reject(matching=batch.messages()[:1], reason="bad")
+    channel.end(xid)
+    assert dead.depth() == 0
+    channel.prepare(xid)
+    channel.commit(xid) if committed else channel.rollback(xid)
+    assert numbers(dead.peek_messages()) == ([1] if committed else [])
+    assert dtx.waiting() == ([3] if committed else [1, 2, 3])
+
+
+@in_memory
 @rule("S4-22", "S4-23")
 def test_what_others_rolled_back_is_told(world: World):
     dtx = Dtx(world)
