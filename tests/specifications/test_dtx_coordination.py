@@ -617,6 +617,7 @@ def test_the_proof_of_a_store_finds_a_part_that_was_left_out(world: World):
     assert not manager.history.verify().ok
 
 
+@on_delta_when_long
 @rule("S4-18", "S4-25")
 def test_a_branch_of_two_managers_survives_both_of_them(world: World):
     dtx = Dtx(world)
