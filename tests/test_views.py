@@ -350,7 +350,7 @@ def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
         ]
         seq = manager.history.as_of().commit_seq
         batch.accept()
-        assert manager.create_views("then_", as_of=seq)[3] == "views_test.then_orders"
+        assert "views_test.then_orders" in manager.create_views("then_", as_of=seq)
         assert elsewhere.table("views_test.then_orders").where("_state = 'accepted'").count() == 0
         assert elsewhere.table("views_test.orders").where("_state = 'accepted'").count() == 2
         steps = manager.history.trace(queue="orders", where="order_id = 1")
