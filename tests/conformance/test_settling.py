@@ -25,6 +25,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionNotGiven,
 )
+from txnqueue.protocols.dtx import Connection, XaStatus, Xid
 from txnqueue.selecting import Selector
 
 
@@ -512,3 +513,75 @@ def test_dead_letters_of_both_kinds_are_counted(world: World) -> None:
     queue.receive().reject(reason="bad")
     (found,) = queue.dead_letters().rows()
     assert (found["queue"], found["reason"], found["waiting"]) == (queue.name, "bad", 4)
+
+
+# ---------------------------------------------------------------------------- XA branches
+
+
+class Branch:
+    """Work of one channel in a new branch, until it is decided."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.channel = Connection(world.manager(name)).channel()
+        self.channel.select()
+        self.xid = Xid.of(1, world.name(name).encode(), b"queues")
+        self.channel.start(self.xid)
+
+    def queue(self, queue: Any) -> Any:
+        """Open a queue in the branch."""
+        return self.channel.queue(queue.name)
+
+    def decide(self, *, commit: bool) -> None:
+        """Prepare it, and decide it."""
+        self.channel.end(self.xid)
+        assert self.channel.prepare(self.xid) is XaStatus.OK
+        self.channel.commit(self.xid) if commit else self.channel.rollback(self.xid)
+
+
+@in_memory
+def test_a_branch_moves_messages_with_its_decision(world: World) -> None:
+    queue, other = world.queue(dead_letter=True), world.queue("other")
+    queue.send(rows(1, 2, 3))
+    queue.send(rows(4), priority=9)
+    queue.receive(1).reject(reason="bad")
+    dead = world.manager().queue(f"{queue.name}.dead")
+    for name, commit in (("b", False), ("c", True)):
+        branch = Branch(world, name)
+        assert branch.queue(queue).move(other.name, limit=2) == 2
+        assert branch.queue(queue).receive().move(other.name) == 1
+        assert branch.queue(dead).redrive() == 1
+        assert (queue.depth(), other.depth(), dead.depth()) == (0, 0, 0)
+        branch.decide(commit=commit)
+        expected = ([4], [1, 2, 3], []) if commit else ([1, 2, 3], [], [4])
+        assert tuple(map(standing, (queue, other, dead))) == expected
+    assert verified(world)
+
+
+@in_memory
+def test_a_purge_respects_what_a_branch_holds(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2, 3))
+    branch, other = Branch(world, "b"), Branch(world, "c")
+    branch.queue(queue).receive(1)
+    other.queue(queue).receive(1)
+    branch.channel.end(branch.xid)
+    assert branch.channel.prepare(branch.xid) is XaStatus.OK
+    assert queue.purge() == 1
+    branch.channel.rollback(branch.xid)
+    other.decide(commit=True)
+    assert (queue.depth(), queue.in_flight()) == (0, 0)
+    row = state_of(world, queue)
+    assert (row["purged"], row["accepted"]) == (2, 1)
+    assert verified(world)
+
+
+@in_memory
+def test_a_branch_gives_messages_back_to_others(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    branch = Branch(world, "b")
+    branch.queue(queue).receive().modify(undeliverable_here=True)
+    branch.decide(commit=True)
+    assert len(world.open(queue, "b").receive()) == 0
+    found = world.open(queue, "c").receive().messages()
+    assert [m["_message"]["delivery_count"] for m in found] == [1]
