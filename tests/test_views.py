@@ -350,7 +350,8 @@ def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
         ]
         seq = manager.history.as_of().commit_seq
         batch.accept()
-        assert "views_test.then_orders" in manager.create_views("then_", as_of=seq)
+        then = manager.create_views("then_", as_of=seq)
+        assert then[len(views.STORE_VIEWS)] == "views_test.then_orders"
         assert elsewhere.table("views_test.then_orders").where("_state = 'accepted'").count() == 0
         assert elsewhere.table("views_test.orders").where("_state = 'accepted'").count() == 2
         steps = manager.history.trace(queue="orders", where="order_id = 1")
