@@ -32,7 +32,7 @@ class Case:
 
 def calls_of(operation: Operation, messages: int) -> list[str]:
     """Find which store calls an operation makes, in a world of its own."""
-    world = fresh(messages)
+    world = fresh(messages, unique=operation.unique)
     injector = Injector()
     client = world.manager("A", injector)
     subject = begin(world, operation, client)
@@ -49,10 +49,10 @@ def cases(operation: Operation, messages: int = 6) -> Iterator[Case]:
                 yield Case(operation, at, call, fault, recovery)
 
 
-def fresh(messages: int = 6) -> World:
+def fresh(messages: int = 6, *, unique: bool = False) -> World:
     """Make a world in memory with its queues."""
     world = World(messages=messages)
-    world.create("in", lanes=2, unique=True)
+    world.create("in", lanes=2, unique=unique)
     world.create("out")
     world.create_table()
     return world

@@ -36,6 +36,8 @@ class Operation:
         sends: How many messages it adds to the queue ``in`` if it landed.
         key: The transaction id, if it has one.
         whole: Whether it is one append, and not several that stand for themselves.
+        unique: Whether the queue ``in`` has to tell duplicates. Not as a rule: what is told so
+            is never compacted.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Operation:
     sends: int = 0
     key: str | None = None
     whole: bool = True
+    unique: bool = False
 
 
 def _nothing(world: World, client: QueueManager) -> None:
@@ -668,6 +671,7 @@ OPERATIONS = [
         _sent_twice,
         lambda m, w: m.queue("in").receive(100),
         _wrote(model.DUPLICATE),
+        unique=True,
     ),
     Operation("run transaction", _nothing, _run, _wrote(model.COMMITTED, "T"), key="T"),
     Operation(

@@ -71,7 +71,7 @@ def crashing(*names: str) -> Catch:
         for operation in OPERATIONS:
             if operation.name in names:
                 for case in cases(operation):
-                    run(fresh(), case)
+                    run(fresh(unique=operation.unique), case)
 
     return catch
 

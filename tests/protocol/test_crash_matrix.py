@@ -13,7 +13,7 @@ def test_no_fault_breaks_a_promise(operation: Operation) -> None:
     count = 0
     for case in cases(operation):
         try:
-            run(fresh(), case)
+            run(fresh(unique=operation.unique), case)
         except BaseException as error:
             raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
         count += 1
