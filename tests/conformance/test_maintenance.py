@@ -14,9 +14,20 @@ from txnqueue.errors import (
     PayloadRemoved,
     TransactionAborted,
 )
+from txnqueue.store import MemoryStore
 from txnqueue.transaction import Status
 
 DAY = 24 * 3600
+
+
+@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
+    """A store of its own: what is long ago by the clock of one test lies ahead by another's."""
+    if request.param == "memory":
+        return World(MemoryStore())
+    return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
+
+
 AT_ONCE = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 
 
