@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.working import understand_divisors
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -119,6 +120,34 @@ def test_a_receive_that_waits_hears_of_another_clients_send(world: World) -> Non
     assert entered.is_set()
 
 
+@on_delta_when_long
+def test_a_receive_in_a_transaction_waits_for_what_comes(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1), delay_seconds=30)
+    manager = world.manager("b")
+    mine = manager.queue(queue.name)
+    with pytest.raises(ZeroDivisionError), manager.transaction() as tx:
+        assert numbers(mine.receive(wait_seconds=60, transaction=tx)) == [1]
+        raise ZeroDivisionError
+    sends: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        world.clock.advance(seconds)
+        if not sends:
+            world.open(queue, "c").send(rows(2))
+        sends.append(seconds)
+
+    with manager.transaction() as tx:
+        assert numbers(mine.receive(transaction=tx)) == [1]  # it came back
+        manager._client.runtime.sleep = sleep
+        assert numbers(mine.receive(wait_seconds=60, transaction=tx)) == [2]
+        before = world.clock.now_ms
+        assert len(mine.receive(wait_seconds=20, transaction=tx)) == 0
+        assert world.clock.now_ms == before + 20_000
+        assert (queue.depth(), queue.in_flight()) == (0, 2)
+    assert (queue.depth(), queue.in_flight()) == (0, 0)
+
+
 def test_a_selector_receives_only_what_it_wants(world: World) -> None:
     queue = world.queue(lanes=2)
     queue.send([{"n": n, "key": "even" if n % 2 == 0 else "odd"} for n in range(10)])
@@ -149,6 +178,34 @@ def test_a_selector_receives_only_what_it_wants(world: World) -> None:
     with pytest.raises(InvalidInput, match="nobody"):
         queue.send(rows(1))
         queue.receive(where="nobody = 1")
+
+
+@on_delta_when_long
+def test_a_selector_receives_in_a_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    understand_divisors(world, monkeypatch)
+    queue = world.queue(lanes=2)
+    queue.send(rows(*range(1, 13)))
+    manager = world.manager("b")
+    with pytest.raises(ZeroDivisionError), manager.transaction() as tx:
+        assert sorted(numbers(tx.queue(queue.name).receive(where="n % 5 = 0"))) == [5, 10]
+        raise ZeroDivisionError
+    assert queue.depth() == 12
+    with manager.transaction() as tx:
+        mine = tx.queue(queue.name)
+        assert len(mine.receive(2, where="n % 4 = 0")) == 2
+        assert len(mine.receive(where="n % 4 = 0")) == 1
+        assert len(mine.receive(where="n % 4 = 0")) == 0
+        assert (queue.depth(), queue.in_flight()) == (9, 3)
+    assert sorted(numbers(queue.peek_messages())) == [1, 2, 3, 5, 6, 7, 9, 10, 11]
+    if world.has_frames:
+        wanted = world.spark.createDataFrame([(1,), (4,), (7,)], "n long")
+        with manager.transaction() as tx:
+            found = manager.queue(queue.name).receive(matching=wanted, on="n", transaction=tx)
+            assert sorted(numbers(found)) == [1, 7]
+        assert queue.depth() == 7
+    assert queue.in_flight() == 0
 
 
 @on_delta_when_long

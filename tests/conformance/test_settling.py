@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.conformance.test_removing import killed, state_of
+from tests.conformance.working import Branch, understand_divisors
 from txnqueue import acquiring
 from txnqueue.errors import (
     AlreadySettled,
@@ -25,8 +26,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionNotGiven,
 )
-from txnqueue.protocols.dtx import Connection, XaStatus, Xid
-from txnqueue.selecting import Selector
+from txnqueue.protocols.dtx import XaStatus
 
 
 class Stop(Exception):
@@ -372,6 +372,30 @@ def test_an_undeliverable_message_goes_to_others_only(world: World) -> None:
     assert verified(world)
 
 
+@on_delta_when_long
+def test_a_failed_delivery_counts_with_the_commit(world: World) -> None:
+    queue = world.queue(dead_letter=True, deliveries_max=2)
+    queue.send(rows(1, 2, 3))
+    manager = world.manager("b")
+    held = manager.queue(queue.name).receive(1)
+    with manager.transaction() as tx:
+        batch = tx.queue(queue.name).receive()
+        assert batch.modify(matching=pick(batch, 2)) == 1
+        assert batch.modify(matching=pick(batch, 3), delivery_failed=False) == 1
+        held.modify(transaction=tx)
+        assert queue.depth() == 0
+    counts = {m["n"]: m["_message"]["delivery_count"] for m in queue.peek_messages()}
+    assert counts == {1: 1, 2: 1, 3: 0}
+    with manager.transaction() as tx:
+        batch = tx.queue(queue.name).receive(1)
+        assert numbers(batch) == [1]
+        batch.modify()
+    assert numbers(queue.receive(1)) == [2]
+    letters = world.manager().queue(f"{queue.name}.dead").peek_messages()
+    assert [(m["n"], m["_message"]["origin"]["delivery_count"]) for m in letters] == [(1, 2)]
+    assert verified(world)
+
+
 @in_memory
 def test_undeliverable_here_is_part_of_the_commit(world: World) -> None:
     queue = world.queue()
@@ -434,32 +458,23 @@ def test_a_move_in_a_transaction_leaves_duplicates_out(world: World) -> None:
 def test_a_selector_works_wherever_messages_are_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark evaluates predicates; here a stand-in takes ``n``'s divisor for one."""
-    looked: list[int] = []
-
-    def places(self: Selector, parts: Any) -> list[tuple[str, int]]:
-        found = self._client.store.payload.table(self._schema, parts).to_pylist()
-        looked.extend(row["n"] for row in found)
-        meant = [row["_message"] for row in found if row["n"] % int(str(self._where)) == 0]
-        return [(message["send_id"], message["send_offset"]) for message in meant]
-
-    monkeypatch.setattr(Selector, "_places", places)
+    looked = understand_divisors(world, monkeypatch)
     queue, other = world.queue(), world.queue("other")
     queue.send(rows(*range(20)))
-    assert numbers(queue.peek_messages(3, where="6")) == [0, 6, 12]
+    assert numbers(queue.peek_messages(3, where="n % 6 = 0")) == [0, 6, 12]
     looked.clear()
     seen: list[int] = []
     result = queue.drain(
-        lambda got, tx: seen.extend(numbers(got)), where="3", batch_size=2, until="empty"
+        lambda got, tx: seen.extend(numbers(got)), where="n % 3 = 0", batch_size=2, until="empty"
     )
     assert (seen, result.batches, result.finished) == ([0, 3, 6, 9, 12, 15, 18], 4, True)
     assert sorted(looked) == [*range(20)]  # each message once, however many batches
     with world.manager("b").transaction() as tx:
-        assert tx.queue(queue.name).move(other.name, "5", limit=1) == 1
+        assert tx.queue(queue.name).move(other.name, "n % 5 = 0", limit=1) == 1
     assert standing(other) == [5]
     held = queue.receive(3)
     assert numbers(held) == [1, 2, 4]
-    assert queue.purge("2") == 4
+    assert queue.purge("n % 2 = 0") == 4
     held.release()
     assert standing(queue) == [1, 7, 11, 13, 17, 19]
 
@@ -516,26 +531,6 @@ def test_dead_letters_of_both_kinds_are_counted(world: World) -> None:
 
 
 # ---------------------------------------------------------------------------- XA branches
-
-
-class Branch:
-    """Work of one channel in a new branch, until it is decided."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.channel = Connection(world.manager(name)).channel()
-        self.channel.select()
-        self.xid = Xid.of(1, world.name(name).encode(), b"queues")
-        self.channel.start(self.xid)
-
-    def queue(self, queue: Any) -> Any:
-        """Open a queue in the branch."""
-        return self.channel.queue(queue.name)
-
-    def decide(self, *, commit: bool) -> None:
-        """Prepare it, and decide it."""
-        self.channel.end(self.xid)
-        assert self.channel.prepare(self.xid) is XaStatus.OK
-        self.channel.commit(self.xid) if commit else self.channel.rollback(self.xid)
 
 
 @in_memory
