@@ -110,6 +110,11 @@ class Batch:
             return None
         return datetime.datetime.fromtimestamp(min(deadlines) / 1000, datetime.timezone.utc)
 
+    @property
+    def holds(self) -> bool:
+        """Whether any of the messages are not settled yet, as far as this batch was told."""
+        return any(self._rest.values())
+
     def __repr__(self) -> str:
         """Say what is held until when."""
         names = sorted({one.info.name for one in self._held}) or ["nothing"]
@@ -356,7 +361,7 @@ class Batch:
             LeaseLost: Others may have them now.
         """
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        if not any(self._rest.values()):
+        if not self.holds:
             return
 
         for side, held in self._by_side(lambda one: bool(self._rest[_name(one)])):

@@ -353,7 +353,21 @@ class Client:
         return fold
 
     def fold(self, info: QueueInfo) -> QueueFold:
-        """Bring the fold of a queue up to the newest version: one query, of what is new."""
+        """Bring the fold of a queue up to the newest version: one query, of what is new.
+
+        One thread at a time: what two have read at once would be applied twice.
+        """
+        with self.lock:
+            fold = self._read_on(info)
+            if fold.altered is not None:
+                known = self.newest(info)
+                if fold.altered.body["sequence"] > known.sequence:
+                    self.learn(catalog.told(fold.altered, known))
+            if fold.closed is not None:
+                self._learn_closed(closed_error(fold.closed))
+            return fold
+
+    def _read_on(self, info: QueueInfo) -> QueueFold:
         fold = self._folds.get(info.queue_id) or self._empty_fold(info)
         reading = self.store.journal.read(fold.shards, after=fold.version)
         if model.horizon(reading.entries) > fold.version >= 0:
@@ -366,12 +380,6 @@ class Client:
         except BaseException:
             del self._folds[info.queue_id]  # half applied: the next one starts afresh
             raise
-        if fold.altered is not None:
-            known = self.newest(info)
-            if fold.altered.body["sequence"] > known.sequence:
-                self.learn(catalog.told(fold.altered, known))
-        if fold.closed is not None:
-            self._learn_closed(closed_error(fold.closed))
         return fold
 
     def _empty_fold(self, info: QueueInfo) -> QueueFold:

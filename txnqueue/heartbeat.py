@@ -29,8 +29,11 @@ class Heartbeat:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease could not be extended: others may have the messages."""
-        return self._error is not None
+        """Whether the lease could not be extended: others may have the messages.
+
+        What was settled while a beat was on its way is not lost: nothing is left to hold.
+        """
+        return self._error is not None and self._batch.holds
 
     def __enter__(self) -> Heartbeat:
         """Start to beat."""
@@ -46,7 +49,7 @@ class Heartbeat:
         """Stop, and wait for a beat that is on its way."""
         self._over.set()
         self._thread.join()
-        if self._error is not None and error is None:
+        if error is None and self._error is not None and self.lost:
             raise self._error
 
     def _beat(self) -> None:

@@ -1,0 +1,127 @@
+"""Several threads of one manager: a heartbeat is one, whoever settles is another."""
+
+import threading
+
+import pytest
+
+from tests.conformance.conftest import World, numbers, rows
+from txnqueue import QueueManager
+from txnqueue.errors import LeaseLost
+from txnqueue.store import MemoryStore
+
+
+class Watched:
+    """A journal that tells of its calls before they return."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.after_read = self.after_append = lambda *_: None
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def read(self, shards, after=-1, upto=None):
+        found = self.inner.read(shards, after, upto)
+        self.after_read(shards)
+        return found
+
+    def append(self, units, metadata):
+        answer = self.inner.append(units, metadata)
+        self.after_append()
+        return answer
+
+
+@pytest.fixture
+def world():
+    return World(MemoryStore())
+
+
+@pytest.fixture
+def journal(world):
+    return Watched(world.store.journal)
+
+
+@pytest.fixture
+def manager(world, journal):
+    store = MemoryStore()
+    store.payload, store.journal = world.store.payload, journal
+    return QueueManager(None, store=store, runtime=world.runtime("threads"))
+
+
+def in_another_thread(act):
+    """Do something in a thread of its own, to its end."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(act()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+@pytest.mark.parametrize("settle", ["at once", "in a transaction", "extend", "receive", "purge"])
+def test_while_a_thread_folds_a_queue_no_other_one_does(world, manager, journal, settle):
+    """What two threads have read at once would be applied twice: then messages stand twice."""
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1, 2, 3))
+    batch = orders.receive(1)
+    lock, seen = manager._client.lock, []
+
+    def free():
+        taken = lock.acquire(blocking=False)
+        if taken:
+            lock.release()
+        return taken
+
+    def look(shards):
+        if any(shard.startswith("lane/") for shard in shards):
+            seen.append(in_another_thread(free))
+
+    journal.after_read = look
+    if settle == "at once":
+        batch.accept()
+    elif settle == "in a transaction":
+        with manager.transaction() as tx:
+            batch.accept(transaction=tx)
+    elif settle == "extend":
+        batch.extend_lease(10)
+    elif settle == "receive":
+        assert numbers(orders.receive(1)) == [2]
+    else:
+        assert orders.purge() == 2
+    journal.after_read = lambda shards: None
+    # A read of the land that looks for the append's fate is no fold: none is made here.
+    assert seen and not any(seen)
+
+
+@pytest.mark.parametrize("settle", ["at once", "in a transaction"])
+def test_a_beat_between_the_settlement_and_its_reply_is_no_lost_lease(
+    world, manager, journal, settle
+):
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+    batch = orders.receive()
+    with batch.heartbeat(10, every_seconds=0.001) as beating:
+
+        def beat_on():
+            here = threading.current_thread() is beating._thread
+            if not here and world.manager("b").queue("orders").in_flight() == 0:
+                beating._thread.join()  # it meets a claim that has ended, and stops
+
+        journal.after_append = beat_on
+        if settle == "at once":
+            batch.accept()
+        else:
+            with manager.transaction() as tx:
+                batch.accept(transaction=tx)
+        assert not beating.lost
+
+
+def test_a_beat_that_fails_tells_whoever_still_has_messages(world, manager):
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    batch.accept(matching=batch.messages()[:1])
+    world.clock.advance(400)
+    assert numbers(world.manager("b").queue("orders").receive()) == [2]
+    with pytest.raises(LeaseLost), batch.heartbeat(10, every_seconds=0.001) as beating:
+        beating._thread.join()
+        assert beating.lost
