@@ -91,6 +91,11 @@ class StagedSend:
     published: Publication | None = None
 
     @property
+    def payload_id(self) -> str:
+        """The owner of the payload: the queue, or the exchange that it was published to."""
+        return self.info.payload_id if self.published is None else self.published.payload_id
+
+    @property
     def places(self) -> dict[Place, list[Run]]:
         """The runs of each position, in the order in which the positions stand."""
         found: dict[Place, list[Run]] = {}
@@ -134,9 +139,9 @@ class StagedSend:
         """Say whose payload it is, and how it came here."""
         published = self.published
         if published is None:
-            return {"payload": self.info.payload_id, "schema": self.info.schema_version}
+            return {"payload": self.payload_id, "schema": self.info.schema_version}
         said = {
-            "payload": published.payload_id,
+            "payload": self.payload_id,
             "schema": published.schema_version,
             "exchange": published.exchange_id,
         }

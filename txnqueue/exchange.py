@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import routing, topology
@@ -19,11 +20,12 @@ from txnqueue.errors import (
 from txnqueue.framing import frame_of
 from txnqueue.placing import check_headers, placing_of
 from txnqueue.planning import Plan
-from txnqueue.publishing import Published, answer, routes_of, send_of, staged_sends
+from txnqueue.publishing import Published, answer, in_memory, routes_of, send_of, staged_sends
 from txnqueue.queue import Queue
 from txnqueue.routing import Binding, ExchangeInfo
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.snapshot import BINDINGS, binding_rows
+from txnqueue.staging import is_kept, stage
 from txnqueue.topology import Topology
 from txnqueue.transaction import Transaction
 
@@ -223,6 +225,7 @@ class Exchange:
         ttl_seconds: float | str | None = None,
         headers: Mapping[str, str] | None = None,
         header_columns: Mapping[str, str] | None = None,
+        durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> Published:
         """Publish messages, one per row, to every queue whose bindings want them.
@@ -246,6 +249,9 @@ class Exchange:
             ttl_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
             headers: As in ``Queue.send``. The routing key is there as ``routing_key``.
             header_columns: As in ``Queue.send``.
+            durable: Whether the messages are kept in the store; when left out they are, whatever
+                the queues' own setting, which counts for the default exchange only. Others are
+                kept in the memory of this process, as in ``Queue.send``.
             transaction: The transaction that publishes them; None commits at once.
 
         Returns:
@@ -274,6 +280,7 @@ class Exchange:
                 ttl_seconds=ttl_seconds,
                 headers=headers,
                 header_columns=header_columns,
+                durable=durable,
                 transaction=transaction,
             )
             queues = {key: sent.count} if sent.count else {}
@@ -283,6 +290,7 @@ class Exchange:
         tx.check_active()
         if tx.already_committed:
             return Published(0, {}, 0, "", tx.id, tx.receipt)
+        kept = is_kept(durable, True, tx, self.name)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
@@ -296,15 +304,23 @@ class Exchange:
             keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
         found = self._client.topology()
         routes, targets = routes_of(found, self._info, key, column, keep_order)
-        about = (self._client, self._info, self.schema, routes)
+        info = self._info
+        if not kept:
+            info, targets = in_memory(info), [target.in_memory() for target in targets]
+        about = (self._client, info, self.schema, routes)
         send = send_of(*about, placing, ordering, *said, tx.slice, tx.id)
-        runs = self._client.store.payload.stage(send, rows)
-        sends = staged_sends(self._info, routes, targets, send, runs)
-        for staged in sends:
-            tx.add_send(staged)
-        if inside is None and sends:
-            tx.commit()
-        return answer(*about, send, runs, sends, tx.id, tx.receipt)
+
+        def note(side: Client, here: object) -> Published:
+            runs = side.store.payload.stage(send, here)
+            sends = staged_sends(info, routes, targets, send, runs)
+            for staged in sends:
+                tx.add_send(staged)
+            return answer(*about, send, runs, sends, tx.id)
+
+        published = stage(self._client, rows, self.name, kept, note)
+        if inside is None and published.queues:
+            return replace(published, receipt=tx.commit())
+        return published
 
     # -------------------------------------------------------------------------- helpers
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import ranges, routing
+from txnqueue import model, ranges, routing
 from txnqueue.client import Client
 from txnqueue.config import POSITIONS_PER_SEND_MAX, QueueInfo
 from txnqueue.deciding import Publication, Receipt, StagedSend
@@ -25,6 +25,8 @@ from txnqueue.topology import Topology
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from txnqueue.transient import Carried
 
 RANGES_PER_PUBLISH_MAX = 100_000
 REASON = "unroutable"
@@ -52,6 +54,7 @@ class Published:
     _client: Client | None = field(default=None, repr=False)
     _schema: StructType | None = field(default=None, repr=False)
     _returned: tuple[Part, ...] = field(default=(), repr=False)
+    _carried: Carried | None = field(default=None, repr=False)
 
     def returned(self) -> DataFrame:
         """Show the messages that nobody wants, if the exchange returns them.
@@ -61,20 +64,25 @@ class Published:
             had whatever became of the transaction, for as long as payload is kept.
         """
         client, schema = self._source()
-        return client.store.payload.frame(schema, self._returned)
+        return client.payload.frame(schema, self._returned)
 
     def returned_messages(self) -> list[dict[str, Any]]:
         """Read the messages that nobody wants as dicts; for a few, not for a million."""
         if not self._returned:
             return []
         client, schema = self._source()
-        rows: list[dict[str, Any]] = client.store.payload.table(schema, self._returned).to_pylist()
+        rows: list[dict[str, Any]] = client.payload.table(schema, self._returned).to_pylist()
         return rows
 
     def _source(self) -> tuple[Client, StructType]:
         if self._client is None or self._schema is None:
             raise InvalidInput("Nothing was published: there is nothing to return.")
         return self._client, self._schema
+
+
+def in_memory(info: ExchangeInfo) -> ExchangeInfo:
+    """Describe an exchange as the owner of payload that is in memory only."""
+    return replace(info, payload_id=model.in_memory(info.payload_id))
 
 
 def routes_of(
@@ -183,12 +191,14 @@ def answer(
     runs: Sequence[Run],
     sends: Iterable[StagedSend],
     transaction_id: str,
-    receipt: Receipt | None,
 ) -> Published:
     """Tell what became of what was staged."""
     rest = len(routes.destinations)
     spans: list[Range] = sorted(run.range for run in runs if not run.route)
     dead = sum(run.count for run in runs if rest in dict(places_of(run.route)))
+    memory, carried = client.store.transient.payload, None
+    if spans and model.is_in_memory(info.payload_id):  # it stays there as long as this answer
+        carried = memory.carried(info.payload_id, send.send_id)
     counts: Counter[str] = Counter()
     for staged in sends:
         counts[staged.info.name] += sum(run.count for run in staged.runs)
@@ -210,10 +220,11 @@ def answer(
         unroutable=ranges.count(spans) + dead,
         send_id=send.send_id,
         transaction_id=transaction_id,
-        receipt=receipt,
+        receipt=None,
         _client=client,
         _schema=schema,
         _returned=(returned,) if spans else (),
+        _carried=carried,
     )
 
 

@@ -34,6 +34,7 @@ from txnqueue.placing import check_headers, placing_of
 from txnqueue.receiving import Held, Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.selecting import Selector
+from txnqueue.staging import is_kept, stage
 from txnqueue.transaction import Transaction
 from txnqueue.waiting import Patience
 
@@ -157,15 +158,7 @@ class Queue:
         placing = placing_of(
             info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
-        if durable is not None and not isinstance(durable, bool):
-            raise InvalidInput(f"durable={durable!r}: say True or False.", name="durable")
-        kept = info.settings.durable if durable is None else durable
-        if not kept and not tx.takes_transient:
-            raise InvalidInput(
-                f"Messages in memory cannot be sent in branch {tx.id!r}: send to {self.name!r} "
-                "with durable=True.",
-                name="durable",
-            )
+        kept = is_kept(durable, info.settings.durable, tx, self.name)
         said = check_headers(headers or {}, header_columns or {})
         try:
             send = self._stage(tx, kept, rows, order_by, placing, *said)
@@ -655,16 +648,19 @@ class Queue:
             message_id=info.settings.detects_by,
             note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
         )
-        if not info.transient:
-            return self._take_note(tx, info, send, rows)
-        store = self._client.store.transient
-        rows = store.brought_here(rows, self.name)
-        with store.lock:  # nobody tidies up before the transaction has taken note of it
-            return self._take_note(tx, info, send, rows)
+        return stage(
+            self._client,
+            rows,
+            self.name,
+            durable,
+            lambda side, here: self._take_note(tx, side, info, send, here),
+        )
 
-    def _take_note(self, tx: Transaction, info: QueueInfo, send: Send, rows: object) -> StagedSend:
+    def _take_note(
+        self, tx: Transaction, side: Client, info: QueueInfo, send: Send, rows: object
+    ) -> StagedSend:
         """Stage rows, and let the transaction know what it has staged."""
-        payload = self._client.of(info).store.payload
+        payload = side.store.payload
         try:
             runs = payload.stage(send, rows)
         except AppendConflict:  # rare: the payload table got a column while it was written to

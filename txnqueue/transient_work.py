@@ -52,9 +52,7 @@ class TransientWork:
 
     def staged(self) -> list[tuple[str, str]]:
         """Name what it has staged."""
-        return [
-            (send.info.payload_id, send.send_id) for send in self._work.sends if send.info.transient
-        ]
+        return [(send.payload_id, send.send_id) for send in self._work.sends if send.info.transient]
 
     def commit(self, body: Body) -> None:
         """Commit a transaction that has no other work.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
+from tests.conformance.test_removing import state_of
+from tests.conformance.working import Branch
 from txnqueue import model
 from txnqueue.errors import (
     ExchangeExists,
@@ -198,6 +201,76 @@ def test_priorities_delays_and_times_to_live_are_the_messages_own(world: World) 
     assert left.depth() == 0
 
 
+@on_delta_when_long
+def test_what_is_published_in_memory_goes_by_the_same_bindings(world: World) -> None:
+    events = exchange(world, "topic")
+    eu, everything = world.queue("eu", dead_letter=True), world.queue("all", lanes=2)
+    grown = world.queue("grown")
+    events.bind(eu, "eu.#")
+    events.bind(everything, "#")
+    grown.alter(add="more string")
+    events.bind(grown, "us.*")
+    version = eu._client.store.journal.version()
+    sent = keyed(n1="eu.ada", n2="us.ada", n3="eu.bob")
+    published = events.publish(
+        sent, routing_key_column="key", headers={"source": "web"}, durable=False
+    )
+    assert published.queues == {eu.name: 2, everything.name: 3, grown.name: 1}
+    with pytest.raises(ZeroDivisionError), world.manager("b").transaction() as tx:
+        tx.exchange(events.name).publish(sent, routing_key_column="key", durable=False)
+        raise ZeroDivisionError
+    with world.manager("b").transaction() as tx:
+        tx.exchange(events.name).publish(rows(4), routing_key="eu", priority=9, durable=False)
+        eu._client.store.transient.tidy()  # it keeps what the commit will post
+        assert eu.depth() == 2
+    assert (numbers(eu.peek_messages()), everything.depth()) == ([4, 1, 3], 4)
+    (only,) = grown.receive().messages()
+    assert (only["n"], only["more"]) == (2, None)
+    batch = eu.receive()
+    about = {row["n"]: row["_message"] for row in batch.messages()}
+    assert dict(about[1]["headers"]) == {"source": "web", "routing_key": "eu.ada"}
+    assert about[3]["id"] == f"{published.send_id}:{about[3]['send_offset']}"
+    batch.accept(matching=batch.messages()[:1])
+    batch.reject(matching=batch.messages()[1:2], reason="bad")
+    batch.release()
+    assert everything.move(eu) == 4
+    dead = world.manager().queue(f"{eu.name}.dead")
+    assert (numbers(dead.peek_messages()), dead.redrive()) == ([1], 1)
+    eu._client.store.transient.tidy()
+    assert sorted(row["n"] for row in eu.peek_messages()) == [1, 1, 2, 3, 3, 4]
+    assert eu._client.store.journal.version() == version  # all of it went on in memory
+    everything.send(rows(5))
+    events.publish(rows(6), routing_key="x", durable=True)
+    events.publish(rows(7), routing_key="x")
+    events.publish(rows(8), routing_key="x", durable=False)
+    assert sorted(numbers(everything.receive())) == [5, 6, 7, 8]
+    assert world.manager().history.verify().ok
+
+
+@on_delta_when_long
+def test_one_transaction_publishes_to_the_store_and_to_memory(world: World) -> None:
+    events, queue = exchange(world, "fanout"), world.queue("q")
+    quiet = world.queue("quiet", durable=False)
+    events.bind(queue)
+    with world.manager("b").transaction() as tx:
+        inside = tx.exchange(events.name)
+        inside.publish(rows(1))
+        inside.publish(rows(2), durable=False)
+        tx.exchange("").publish(rows(3), routing_key=queue.name, durable=False)
+        tx.exchange("").publish(rows(4), routing_key=quiet.name)  # the queue's own setting
+        assert (queue.depth(), quiet.depth()) == (0, 0)
+    assert sorted(numbers(queue.peek_messages())) == [1, 2, 3]
+    assert numbers(quiet.peek_messages()) == [4]
+    assert (state_of(world, queue)["posted"], state_of(world, quiet)["posted"]) == (1, 0)
+    events.publish(rows(5), durable=False)
+    tx = world.manager("d").transaction()
+    tx.exchange(events.name).publish(rows(6), durable=False)
+    assert queue.drop().dropped
+    with pytest.raises(TransactionAborted, match="dropped"):
+        tx.commit()
+    assert events.publish(rows(7), durable=False).unroutable == 1
+
+
 # ---------------------------------------------------------------------------- unroutable
 
 
@@ -244,6 +317,54 @@ def test_what_nobody_wants_is_returned_refused_or_a_dead_letter(world: World) ->
     batch.release()
     assert rest.redrive() == 0  # they came from no queue
     assert numbers(wanted.receive()) == [1, 4, 6, 1, 4]
+
+
+@on_delta_when_long
+def test_what_nobody_wants_in_memory_is_returned_refused_or_a_dead_letter(world: World) -> None:
+    rest, wanted = world.queue("rest"), world.queue("wanted")
+    found = {}
+    for how, said in (
+        ("return", {}),
+        ("refuse", {}),
+        ("dead_letter", {"dead_letter_queue": rest.name}),
+    ):
+        found[how] = exchange(world, "direct", how, unroutable=how, **said)
+        found[how].bind(wanted, "yes")
+    version = rest._client.store.journal.version()
+    mixed = keyed(n1="yes", n2="no")
+    returned = found["return"].publish(mixed, routing_key_column="key", durable=False)
+    alone = found["return"].publish(rows(5), routing_key="no", durable=False)
+    wanted.receive().accept()
+    rest._client.store.transient.tidy()
+    gc.collect()
+    assert numbers(returned.returned_messages()) == [2]  # as long as the answer is held
+    if world.has_frames:
+        assert [row["n"] for row in returned.returned().collect()] == [2]
+    assert (alone.receipt, numbers(alone.returned_messages())) == (None, [5])
+    with pytest.raises(Unroutable, match="nothing was sent"):
+        found["refuse"].publish(mixed, routing_key_column="key", durable=False)
+    assert wanted.depth() == 0
+    dead = found["dead_letter"].publish(mixed, routing_key_column="key", durable=False)
+    assert dead.queues == {wanted.name: 1, rest.name: 1}
+    (letter,) = rest.peek_messages()
+    assert (letter["n"], letter["_message"]["origin"]["reason"]) == (2, "unroutable")
+    assert rest._client.store.journal.version() == version
+
+
+@in_memory
+def test_a_branch_publishes_to_the_store_only(world: World) -> None:
+    events, queue = exchange(world, "fanout"), world.queue("q")
+    events.bind(queue)
+    branch = Branch(world, "b")
+    for publish in (
+        lambda: branch.exchange(events).publish(rows(1), durable=False),
+        lambda: branch.channel.exchange().publish(rows(1), routing_key=queue.name, durable=False),
+    ):
+        with pytest.raises(InvalidInput, match="durable=True"):
+            publish()
+    branch.exchange(events).publish(rows(2), durable=True)
+    branch.decide(commit=True)
+    assert numbers(queue.peek_messages()) == [2]
 
 
 # ------------------------------------------------------------------------------ bindings
@@ -508,6 +629,7 @@ def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
         (SchemaMismatch, "m", lambda: publish([{"m": 1}])),
         (InvalidInput, "order_by", lambda: publish(rows(1), order_by="m")),
         (InvalidInput, "no columns", lambda: by_column("key", default=True)),
+        (InvalidInput, "durable", lambda: publish(rows(1), durable="no")),
     ]
     for error, named, call in refused:
         with pytest.raises(error, match=named):

@@ -1,0 +1,60 @@
+"""Stage rows where they are kept: in the store, or in the memory of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from txnqueue.client import Client
+from txnqueue.errors import InvalidInput
+from txnqueue.transaction import Transaction
+
+T = TypeVar("T")
+
+
+def is_kept(durable: object, otherwise: bool, tx: Transaction, name: str) -> bool:
+    """Say whether messages are kept in the store.
+
+    Args:
+        durable: What the caller said; None: nothing.
+        otherwise: What holds then.
+        tx: The transaction that they belong to.
+        name: Where they are sent to.
+
+    Raises:
+        InvalidInput: It is neither yes nor no, or the transaction takes durable messages only.
+    """
+    if durable is not None and not isinstance(durable, bool):
+        raise InvalidInput(f"durable={durable!r}: say True or False.", name="durable")
+    kept = otherwise if durable is None else durable
+    if not kept and not tx.takes_transient:
+        raise InvalidInput(
+            f"Messages in memory cannot be sent in branch {tx.id!r}: send to {name!r} with "
+            "durable=True.",
+            name="durable",
+        )
+    return kept
+
+
+def stage(
+    client: Client, rows: object, name: str, kept: bool, note: Callable[[Client, object], T]
+) -> T:
+    """Stage rows, and let the transaction take note of it before anybody tidies up.
+
+    Args:
+        client: Whose store it is.
+        rows: What a user sends.
+        name: Where they are sent to.
+        kept: Whether the store keeps them.
+        note: Given the view of the store that they belong in, and the rows, stages them and
+            takes note.
+
+    Raises:
+        LimitExceeded: There is no room for them in memory.
+    """
+    if kept:
+        return note(client, rows)
+    store = client.store.transient
+    rows = store.brought_here(rows, name)
+    with store.lock:
+        return note(client.transient, rows)
