@@ -10,14 +10,28 @@ from collections.abc import Callable
 
 from txnqueue import branching, demarcating, model
 from txnqueue.appending import Landed
-from txnqueue.branching import ASSOCIATE, COORDINATE, TIMED_OUT, Branch, Ending, Ticket
+from txnqueue.branching import (
+    ASSOCIATE,
+    COORDINATE,
+    HEURISTIC,
+    TIMED_OUT,
+    Branch,
+    Ending,
+    Ticket,
+)
 from txnqueue.client import Client
 from txnqueue.closing import is_closed
-from txnqueue.errors import BranchExists, BranchMisused, BranchNotFound, QueueError
+from txnqueue.errors import (
+    BranchExists,
+    BranchMisused,
+    BranchNotFound,
+    QueueError,
+    TransactionUnknown,
+    TxnQueueError,
+)
 from txnqueue.model import Entry
 from txnqueue.planning import Plan, Stamp
 from txnqueue.receiving import abort_branch
-from txnqueue.sealing import decide_prepared
 from txnqueue.sessions import Session
 
 Act = Callable[[Branch], "Plan | Ending"]
@@ -103,7 +117,7 @@ class Branches:
 
         Raises:
             BranchNotFound: There is none, or it is completed.
-            BranchMisused: It is prepared.
+            BranchMisused: It is prepared, or an operator has decided it.
             NotPermitted: It is restricted to others.
         """
         return self._associate(key, ticket, lambda branch: (self._client.runtime.new_id(), None))
@@ -123,19 +137,23 @@ class Branches:
 
         Raises:
             BranchNotFound: As in ``join``.
-            BranchMisused: It is prepared, or nothing is suspended.
+            BranchMisused: It is prepared, nothing is suspended, or an operator has decided it.
             NotPermitted: As in ``join``.
         """
+        known = suspended.name if suspended is not None else ""
 
-        def choose(branch: Branch) -> tuple[str, str | None]:
-            if suspended is not None and suspended.name in branch.suspended:
-                return suspended.name, suspended.name
+        def choose(branch: Branch) -> tuple[str, str | None] | None:
+            if known in branch.suspended:
+                return known, known
+            if branch.sessions.get(known) == model.ASSOCIATED:
+                return None  # an earlier resume landed, unheard
             if not branch.suspended:
                 raise BranchMisused(f"Branch {key!r} is not suspended.", transaction_id=key)
             return self._client.runtime.new_id(), branch.suspended[0]
 
         found = self._associate(key, ticket, choose)
-        if suspended is not None and isinstance(found, Session) and found.name == suspended.name:
+        ours = found is Ending.DONE or (isinstance(found, Session) and found.name == known)
+        if suspended is not None and ours:
             suspended.at_work = True
             return suspended
         return found
@@ -150,6 +168,9 @@ class Branches:
     ) -> Ending:
         """End a session's work, or suspend it: what it did becomes a part of the branch.
 
+        When that is in doubt the session takes no more work, for its part may be sealed. It
+        can be ended again, in the same way or otherwise.
+
         Args:
             session: The session.
             suspend: It goes on later.
@@ -158,14 +179,18 @@ class Branches:
 
         Returns:
             ``DONE``, or why the branch can only be rolled back.
+
+        Raises:
+            BranchNotFound: It has ended before, and cannot be ended so any more.
+            NotPermitted: It is restricted to others.
         """
         rollback_only = fail
 
         def act(branch: Branch) -> Plan | Ending:
             nonlocal rollback_only
             rollback_only = fail or branch.rollback_only is not None
-            if branch.sessions[session.name] != model.ASSOCIATED:
-                return Ending.DONE  # it landed before, unheard
+            if branch.has_ended(session.name, suspend=suspend, fail=fail):
+                return Ending.DONE
             stamp = self._client.stamp()
             facts, given_back = session.sealed(stamp)
             return demarcating.end(
@@ -173,8 +198,14 @@ class Branches:
             )
 
         operation = "suspend branch" if suspend else "end branch"
-        ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
         session.at_work = False
+        try:
+            ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
+        except TxnQueueError as error:
+            session.at_work = not isinstance(error, (TransactionUnknown, BranchNotFound))
+            raise
+        if ending in HEURISTIC:  # it ended unheard, was prepared, and has been decided since
+            raise branching.ended_before(session.id)
         return Ending.ROLLED_BACK if ending is Ending.DONE and rollback_only else ending
 
     # ------------------------------------------------------------------------ decisions
@@ -188,12 +219,12 @@ class Branches:
 
         Raises:
             BranchNotFound: There is none, or it is completed.
-            BranchMisused: A session works in it, or it is prepared.
+            BranchMisused: A session works in it, it is prepared, or an operator has decided it.
             NotPermitted: It is restricted to others.
         """
 
         def act(branch: Branch) -> Plan | Ending:
-            _check_ended(branch, "prepared")
+            branch.check_ended("prepared")
             if branch.prepared is not None:
                 raise BranchMisused(f"Branch {key!r} is prepared.", transaction_id=key)
             stamp = self._client.stamp()
@@ -203,6 +234,7 @@ class Branches:
             return demarcating.seal(branch, kind, stamp)
 
         landed, ending = self._land(key, act, "prepare branch", COORDINATE, ticket)
+        branching.check_not_heuristic(key, ending)
         kinds = [entry.kind for entry in landed.entries] if landed is not None else []
         return Ending.READ_ONLY if model.COMMITTED in kinds else ending
 
@@ -219,7 +251,7 @@ class Branches:
         """
 
         def act(branch: Branch) -> Plan | Ending:
-            _check_ended(branch, "committed")
+            branch.check_ended("committed")
             if one_phase != (branch.prepared is None):
                 raise BranchMisused(
                     f"Branch {key!r} is {'' if one_phase else 'not '}prepared.",
@@ -227,7 +259,7 @@ class Branches:
                 )
             stamp = self._client.stamp()
             if branch.prepared is not None:
-                return _decided(branch, stamp, commit=True)
+                return demarcating.decide(branch, stamp, commit=True)
             if branch.rollback_only is not None:
                 return demarcating.rollback(branch, stamp, branch.rollback_only)
             return demarcating.seal(branch, model.COMMITTED, stamp)
@@ -247,10 +279,10 @@ class Branches:
         """
 
         def act(branch: Branch) -> Plan | Ending:
-            _check_ended(branch, "rolled back", suspended=True)
+            branch.check_ended("rolled back", suspended=True)
             stamp = self._client.stamp()
             if branch.prepared is not None:
-                return _decided(branch, stamp, commit=False)
+                return demarcating.decide(branch, stamp, commit=False)
             return demarcating.rollback(branch, stamp, "rolled back", asked=True)
 
         return self._land(key, act, "rollback branch", COORDINATE, ticket)[1]
@@ -267,7 +299,7 @@ class Branches:
         def plan(lost: int) -> Plan:
             branch = self._permitted(key, COORDINATE, ticket)
             if branch.ending is None:
-                _check_ended(branch, "forgotten")
+                branch.check_ended("forgotten")
             if branch.heuristic is None:
                 raise BranchMisused(f"No operator has decided branch {key!r}.", transaction_id=key)
             return demarcating.forget(branch.heuristic, self._client.stamp())
@@ -315,8 +347,9 @@ class Branches:
         self,
         key: str,
         ticket: Ticket | None,
-        choose: Callable[[Branch], tuple[str, str | None]],
+        choose: Callable[[Branch], tuple[str, str | None] | None],
     ) -> Session | Ending:
+        """Associate a session; ``choose`` names it, and what it resumes. None: it is already."""
         made: list[Session] = []
 
         def act(branch: Branch) -> Plan | Ending:
@@ -326,11 +359,15 @@ class Branches:
                 )
             if branch.rollback_only is not None:
                 return Ending.ROLLED_BACK
-            name, resumes = choose(branch)
+            chosen = choose(branch)
+            if chosen is None:
+                return Ending.DONE
+            name, resumes = chosen
             made.append(Session(self._client, key, branch.attempt, branch.begun, name))
             return demarcating.associate(branch, name, resumes, self._client.stamp())
 
         landed, ending = self._land(key, act, "join branch", ASSOCIATE, ticket)
+        branching.check_not_heuristic(key, ending)
         if ending is not Ending.DONE or landed is None:
             return ending
         name = landed.entries[0].body["session"]
@@ -369,16 +406,6 @@ class Branches:
         return landed, Ending.DONE if decision is None else branching.ending_of(decision)
 
 
-def _check_ended(branch: Branch, what: str, *, suspended: bool = False) -> None:
-    """Check that no session works in a branch; a suspended one may be allowed for."""
-    if branch.associated or (branch.suspended and not suspended):
-        raise BranchMisused(
-            f"Branch {branch.key!r} cannot be {what}: a session "
-            f"{'works in it' if branch.associated else 'is suspended in it'}.",
-            transaction_id=branch.key,
-        )
-
-
 def _rolling_back(error: QueueError, stamp: Stamp) -> Act:
     """Roll a branch back whose queue was dropped under it; nothing else can become of it."""
 
@@ -388,11 +415,3 @@ def _rolling_back(error: QueueError, stamp: Stamp) -> Act:
         return demarcating.rollback(branch, stamp, str(error))
 
     return act
-
-
-def _decided(branch: Branch, stamp: Stamp, *, commit: bool) -> Plan:
-    assert branch.prepared is not None
-    reason = None if commit else "rolled back"
-    return decide_prepared(
-        branch.prepared, commit=commit, stamp=stamp, reason=reason, said={"asked": True}
-    )

@@ -16,7 +16,7 @@ from typing import Any
 
 from txnqueue import model, sealing
 from txnqueue.config import BRANCH_PREFIX
-from txnqueue.errors import BranchNotFound, NotPermitted, StoreCorrupt
+from txnqueue.errors import BranchMisused, BranchNotFound, NotPermitted, StoreCorrupt
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Condition, Entry
 
@@ -35,6 +35,10 @@ class Ending(str, enum.Enum):
     TIMED_OUT = "timed out"
     HEURISTIC_COMMIT = "heuristically committed"
     HEURISTIC_ROLLBACK = "heuristically rolled back"
+
+
+HEURISTIC = (Ending.HEURISTIC_COMMIT, Ending.HEURISTIC_ROLLBACK)
+"""That an operator has decided, and nobody has forgotten it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,35 @@ class Branch:
         """Write what a roll back gives back: what the parts acquired."""
         return [entry for part in self._parts() for entry in _entries(part, "claims")]
 
+    def check_ended(self, what: str, *, suspended: bool = False) -> None:
+        """Check that no session works in it; a suspended one may be allowed for.
+
+        Raises:
+            BranchMisused: One does.
+        """
+        if self.associated or (self.suspended and not suspended):
+            raise BranchMisused(
+                f"Branch {self.key!r} cannot be {what}: a session "
+                f"{'works in it' if self.associated else 'is suspended in it'}.",
+                transaction_id=self.key,
+            )
+
+    def has_ended(self, session: str, *, suspend: bool, fail: bool) -> bool:
+        """Say whether an earlier end of a session landed unheard, and is what is wanted now.
+
+        Raises:
+            BranchNotFound: It landed, and nothing else can be made of it.
+        """
+        found = self.sessions[session]
+        if found == model.ASSOCIATED:
+            return False
+        wanted = model.SUSPENDED if suspend else model.ENDED
+        if self.rollback_only is not None if fail else found == wanted:
+            return True
+        if self.prepared is not None or suspend:
+            raise ended_before(self.key)
+        return False
+
     def check_permitted(self, principal: str, role: str) -> None:
         """Check that somebody may associate with it, or coordinate it.
 
@@ -254,6 +287,24 @@ def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str
             f"{', '.join(allowed) or 'nobody'} may.",
             transaction_id=key,
         )
+
+
+def check_not_heuristic(key: str, ending: Ending) -> None:
+    """Check that no operator has decided a branch; only who decides it is told how.
+
+    Raises:
+        BranchMisused: One has.
+    """
+    if ending in HEURISTIC:
+        raise BranchMisused(
+            f"Branch {key!r} is {ending.value}: commit or roll it back to be told, then forget it.",
+            transaction_id=key,
+        )
+
+
+def ended_before(key: str) -> BranchNotFound:
+    """Make the error that says that a session's work has ended before."""
+    return BranchNotFound(f"The work in branch {key!r} has ended before.", transaction_id=key)
 
 
 def is_branch(key: str) -> bool:

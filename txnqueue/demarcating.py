@@ -108,6 +108,15 @@ def rollback(branch: Branch, stamp: Stamp, reason: str, *, asked: bool = False) 
     return planned + Plan((), (branch.expects_next(),))
 
 
+def decide(branch: Branch, stamp: Stamp, *, commit: bool) -> Plan:
+    """Plan the append by which its coordinator decides a branch that is prepared."""
+    assert branch.prepared is not None
+    reason = None if commit else "rolled back"
+    return sealing.decide_prepared(
+        branch.prepared, commit=commit, stamp=stamp, reason=reason, said={"asked": True}
+    )
+
+
 def tombstone(branch: Branch, held: Iterable[Entry], stamp: Stamp, reason: str) -> Plan:
     """Plan the append that aborts a branch, whoever works in it.
 

@@ -49,6 +49,7 @@ class _TakeOver:
 
     superseded: dict[int, list[Claim]]
     tombstones: dict[str, tuple[Owner, list[Claim]]]
+    elsewhere: dict[str, list[tuple[str, Claim]]]
 
     def ends(self, claim: Claim) -> bool:
         """Say whether a claim may be ended."""
@@ -203,7 +204,20 @@ class Receiver:
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(holder.attempt or "", (holder, []))[1].append(claim)
-        return _TakeOver(superseded, tombstones)
+        return _TakeOver(superseded, tombstones, self._elsewhere(tombstones))
+
+    def _elsewhere(
+        self, tombstones: dict[str, tuple[Owner, list[Claim]]]
+    ) -> dict[str, list[tuple[str, Claim]]]:
+        """Find what overdue branches hold in other queues: there no lease needs to be over."""
+        if not any(branching.is_branch(owner.key or "") for owner, _ in tombstones.values()):
+            return {}
+        held = held_inside(self.client, but=self.info)
+        return {
+            attempt: held[attempt][1]
+            for attempt, (owner, _) in tombstones.items()
+            if attempt in held and branching.is_branch(owner.key or "")
+        }
 
     def _over(self, fold: QueueFold, taker: Owner, now_ms: int) -> list[Claim]:
         """List the claims that may be tried; a transaction lives as long as one of its does."""
@@ -308,11 +322,15 @@ def may_end(claim: Claim, states: dict[str, KeyState], now_ms: int) -> bool:
     return attempt not in state.prepared
 
 
-def held_inside(client: Client) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
-    """Find what transactions hold in all queues: by attempt, with the queues' ids."""
+def held_inside(
+    client: Client, but: QueueInfo | None = None
+) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
+    """Find what transactions hold in all queues, or all but one: by attempt, with the queue."""
     found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
     with client.lock:
         for info in client.queues().values():
+            if but is not None and info.queue_id == but.queue_id:
+                continue
             for claim in client.fold(info).claims():
                 if claim.owner.is_transaction:
                     held = found.setdefault(claim.owner.attempt or "", (claim.owner, []))
@@ -341,11 +359,13 @@ def _tombstones(
     """
     lanes = {selection.lane for selection in chosen}
     plan = Plan()
-    for owner, claims in take_over.tombstones.values():
+    for attempt, (owner, claims) in take_over.tombstones.items():
         if lanes.isdisjoint(claim.lane for claim in claims):
             continue
         reason = branching.TIMED_OUT if branching.is_branch(owner.key or "") else "lease over"
         released = planning.release_claims(info.queue_id, claims, stamp, reason)
+        for queue_id, claim in take_over.elsewhere.get(attempt, ()):
+            released += planning.release_claims(queue_id, [claim], stamp, reason)
         plan += sealing.rollback(owner, released, stamp, reason)
     return plan
 

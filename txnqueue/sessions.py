@@ -32,11 +32,12 @@ class Session(Transaction):
         """Check that it takes more work.
 
         Raises:
-            TransactionFinished: It has ended, or is suspended.
+            TransactionFinished: It has ended, or is suspended, or that is in doubt.
         """
         if not self.at_work:
             raise TransactionFinished(
-                f"The work in branch {self.id!r} has ended or is suspended: start or resume it."
+                f"The work in branch {self.id!r} has ended or is suspended: start or resume it; "
+                "if ending it failed, end it again."
             )
 
     def adopt(self, batch: Batch) -> None:

@@ -371,6 +371,11 @@ def test_an_operators_decision_is_told_until_it_is_forgotten(world: World, commi
     operator.decide_heuristically(key, commit=committed, reason="the other side is gone")
     assert dtx.waiting() == ([2, 3, 9] if committed else [1, 2, 3])
     channel = dtx.channel("restarted")
+    for flags in ({"join": True}, {"resume": True}):
+        with refused(503):  # their own answers have no word for it
+            channel.start(xid, **flags)
+    with refused(503):
+        channel.prepare(xid)
     told = XaStatus.HEURCOM if committed else XaStatus.HEURRB
     for _ in range(2):
         assert channel.commit(xid) is told
@@ -560,6 +565,26 @@ def test_another_consumer_notices_a_time_out_and_not_a_lease(world: World):
     world.clock.advance(290)
     assert numbers(other.receive(1)) == [1]
     assert channel.end(xid) is XaStatus.RBTIMEOUT
+
+
+@in_memory
+@rule("S4-32", "S4-23")
+def test_whoever_notices_a_time_out_gives_back_what_the_branch_held_anywhere(world: World):
+    dtx = Dtx(world, lease_seconds=10)
+    other, third = (world.queue(name, lease_seconds=1e5) for name in ("other", "third"))
+    channel, xid = dtx.channel(), dtx.xid()
+    for queue in (other, third):
+        queue.send(rows(5))
+    channel.start(xid)
+    for queue in (dtx.orders, other):
+        channel.queue(queue.name).receive(1)
+    leased = third.receive(1)  # what others hold stays with them
+    dtx.overdue()
+    world.manager("x").queue(dtx.orders.name).receive(1)
+    assert world.manager("x").outcome(xid.transaction_id).status is Status.ROLLED_BACK
+    assert numbers(other.peek_messages()) == [5] and other.in_flight() == 0
+    assert third.in_flight() == 1
+    leased.accept()
 
 
 @in_memory

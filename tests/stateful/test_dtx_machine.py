@@ -106,6 +106,7 @@ class Branching(RuleBasedStateMachine):
             wanted = 404
         elif branch.decided is not None:
             wanted = 404 if branch.decided == 404 else XaStatus.RBROLLBACK
+            wanted = 503 if branch.heuristic else wanted
         elif branch.state == PREPARED:
             wanted = 503
         elif branch.doomed:
@@ -162,6 +163,15 @@ class Branching(RuleBasedStateMachine):
             self.branches[x].taken |= got
         elif got:
             batch.accept()
+
+    @rule(c=channels, x=xids)
+    def a_whole_branch_is_prepared(self, c: int, x: int) -> None:
+        """What else takes four steps in their order."""
+        if self.at[c] is None and x not in self.branches:
+            self.start(c, x)
+            self.send(c)
+            self.end(c, x, fail=False, suspend=False)
+            self.prepare(x)
 
     # ----------------------------------------------------------------- coordination
 

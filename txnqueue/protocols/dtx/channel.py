@@ -107,7 +107,8 @@ class DtxDemarcation:
 
         Raises:
             CommandInvalid: The channel is not selected, or works in a branch; ``join`` and
-                ``resume`` together; the branch is not suspended, or is prepared.
+                ``resume`` together; the branch is not suspended, is prepared, or was decided
+                by an operator.
             NotAllowed: The xid was used before; the ticket keeps us out.
             NotFound: There is no such branch, or it is completed.
             NotImplementedHere: Joining is not offered here.
@@ -158,8 +159,9 @@ class DtxDemarcation:
 
         Raises:
             CommandInvalid: The channel is not selected; ``fail`` and ``suspend`` together.
-            NotFound: The channel does not work in this branch.
-            InternalError: It failed; the channel works in the branch still.
+            NotFound: The channel does not work in this branch, or not any more.
+            InternalError: It failed: end it again. Until then the branch takes no more work of
+                the channel, as its part may be sealed.
         """
         _check(xid)
         self._check_selected()
@@ -168,10 +170,14 @@ class DtxDemarcation:
         session = self._working
         if session is None or session.id != xid.transaction_id:
             raise NotFound(f"The channel does not work in {xid.transaction_id!r}.")
-        with replying():
-            ending = self._connection.branches.end(
-                session, suspend=suspend, fail=fail, ticket=ticket
-            )
+        try:
+            with replying():
+                ending = self._connection.branches.end(
+                    session, suspend=suspend, fail=fail, ticket=ticket
+                )
+        except NotFound:  # an earlier end landed unheard, and others went on from there
+            self._working = None
+            raise
         self._working = None
         if suspend and ending is not Ending.TIMED_OUT:
             self._suspended[xid] = session
@@ -203,6 +209,8 @@ class DtxDemarcation:
             xid = Xid.from_transaction_id(self._working.id)
             try:
                 self.end(xid, fail=True)
+            except NotFound:
+                pass  # it has ended before
             except TxnQueueError:
                 self._working = None  # the branch's time-out ends it
                 raise
@@ -233,7 +241,8 @@ class DtxCoordination:
 
         Raises:
             NotFound: There is no such branch, or it is completed.
-            CommandInvalid: A channel works in it, work is suspended, or it is prepared.
+            CommandInvalid: A channel works in it, work is suspended, it is prepared, or an
+                operator has decided it.
             NotAllowed: The branch is restricted to others.
             InternalError: It failed; the branch may or may not be prepared.
         """

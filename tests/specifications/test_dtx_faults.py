@@ -1,0 +1,249 @@
+"""Branches whose store calls fail, land unheard, land late, or are the last: all or nothing.
+
+And a method that failed can be called again, as the text of its error says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, rows
+from tests.protocol import world as faulty
+from tests.protocol.faults import Crash, Fault, Injector
+from tests.specifications.dtx_world import Dtx, refused
+from txnqueue.errors import TransactionFinished
+from txnqueue.protocols.dtx import Channel, ChannelException, Connection, XaStatus, Xid
+
+CALLS = 40
+"""More store calls than the life of a branch takes."""
+TRIES = 3
+
+
+@contextmanager
+def unheard(channel: Channel) -> Iterator[None]:
+    """Let the next append land, and nothing be read or written after it."""
+    journal = channel._connection.manager._client.store.journal
+    append = journal.append
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("the store is away")
+
+    def lands(units: Any, metadata: Any) -> Any:
+        append(units, metadata)
+        journal.append = journal.read = fails
+        raise ConnectionError("no reply")
+
+    journal.append = lands
+    try:
+        yield
+    finally:
+        del journal.append, journal.read
+
+
+# ------------------------------------------------------------ an end that nobody heard of
+
+
+@in_memory
+@pytest.mark.rule("S4-14", "S4-15")
+def test_after_an_end_in_doubt_no_work_is_taken_that_nobody_would_commit(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    queue = channel.queue(dtx.orders.name)
+    queue.send(rows(8))
+    with unheard(channel), refused(541):
+        channel.end(xid)
+    with pytest.raises(TransactionFinished, match="end it again"):
+        queue.send(rows(9))
+    with pytest.raises(TransactionFinished, match="end it again"):
+        channel.queue(dtx.orders.name).receive(1)
+    assert channel.working
+    assert channel.end(xid) is XaStatus.OK
+    channel.commit(xid, one_phase=True)
+    assert dtx.waiting() == [1, 2, 3, 8]
+
+
+@in_memory
+@pytest.mark.rule("S4-14", "S4-15")
+def test_an_end_in_doubt_can_be_made_a_failure(world: World):
+    dtx = Dtx(world)
+    for end in ({}, {"suspend": True}):
+        channel, xid = dtx.channel(), dtx.xid()
+        channel.start(xid)
+        dtx.work(channel)
+        with unheard(channel), refused(541):
+            channel.end(xid, **end)
+        assert channel.end(xid, fail=True) is XaStatus.RBROLLBACK
+        assert channel.prepare(xid) is XaStatus.RBROLLBACK
+        assert dtx.waiting() == [1, 2, 3]
+
+
+@in_memory
+@pytest.mark.rule("S4-14", "S4-07")
+def test_a_channel_that_is_closed_after_an_end_in_doubt_has_failed(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    with unheard(channel), refused(541):
+        channel.end(xid)
+    channel.close()
+    assert channel.commit(xid, one_phase=True) is XaStatus.RBROLLBACK
+
+
+@in_memory
+@pytest.mark.rule("S4-14", "S4-16")
+def test_a_suspension_in_doubt_can_be_made_an_end(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    with unheard(channel), refused(541):
+        channel.end(xid, suspend=True)
+    assert channel.end(xid) is XaStatus.OK
+    assert channel.prepare(xid) is XaStatus.OK
+
+
+@in_memory
+@pytest.mark.rule("S4-13", "S4-14")
+@pytest.mark.parametrize("end", [{"suspend": True}, {"fail": True}])
+def test_what_has_ended_unheard_and_gone_on_is_not_ended_otherwise(world: World, end: Any):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    with unheard(channel), refused(541):
+        channel.end(xid)
+    decider = dtx.channel("tm")
+    assert decider.prepare(xid) is XaStatus.OK
+    before = dtx.entries()
+    with refused(404):
+        channel.end(xid, **end)
+    assert dtx.entries() == before and not channel.working
+    assert channel.start(dtx.xid()) is XaStatus.OK
+    assert decider.commit(xid) is XaStatus.OK
+    assert dtx.waiting() == [2, 3, 9]
+
+
+@in_memory
+@pytest.mark.rule("S4-13", "S4-14")
+def test_a_channel_leaves_a_branch_that_was_completed_after_its_unheard_end(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    with unheard(channel), refused(541):
+        channel.end(xid)
+    dtx.channel("tm").commit(xid, one_phase=True)
+    with refused(404):
+        channel.end(xid)
+    assert channel.start(dtx.xid()) is XaStatus.OK
+
+
+@in_memory
+@pytest.mark.rule("S4-11")
+def test_a_resume_in_doubt_can_be_tried_again(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, send=8)
+    channel.end(xid, suspend=True)
+    with unheard(channel), refused(541):
+        channel.start(xid, resume=True)
+    assert channel.start(xid, resume=True) is XaStatus.OK
+    dtx.work(channel, send=9)
+    assert channel.end(xid) is XaStatus.OK
+    assert channel.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [3, 8, 9]
+
+
+# --------------------------------------------------------------- every call of a whole life
+
+
+def patiently(act: Callable[[], Any]) -> Any:
+    """Call a method, and again after a 541; the answer, the last reply code, or None."""
+    code = None
+    for _ in range(TRIES):
+        try:
+            return act()
+        except ChannelException as refused:
+            code = int(refused.reply_code)
+            if code != 541:
+                return code
+        except KeyboardInterrupt:
+            code = 541
+    return code
+
+
+def live(channel: Channel, xid: Xid, sent: list[int], received: list[int], one_phase: bool) -> Any:
+    """Work in a branch in two portions, and commit it; what the commit answered."""
+    channel.select()
+    if patiently(lambda: channel.start(xid)) is not XaStatus.OK:
+        return None
+
+    def work(number: int) -> None:
+        try:
+            channel.queue("out").send([{"i": number}])
+            sent.append(number)
+            received.append(len(channel.queue("in").receive(1)))
+        except (Exception, KeyboardInterrupt):
+            pass  # what failed is no part of it
+
+    work(7)
+    for step in (
+        lambda: channel.end(xid, suspend=True),
+        lambda: channel.start(xid, resume=True),
+    ):
+        if patiently(step) is not XaStatus.OK:
+            return None
+    work(8)
+    if patiently(lambda: channel.end(xid)) is not XaStatus.OK:
+        return None
+    if not one_phase and patiently(lambda: channel.prepare(xid)) not in (XaStatus.OK, 503):
+        return None
+    return patiently(lambda: channel.commit(xid, one_phase=one_phase))
+
+
+@pytest.mark.rule("S4-14", "S4-19", "S4-23", "S4-24", "S4-25")
+@pytest.mark.parametrize("one_phase", [True, False])
+@pytest.mark.parametrize("fault", list(Fault))
+def test_a_branch_happens_wholly_or_not_at_all_and_says_so(fault: Fault, one_phase: bool) -> None:
+    outcomes = set()
+    for at in range(CALLS):
+        world, injector = faulty.World(), Injector(at, fault)
+        world.create("in")
+        world.create("out")
+        world.helper("creator").queue("in").send([{"i": n} for n in range(3)])
+        channel = Connection(world.manager("A", injector)).channel()
+        xid, sent, received, told = Xid.of(1, b"g"), [], [], None
+        injector.arm()
+        try:
+            told = live(channel, xid, sent, received, one_phase)
+        except Crash:
+            pass
+        injector.disarm()
+        injector.flush()
+        world.explicit.add(xid.transaction_id)
+        decider = Connection(world.manager("B")).channel()
+        waiting = decider.recover(startscan=True, endscan=True)
+        if waiting:
+            assert waiting == [xid] and decider.rollback(xid) is XaStatus.OK
+        world.clock.advance(301)
+        world.manager("C").recover()
+        world.ledger()
+        fresh = world.manager("D")
+        found = sorted(row["i"] for row in fresh.queue("out").peek_messages(100))
+        source = fresh.queue("in")
+        left = sum(len(source.receive(100)) for _ in range(4))  # what came back comes alone
+        assert found in ([], sent), f"{at}: {found} of {sent}"
+        if told is XaStatus.OK:
+            assert found == sent, f"{at}: {told}, and {found} of {sent}"
+        consumed = sum(received) if found else 0
+        assert told in (XaStatus.OK, None, 404) or not found, f"{at}: {told}, and {found}"
+        assert left + consumed == 3, f"{at}: {left} are left of 3, {received} were received"
+        outcomes.add(bool(found))
+    assert True in outcomes
