@@ -401,8 +401,8 @@ class Client:
         wanted = sorted(set(keys))
         if not wanted:
             return {}
-        entries = self._shards.read(model.transaction_shard(key) for key in wanted)
-        horizon = self._shards.horizon
+        shards = map(model.transaction_shard, wanted)
+        entries, horizon = self._shards.read_with_horizon(shards)
         if archived_since is not None and horizon > archived_since:
             entries += self.store.journal.archive.read(streams=wanted)
         return {key: KeyState.of(key, entries, horizon) for key in wanted}

@@ -21,24 +21,33 @@ class ShardReader:
         self._journal = journal
         self._lock = threading.Lock()
         self._known: dict[str, tuple[int, tuple[Entry, ...]]] = {}
-        self.horizon = -1
+        self._horizon = -1
 
     def read(self, shards: Iterable[str]) -> list[Entry]:
-        """Read all entries of some shards, as they are now; some may be archived by now.
+        """Read all entries of some shards, as they are now; some may be archived by now."""
+        return self.read_with_horizon(shards)[0]
 
-        It takes one query for those that were read before, and one for the others.
+    def read_with_horizon(self, shards: Iterable[str]) -> tuple[list[Entry], int]:
+        """Read all entries of some shards, and the horizon of the same version.
+
+        It is one cut, read by one query: whether an attempt is absent and below the horizon
+        can only be told by entries that are as new as the horizon. What is read for the first
+        time is read in full, and everything that is wanted with it.
         """
         wanted = sorted(set(shards))
         with self._lock:
             if sum(len(entries) for _, entries in self._known.values()) > ENTRIES_MAX:
                 self._known.clear()
-            known = [shard for shard in wanted if shard in self._known]
-            since = min((self._known[shard][0] for shard in known), default=self.horizon)
-            self._read_on(known)
-            if since < self.horizon:  # what came since may have left: all is read anew
-                self._known.clear()
-            self._read_on([shard for shard in wanted if shard not in self._known])
-            return [entry for shard in wanted for entry in self._known[shard][1]]
+            if not all(shard in self._known for shard in wanted):
+                for shard in wanted:
+                    self._known.pop(shard, None)
+            since = min((self._known[s][0] for s in wanted if s in self._known), default=None)
+            self._read_on(wanted)
+            if since is not None and since < self._horizon:
+                self._known.clear()  # what came since may have left: all is read anew
+                self._read_on(wanted)
+            entries = [entry for shard in wanted for entry in self._known[shard][1]]
+            return entries, self._horizon
 
     def _read_on(self, shards: list[str]) -> None:
         """Read what came since the first of these shards was read last."""
@@ -48,7 +57,7 @@ class ShardReader:
         since = min(version for version, _ in known.values())
         # The horizon comes along: what was added below it may have left the journal since.
         reading = self._journal.read({*shards, model.FENCE}, after=since)
-        self.horizon = max(self.horizon, model.horizon(reading.entries))
+        self._horizon = max(self._horizon, model.horizon(reading.entries))
         for shard, (version, before) in known.items():
             new = (e for e in reading.entries if e.shard == shard and e.version > version)
             self._known[shard] = (max(version, reading.version), (*before, *new))
