@@ -51,7 +51,7 @@ class Branches:
         Raises:
             BranchNotFound: There is none of this key.
         """
-        return branching.fold(key, self._client.transaction_entries([key]))
+        return branching.found(self._client.key_states([key])[key])
 
     def waiting(self, ticket: Ticket | None = None) -> list[str]:
         """List the branches that are prepared and undecided, or heuristically completed.
@@ -91,7 +91,6 @@ class Branches:
         client = self._client
         client.open()
         name, attempt = client.runtime.new_id(), client.runtime.new_id()
-        begun = client.version_to_begin()
         if ticket is not None:
             branching.check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
@@ -102,12 +101,14 @@ class Branches:
                     f"Branch {key!r} was started before: join it, or use a new xid.",
                     transaction_id=key,
                 )
+            begun = client.version_to_begin()  # anew, if the horizon has passed the last one
             return demarcating.start(
                 key, attempt, begun, name, timeout_seconds, ticket, client.stamp()
             )
 
-        client.land(plan, "start branch", transaction_id=key)
-        return Session(client, key, attempt, begun, name)
+        landed = client.land(plan, "start branch", transaction_id=key)
+        assert landed is not None
+        return Session(client, key, attempt, landed.entries[0].begun or 0, name)
 
     def join(self, key: str, ticket: Ticket | None = None) -> Session | Ending:
         """Work in a branch that was started by anybody.

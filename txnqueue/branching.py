@@ -79,6 +79,8 @@ class Branch:
         prepared: What was prepared.
         decision: What was decided.
         heuristic: The operator's decision, unless it is forgotten.
+        lost: Whether the horizon has passed it while it was undecided and not prepared: then
+            nobody decides it any more, and it never happened.
     """
 
     key: str
@@ -95,6 +97,7 @@ class Branch:
     prepared: Entry | None
     decision: Entry | None
     heuristic: Entry | None
+    lost: bool
 
     @classmethod
     def of(cls, state: KeyState) -> Branch | None:
@@ -129,6 +132,8 @@ class Branch:
             elif entry.kind == model.TIMEOUT_SET:
                 timeout = entry.body["seconds"] or default
         attempt = first.attempt or ""
+        decision = state.decisions.get(attempt)
+        owner = Owner("", 0, state.key, attempt, first.begun)
         return cls(
             key=state.key,
             attempt=attempt,
@@ -142,8 +147,9 @@ class Branch:
             rollback_only=rollback_only,
             ticket=first.body["ticket"],
             prepared=state.prepared.get(attempt),
-            decision=state.decisions.get(attempt),
+            decision=decision,
             heuristic=state.heuristics.get(attempt),
+            lost=decision is None and state.is_over(owner),
         )
 
     @property
@@ -153,8 +159,8 @@ class Branch:
 
     @property
     def open(self) -> bool:
-        """Whether it is neither prepared nor decided."""
-        return self.prepared is None and self.decision is None
+        """Whether it is neither prepared nor decided, and may be."""
+        return self.prepared is None and self.decision is None and not self.lost
 
     @property
     def realm(self) -> str | None:
@@ -180,7 +186,7 @@ class Branch:
                 forgotten.
         """
         if self.decision is None:
-            return None
+            return Ending.TIMED_OUT if self.lost else None
         committed = self.decision.kind == model.COMMITTED
         if self.heuristic is not None:
             return Ending.HEURISTIC_COMMIT if committed else Ending.HEURISTIC_ROLLBACK
@@ -268,9 +274,18 @@ def fold(key: str, entries: Iterable[Entry]) -> Branch:
     Raises:
         BranchNotFound: They are of none.
     """
-    branch = Branch.of(KeyState.of(key, entries))
+    return found(KeyState.of(key, entries))
+
+
+def found(state: KeyState) -> Branch:
+    """Fold what the journal says of a key that must be a branch's.
+
+    Raises:
+        BranchNotFound: It is none.
+    """
+    branch = Branch.of(state)
     if branch is None:
-        raise BranchNotFound(f"There is no branch {key!r}.", transaction_id=key)
+        raise BranchNotFound(f"There is no branch {state.key!r}.", transaction_id=state.key)
     return branch
 
 

@@ -208,6 +208,8 @@ def decide_prepared(
         branch = None if heuristic else _permitted(client, state)
         if branch is not None and branch.open and not commit:
             return abort_branch(client, branch, reason or "rolled back")
+        if branch is not None and branch.lost and not commit:
+            return None  # the horizon has passed it: it never happened
         if prepared is not None and attempt in (None, prepared.attempt):
             last = prepared.body.get("last_resource")
             if last is not None and not (by_last_resource or heuristic):
@@ -237,9 +239,11 @@ def decide_prepared(
     if heuristic:
         operation = f"heuristic {'commit' if commit else 'rollback'}"
     landed = client.land(plan, operation, transaction_id=key)
+    if not commit:
+        return None
     entries = landed.entries if landed is not None else already
     decided = next(e for e in entries if e.kind == wanted and e.stream == key)
-    return Receipt.of(decided, follow(client, decided)) if commit else None
+    return Receipt.of(decided, follow(client, decided))
 
 
 def forget(client: Client, key: str) -> None:

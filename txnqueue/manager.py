@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txnqueue import creation, declaring, model, recalling, views
 from txnqueue.applying import Applier
 from txnqueue.attempts import Attempt
+from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import (
     RetryPolicy,
@@ -461,8 +462,10 @@ class QueueManager(Exchanges):
             return Outcome(
                 transaction_id, Status.ROLLED_BACK, None, last.reason, attempts, by_operator
             )
-        if state.branch:
-            return Outcome(transaction_id, Status.ACTIVE, None, None, 1)
+        branch = Branch.of(state)
+        if branch is not None:
+            status = Status.ROLLED_BACK if branch.lost else Status.ACTIVE
+            return Outcome(transaction_id, status, None, TIMED_OUT if branch.lost else None, 1)
         return self._outcome_in_memory(transaction_id)
 
     def commit(self, transaction_id: str) -> Receipt:

@@ -48,7 +48,7 @@ def next_horizon(
         for claim in fold.claims()
         if claim.holder.begun is not None and claim.deadline_ms > now_ms
     ]
-    return min([old, *held, *_open_branches(found)])
+    return min([old, *held, *_open_branches(found, model.horizon(found))])
 
 
 def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
@@ -104,10 +104,14 @@ def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: 
 # ---------------------------------------------------------------------- family by family
 
 
-def _open_branches(entries: Iterable[Entry]) -> list[int]:
-    """Find where the branches began that several sessions share and nobody has decided."""
+def _open_branches(entries: Iterable[Entry], horizon: int) -> list[int]:
+    """Find where the branches began that several sessions share and nobody has decided.
+
+    One that was started while the horizon passed it is over: it holds nothing back.
+    """
     ended = {e.attempt for e in entries if e.kind in _TRANSACTIONS}
-    return [e.begun or 0 for e in entries if e.kind == model.STARTED and e.attempt not in ended]
+    begun = (e.begun or 0 for e in entries if e.kind == model.STARTED and e.attempt not in ended)
+    return [version for version in begun if version >= horizon]
 
 
 def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:

@@ -105,6 +105,23 @@ class Injector:
         raise ConnectionError(f"{name}: failed")
 
 
+class Meanwhile(Injector):
+    """Spoils nothing: lets others act right before the nth call of a name."""
+
+    def __init__(self, name: str, nth: int, act: Callable[[], Any]) -> None:
+        super().__init__()
+        self.acted = False
+        self._name, self._nth, self._act = name, nth, act
+
+    def call(self, name: str, perform: Callable[[], Any]) -> Any:
+        """Make one call, after the others if it is their turn."""
+        if self.armed and not self.acted and name == self._name:
+            self.acted = self.calls.count(name) == self._nth - 1
+            if self.acted:
+                self._act()
+        return super().call(name, perform)
+
+
 class _Faulty:
     def __init__(self, inner: Any, injector: Injector) -> None:
         self._inner = inner

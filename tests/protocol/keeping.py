@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from tests.protocol.faults import Crash, Fault, Injector
+from tests.protocol.faults import Crash, Fault, Injector, Meanwhile
 from tests.protocol.matrix import fresh
 from tests.protocol.world import World
 from txnqueue import creation, model, recalling
-from txnqueue.errors import LeaseLost, PayloadRemoved, TransactionAborted
+from txnqueue.branches import Branches
+from txnqueue.branching import Ending
+from txnqueue.errors import Busy, LeaseLost, PayloadRemoved, TransactionAborted
 from txnqueue.manager import QueueManager
+from txnqueue.transaction import Status, Transaction
 
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 
@@ -31,6 +35,11 @@ def maintain(world: World, name: str = "keeper") -> QueueManager:
     used(world)
     manager.maintain(**AT_ONCE)
     return manager
+
+
+def horizon_of(world: World) -> int:
+    """Read the horizon."""
+    return model.horizon(world.store.journal.read([model.FENCE]).entries)
 
 
 def nothing_is_lost_between_journal_and_archive() -> None:
@@ -148,6 +157,91 @@ def an_id_is_used_once() -> None:
     assert len(committed) == 1, "P1 nightly was committed twice"
 
 
+def what_is_prepared_is_nobody_elses() -> None:
+    """Prepare, and move the horizon on, at every reading of somebody who takes messages over.
+
+    Of two transactions whose leases are over, the taker has read one before.
+    """
+    nth, acted = 1, True
+    while acted:
+        world = fresh()
+        world.create("one", dead_letter=False)
+        user, key = world.helper("user").queue("one"), "prepared"
+        user.send([{"i": n} for n in range(4)])
+        while len(batch := user.receive(10)):
+            batch.accept()
+        used(world)
+        user.send([{"i": n} for n in range(10, 14)])
+        held = world.manager("preparing").transaction(key)
+        held.queue("one").receive(1)
+        others = (f"other-{n}" for n in range(model.TRANSACTION_SHARDS))
+        shard = model.transaction_shard(key)
+        other = next(name for name in others if model.transaction_shard(name) != shard)
+        world.manager("other").transaction(other).queue("one").receive(1)
+        used(world)
+        world.manager("keeper").maintain(**AT_ONCE)  # compacts, so that the next one need not
+
+        def meanwhile(world: World = world, held: Transaction = held) -> None:
+            with contextlib.suppress(TransactionAborted):  # late in the call the taker has it
+                held.prepare()
+            used(world)
+            world.manager("keeper").maintain(**AT_ONCE)
+
+        injector = Meanwhile("read", nth, meanwhile)
+        taker = world.manager("taker", injector)
+        queue = taker.queue("one")
+        taker.outcome(key)
+        world.lease_over()
+        used(world)
+        injector.arm()
+        queue.receive(100).accept()
+        injector.disarm()
+        acted = injector.acted
+        if held.status is Status.PREPARED:
+            world.manager("next").commit(key)
+        world.explicit.add(key)
+        world.ledger()
+        nth += 1
+    assert nth > 4, "nobody acted in between"
+
+
+def what_the_horizon_has_passed_is_over() -> None:
+    """Start a branch while a maintenance is about to move the horizon past its beginning."""
+    world = fresh()
+    world.helper("user").queue("in").send([{"i": 1}])
+    slow = world.manager("slow")
+    begun = slow._client.store.journal.version()
+    slow._client.version_to_begin = lambda: begun  # type: ignore[method-assign]
+    branches, sessions = Branches(slow._client), []
+    used(world)
+
+    def meanwhile() -> None:
+        sessions.append(branches.start("xid:1:67:62", 30.0))
+        assert len(sessions[0].queue("in").receive(1))
+
+    injector = Meanwhile("create", 1, meanwhile)  # of the archive: the horizon comes next
+    keeper = world.manager("keeper", injector)
+    keeper.list_queues()
+    injector.arm()
+    keeper.maintain(**AT_ONCE)
+    injector.disarm()
+    horizon = horizon_of(world)
+    assert injector.acted and begun < horizon, "the horizon was never moved"
+    assert slow.outcome("xid:1:67:62").status is Status.ROLLED_BACK, "P6 it seems undecided"
+    assert branches.join("xid:1:67:62") is Ending.TIMED_OUT, "P6 its client is not told"
+    slow.rollback("xid:1:67:62")
+    world.lease_over()
+    try:
+        world.manager("next").recover()
+    except Busy as error:
+        raise AssertionError("P7 nobody can recover any more") from error
+    assert len(world.manager("next").queue("in").receive(1)), "P2 the message does not come back"
+    maintain(world)
+    moved = horizon_of(world)
+    assert moved > horizon, "what is over holds the horizon back for ever"
+    world.ledger()
+
+
 CHECKS = [
     nothing_is_lost_between_journal_and_archive,
     a_cold_client_knows_what_failed,
@@ -155,4 +249,6 @@ CHECKS = [
     nobody_decides_below_the_horizon,
     what_was_prepared_can_be_carried_out,
     an_id_is_used_once,
+    what_is_prepared_is_nobody_elses,
+    what_the_horizon_has_passed_is_over,
 ]

@@ -5,7 +5,7 @@ Each variant breaks one rule of the real code. If one passes, the checks are too
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -40,8 +40,9 @@ from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.memory import MemoryJournal
 from txnqueue.ledger import Claim, LaneFold, QueueFold
-from txnqueue.model import Condition, Unit
+from txnqueue.model import Condition, Entry, Unit
 from txnqueue.planning import Plan
+from txnqueue.remembering import ShardReader
 from txnqueue.tables import TableCommit
 from txnqueue.tables.memory import MemoryTables
 from txnqueue.testing import Clock, runtime
@@ -586,6 +587,29 @@ def asks_the_journal_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Client, "key_states", lambda self, keys, since=None: real(self, keys, None))
 
 
+def reads_transactions_piece_by_piece(patch: pytest.MonkeyPatch) -> None:
+    """Read on what is known, then the rest, and take all for as new as the horizon."""
+
+    def read(self: ShardReader, shards: Iterable[str]) -> tuple[list[Entry], int]:
+        in_turn = sorted(set(shards), key=lambda shard: shard not in self._known)
+        found = [whole(self, [shard]) for shard in in_turn]
+        return [e for entries, _ in found for e in entries], max((h for _, h in found), default=-1)
+
+    whole = ShardReader.read_with_horizon
+    patch.setattr(ShardReader, "read_with_horizon", read)
+
+
+def keeps_open_what_is_over(patch: pytest.MonkeyPatch) -> None:
+    """Take a branch for undecided that nobody can decide any more."""
+    real = Branch.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: type[Branch], state: Any) -> Branch | None:
+        branch = real(cls, state)
+        return None if branch is None else replace(branch, lost=False)
+
+    patch.setattr(Branch, "of", classmethod(of))
+
+
 VARIANTS: dict[str, tuple[Break, Catch]] = {
     "absent = aborted": (absent_is_aborted, exploring(TWO_CONSUMERS, tick=1)),
     "the queue read before the owner": (queue_before_owner, exploring(TWO_CONSUMERS, tick=1)),
@@ -715,6 +739,14 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "the prepared stays behind its decision": (
         leaves_the_prepared_behind,
         keeping.what_was_prepared_can_be_carried_out,
+    ),
+    "transactions are read piece by piece": (
+        reads_transactions_piece_by_piece,
+        keeping.what_is_prepared_is_nobody_elses,
+    ),
+    "what the horizon has passed stays open": (
+        keeps_open_what_is_over,
+        keeping.what_the_horizon_has_passed_is_over,
     ),
     "an archived id is forgotten": (asks_the_journal_only, keeping.an_id_is_used_once),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
