@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -293,6 +294,47 @@ def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> N
     assert world.manager("C").outcome(key).status is Status.COMMITTED
 
 
+class Hiding:
+    """A database that prepares, loses its connection, and may tell what is prepared, or not."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Any] = []
+        self.committed: list[Any] = []
+        self._xid: Any = None
+
+    def xid(self, *parts: Any) -> Any:
+        return parts
+
+    def tpc_begin(self, xid: Any) -> None:
+        self._xid = xid
+
+    def tpc_prepare(self) -> None:
+        self.prepared.append(self._xid)
+
+    def tpc_commit(self, xid: Any = None) -> None:
+        if xid is None:
+            raise ConnectionError("it is gone")
+        self.prepared.remove(xid)
+        self.committed.append(xid)
+
+    def tpc_recover(self) -> list[Any]:
+        return list(self.prepared)
+
+
+def test_what_cannot_be_seen_is_not_confirmed(world: World) -> None:
+    """A connection that cannot list what is prepared says nothing of it."""
+    database = Hiding()
+    with world.manager("A").transaction(next(_KEYS)) as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("billing", database)
+    assert tx.receipt is not None and not tx.receipt.applied
+    blind = sqlite3.connect(":memory:")
+    assert world.manager("B").recover({"billing": blind}).databases == ("billing",)
+    assert database.prepared, "the commit never came there"
+    assert world.manager("B").recover({"billing": database}).databases == ()
+    assert database.committed and not database.prepared
+
+
 def test_one_bad_connection_holds_up_nobody(world: World, file: str) -> None:
     class Broken:
         def tpc_recover(self) -> None:
@@ -323,6 +365,9 @@ def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:
         tx.enlist("ledger", sqlite3.connect(file))
     with pytest.raises(InvalidInput):
         tx.enlist("", sqlite3.connect(file), last=True)
+    unlisted = SimpleNamespace(xid=tuple, tpc_begin=print, tpc_prepare=print)
+    with pytest.raises(InvalidInput, match="tpc_recover"):
+        tx.enlist("billing", unlisted)
 
 
 # ---------------------------------------------------------------------------- PostgreSQL

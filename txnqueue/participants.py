@@ -48,7 +48,8 @@ class TwoPhase:
             InvalidInput: The connection knows no two-phase commit.
             LimitExceeded: The transaction's id is too long for a branch's name.
         """
-        lacking = [m for m in ("xid", "tpc_begin", "tpc_prepare") if not hasattr(connection, m)]
+        needed = ("xid", "tpc_begin", "tpc_prepare", "tpc_recover")
+        lacking = [method for method in needed if not hasattr(connection, method)]
         if lacking:
             raise InvalidInput(
                 f"The connection of {name!r} has no {lacking[0]}: a database without two-phase "

@@ -13,6 +13,7 @@ from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.deciding import decide_prepared
 from txnqueue.dropping import DropResult, unfinished
+from txnqueue.errors import InvalidInput
 from txnqueue.ledger import Claim, KeyState, Owner
 from txnqueue.participants import (
     STORE_LENGTH,
@@ -175,7 +176,15 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
     # Read before the database: a branch that is prepared later is not among them.
     facts = client.table_entries([participant_stream(name)])
     listed = unconfirmed(client.transaction_entries(), facts)
-    found = connection.tpc_recover() if hasattr(connection, "tpc_recover") else ()
+    if not hasattr(connection, "tpc_recover"):
+        if any(participant == name for participant, _ in listed):
+            raise InvalidInput(
+                f"The connection of {name!r} has no tpc_recover: what is prepared there cannot be "
+                "seen, and a commit stays unconfirmed.",
+                name=name,
+            )
+        return
+    found = connection.tpc_recover()
     branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store)) is not None]
     left = set()
     for xid, owner in branches:
