@@ -404,6 +404,9 @@ def history(
         typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
     ] = None,
     message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Search with --where what payload is still there.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that every message is in one place.")
     ] = False,
@@ -413,7 +416,8 @@ def history(
     _check_question(as_of, queue, where, message)
     log = session.manager.history
     if message is not None or where is not None:
-        steps = log.trace(message, queue=None if message else queue, where=where)
+        sent_to = None if message else queue
+        steps = log.trace(message, queue=sent_to, where=where, partial=partial)
         session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
     elif as_of is not None and queue is not None:
         messages = log.as_of(as_of).message_rows(queue).slice(0, limit).to_pylist()

@@ -9,9 +9,9 @@ import contextlib
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import catalog, model, recalling
+from txnqueue import catalog, model, recalling, retiring
 from txnqueue.client import Client
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.framing import frame_of
 from txnqueue.snapshot import Snapshot, author_of
 from txnqueue.topology import Topology
@@ -89,6 +89,7 @@ class History:
         *,
         queue: str | None = None,
         where: str | None = None,
+        partial: bool = False,
     ) -> list[dict[str, Any]]:
         """Follow messages through the store: one row per step, in commit order.
 
@@ -97,6 +98,8 @@ class History:
             queue: Instead, the queue that the messages were sent to, with ``where``; dropped
                 queues of that name are searched as well, and the exchanges that they were bound to.
             where: A SQL predicate over the payload's columns.
+            partial: Whether to search what is still there, if payload of what was sent to the
+                queue is past its retention and was removed.
 
         Returns:
             Rows with message_id, step (sent, published once for each queue that got it, moved,
@@ -109,6 +112,7 @@ class History:
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given.
+            PayloadRemoved: The predicate cannot be asked of all that was sent to the queue.
         """
         self._client.open()
         if message_id is not None:
@@ -117,7 +121,7 @@ class History:
                 raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
             found = [(send_id, int(offset))]
         elif queue is not None and where is not None:
-            found = self._find(queue, where)
+            found = self._find(queue, where, partial)
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
         entries = sorted(recalling.everything(self._client.store).entries, key=lambda e: e.place)
@@ -186,7 +190,7 @@ class History:
         self._client.open()
         return verify(self._client)
 
-    def _find(self, name: str, where: str) -> list[tuple[str, int]]:
+    def _find(self, name: str, where: str, partial: bool) -> list[tuple[str, int]]:
         """Find messages that were sent to a queue, or to any dropped one of that name.
 
         What was published is looked for at the exchanges that the queue was bound to.
@@ -204,4 +208,24 @@ class History:
                 schema = Snapshot.schema_of(owner)
                 with contextlib.suppress(InvalidInput):  # of columns that only the queue has
                     found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
+        if not partial:
+            self._check_there(name, {info.queue_id for info in infos})
         return found[:TRACED_MAX]
+
+    def _check_there(self, name: str, queue_ids: set[str]) -> None:
+        """Check, after the payload was searched, that nothing had been removed of it.
+
+        Raises:
+            PayloadRemoved: Some had.
+        """
+        store = self._client.store
+        entries = recalling.everything(store).entries
+        sent = (e for e in entries if e.kind == model.POSTED and e.queue_id in queue_ids)
+        sent = (e for e in sent if not model.was_moved(e.body.get("origin")))
+        for owner, slices in retiring.named_slices(sent).items():
+            if slices - store.payload.slices(owner):
+                raise PayloadRemoved(
+                    f"Payload of what was sent to {name!r} is past its retention and was removed: "
+                    "partial=True searches what is still there; a message id finds any message.",
+                    queue=name,
+                )

@@ -256,7 +256,10 @@ class _Run:
                 found[owner] = slices
         if not found:
             return 0
-        recent = retiring.named_slices(self._archived_lately())
+        if model.horizon(entries) < 0:  # nothing was ever archived, and a dry run only asks
+            recent: retiring.Slices = {}
+        else:
+            recent = retiring.named_slices(self._archived_lately())
         dropped = 0
         for owner, slices in found.items():
             old = [number for number in slices if number not in recent.get(owner, ())]
@@ -291,11 +294,21 @@ class _Run:
     def _vacuum(self, infos: Sequence[QueueInfo], entries: Sequence[Entry]) -> None:
         """Remove files that no retained version names; never while somebody may read them."""
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
-        seconds_min = max(longest, self._retention.transaction_seconds_max)
+        seconds_min = max(
+            longest, self._held_seconds(infos), self._retention.transaction_seconds_max
+        )
         reasons = [self._journal.vacuum(seconds_min)]
         for owner in sorted(_owners(entries)):
             reasons.append(self._client.store.payload.vacuum(owner, seconds_min))
         self._skipped += [f"vacuum: {reason}" for reason in reasons if reason is not None]
+
+    def _held_seconds(self, infos: Sequence[QueueInfo]) -> float:
+        """Find the longest time for which anything is held that is in flight now."""
+        now_ms = self._client.runtime.now_ms()
+        with self._client.lock:
+            claims = [claim for info in infos for claim in self._client.fold(info).claims()]
+        held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.deadline_ms > now_ms)
+        return max(held_ms, default=0) / 1000
 
     # --------------------------------------------------------------------------- helpers
 

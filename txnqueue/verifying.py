@@ -305,10 +305,31 @@ def _tables(entries: list[Entry]) -> list[Claim]:
 def _payload(client: Client, entries: list[Entry]) -> list[Claim]:
     """Every message that was sent has its payload: one row, and no more.
 
-    Slices that nothing in the journal speaks of any more may be gone, and are left out.
+    Slices that nothing in the journal speaks of any more may be gone, and are left out: also
+    those of which that became true while we looked.
     """
-    payload = client.store.payload
-    live = retiring.named_slices(client.store.journal.read_all().entries)
+    payload, journal = client.store.payload, client.store.journal
+    live = retiring.named_slices(journal.read_all().entries)
+    while True:
+        wanted, expected = _places(entries, live)
+        found = sum(payload.rows(owner, places) for owner, places in wanted.items())
+        now = live if found == expected else retiring.named_slices(journal.read_all().entries)
+        left = {owner: slices & now.get(owner, set()) for owner, slices in live.items()}
+        if left == live:
+            what = "messages and waiting changes whose payload is there, once"
+            return [Claim(what, found, expected)]
+        live = left
+
+
+def _places(
+    entries: list[Entry], live: retiring.Slices
+) -> tuple[dict[str, list[tuple[int, str, tuple[Range, ...]]]], int]:
+    """List where payload must be, by owner, and how many rows that are.
+
+    Args:
+        entries: All entries.
+        live: The slices that are looked at.
+    """
     wanted: dict[str, list[tuple[int, str, tuple[Range, ...]]]] = defaultdict(list)
     expected = 0
     for entry in entries:
@@ -319,11 +340,10 @@ def _payload(client: Client, entries: list[Entry]) -> list[Claim]:
                 expected += ranges.count(entry.ranges)
     for changes in unapplied(entries).values():  # what was applied needs its rows no more
         for source in (one.change.source for one in changes):
-            if source is not None:
+            if source is not None and source.slice in live.get(source.payload_id, ()):
                 wanted[source.payload_id].append((source.slice, source.send_id, EVERYTHING))
                 expected += source.count
-    found = sum(payload.rows(owner, places) for owner, places in wanted.items())
-    return [Claim("messages and waiting changes whose payload is there, once", found, expected)]
+    return wanted, expected
 
 
 def _add(parts: Parts, position_id: PositionId, part: tuple[Range, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
-from txnqueue import compacting, model
+from txnqueue import compacting, creation, model
 from txnqueue.errors import (
     InvalidInput,
     LimitExceeded,
@@ -91,6 +91,46 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(world: World) ->
     assert told.compacted >= 1
     assert manager._client.store.journal.version() == version
     assert manager.maintain(**AT_ONCE).compacted == told.compacted
+
+
+@in_memory
+def test_a_dry_run_tells_what_would_be_dropped_where_nothing_was_ever_archived(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    queue = world.queue()
+    work(queue, 1)
+    orphan = world.manager("crashed").transaction()
+    orphan.queue(queue.name).send(rows(99))
+    world.queue("busy").send(rows(1))
+    work(queue, 3, 1)
+    keeper = world.manager("keeper")
+    assert keeper.maintain(**AT_ONCE, dry_run=True).slices == 1
+    assert keeper.maintain(**AT_ONCE).slices >= 1
+
+
+@in_memory
+@pytest.mark.parametrize("held", ["a lease", "a transaction"])
+def test_files_are_kept_as_long_as_anything_that_is_in_flight(
+    world: World, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2))
+    slow, tx = world.open(queue, "slow"), None
+    if held == "a transaction":
+        tx = world.manager("slow").transaction(lease_seconds=5 * DAY)
+        slow = tx.queue(queue.name)
+    slow.receive(1, **({} if tx else {"lease_seconds": 5 * DAY}))
+    asked: list[float] = []
+    keeper = world.manager("keeper")
+    for kept in (keeper._client.store.journal, keeper._client.store.payload):
+        monkeypatch.setattr(kept, "vacuum", lambda *given: asked.append(given[-1]))
+    keeper.maintain(transaction_seconds_max=0)
+    assert len(asked) >= 2 and min(asked) >= 5 * DAY
+    world.clock.advance(6 * DAY)
+    asked.clear()
+    keeper.maintain(transaction_seconds_max=0)
+    assert max(asked) < DAY, "a lease that is over keeps nothing"
 
 
 @on_delta_when_long
@@ -293,6 +333,51 @@ def test_payload_goes_when_nobody_can_need_it(world: World) -> None:
     assert keeper.history.verify().ok
     assert sent.count == 1
     assert keeper.maintain(**{**AT_ONCE, "payload_retention_days": 2}).slices == 0
+
+
+@in_memory
+def test_a_proof_and_a_maintenance_do_not_disturb_each_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    queue = world.queue()
+    work(queue, 3)
+    queue.send(rows(7))
+    asking, keeper = world.manager("asking"), world.manager("keeper")
+    payload = asking._client.store.payload
+    count, dropped = payload.rows, []
+
+    def meanwhile(owner: str, places: Any) -> int:
+        if not dropped:
+            dropped.append(keeper.maintain(**AT_ONCE).slices)
+        return count(owner, places)
+
+    monkeypatch.setattr(payload, "rows", meanwhile)
+    proof = asking.history.verify()
+    assert dropped[0] >= 3
+    assert proof.ok, proof
+    payload.drop(queue.info.payload_id, payload.slices(queue.info.payload_id))
+    assert not asking.history.verify().ok, "what waits must be there"
+
+
+@in_memory
+def test_a_search_says_that_payload_was_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    queue = world.queue()
+    work(queue, 3)
+    sent = queue.send(rows(7))
+    keeper = world.manager("keeper")
+    there = (sent.send_id, 0)
+    # SQL needs Spark; what matters here is what is said of the rest.
+    monkeypatch.setattr(keeper._client.store.payload, "find", lambda *given: [there])
+    ask = {"queue": queue.name, "where": "n > 0"}
+    assert [step["step"] for step in keeper.history.trace(**ask)] == ["sent"]
+    assert keeper.maintain(**AT_ONCE).slices >= 3
+    with pytest.raises(PayloadRemoved, match="partial=True"):
+        keeper.history.trace(**ask)
+    assert [step["step"] for step in keeper.history.trace(**ask, partial=True)] == ["sent"]
 
 
 @in_memory

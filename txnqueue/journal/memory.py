@@ -29,12 +29,15 @@ class MemoryArchive:
         """Make an empty archive."""
         self.step = step
         self.kept: dict[tuple[str, PositionId], Entry] = {}
+        self._created = False
 
     def create(self) -> None:
-        """Create the archive: in memory it is there."""
+        """Create the archive; no error if it is there."""
+        self._created = True
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
         """Copy entries of the journal."""
+        self._check_created()
         self.step("archive")
         for entry in entries:
             self.kept.setdefault((day, entry.entry_id), entry)
@@ -50,6 +53,7 @@ class MemoryArchive:
         days: tuple[str, str] | None = None,
     ) -> tuple[Entry, ...]:
         """Read entries, each once."""
+        self._check_created()
         self.step("read archive")
         wanted = None if among is None else {entry.entry_id for entry in among}
         found = {
@@ -63,6 +67,11 @@ class MemoryArchive:
             and (days is None or days[0] <= day <= days[1])
         }
         return tuple(found.values())
+
+    def _check_created(self) -> None:
+        """Fail as a table does that is not there."""
+        if not self._created:
+            raise LookupError("There is no archive yet.")
 
 
 class MemoryJournal:
