@@ -38,7 +38,7 @@ from txnqueue.model import Entry
 from txnqueue.participants import Auxiliary, LastResource, Participants
 from txnqueue.planning import Plan
 from txnqueue.tables import Change
-from txnqueue.transient_work import TransientWork
+from txnqueue.transient_work import TransientWork, resolve
 from txnqueue.work import Work
 
 if TYPE_CHECKING:
@@ -674,6 +674,7 @@ class Transaction:
         """Commit what has no durable work, or no work at all: no entry in the journal."""
         if self._transient:
             with self._rolled_back_if_refused():
+                resolve(self.client, [self.id], abort=[self.id])
                 self._transient.commit(self._body)
         return self._committed_in_memory()
 

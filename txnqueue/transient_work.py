@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue import model, planning, sealing
 from txnqueue.client import Client
 from txnqueue.errors import TransactionAborted
-from txnqueue.ledger import Owner
+from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
 
@@ -34,7 +34,6 @@ class TransientWork:
         self._client = client
         self._work = work
         self._owner: Owner | None = None
-        self._prepared = False
         self.claimed = False
 
     def __bool__(self) -> bool:
@@ -74,7 +73,11 @@ class TransientWork:
         """
         if self and not self._prepared:
             self._seal(model.PREPARED, body)
-            self._prepared = True
+
+    @property
+    def _prepared(self) -> bool:
+        """Whether it waits for a decision, maybe because a call was interrupted."""
+        return self._attempt in self._client.store.transient.journal.prepared
 
     @property
     def committed(self) -> bool:
@@ -99,7 +102,6 @@ class TransientWork:
         """Do as was decided."""
         if self._prepared:
             decide(self._client, self._attempt, commit=commit)
-            self._prepared = False
         self._end()
 
     def roll_back(self, reason: str, counted: bool) -> None:
@@ -132,7 +134,7 @@ class TransientWork:
         def plan(lost: int) -> Plan:
             for info in infos.values():
                 memory.check_open(info)
-            rolled_back = self._others(owner)
+            rolled_back = self._others(owner, kind)
             stamp = memory.stamp()
             said = body(kind, stamp)
             if kind == model.PREPARED:
@@ -144,10 +146,11 @@ class TransientWork:
 
         memory.land(plan, kind, transaction_id=owner.key)
 
-    def _others(self, owner: Owner) -> list[str]:
+    def _others(self, owner: Owner, kind: str) -> list[str]:
         """List the other attempts of the id, which must not have been committed.
 
-        Those that are prepared wait for the durable journal, which lets one of them win.
+        Those that are prepared wait for the durable journal, which lets one of them win: so
+        what is committed here only cannot pass by them.
         """
         key, attempt = owner.key or "", owner.attempt or ""
         state = self._client.transient.key_states([key])[key]
@@ -156,6 +159,12 @@ class TransientWork:
             why = own.reason if own is not None else "another attempt was committed first"
             raise TransactionAborted(
                 f"Transaction {key!r} was aborted: {why}.", transaction_id=key, reason=why
+            )
+        waiting = [other for other in state.prepared if other not in state.decisions]
+        if waiting and kind == model.COMMITTED:
+            raise TransactionAborted(
+                f"Another attempt of transaction {key!r} waits for its decision.",
+                transaction_id=key,
             )
         return [other for other in {*state.decisions, *state.prepared} if other != attempt]
 
@@ -203,19 +212,22 @@ def resolve(
 
 def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
     key, attempt = waiting.stream, waiting.attempt or ""
+    owner = Owner("", 0, key, attempt, waiting.begun)
+
+    def look() -> KeyState:
+        """What was decided long ago, or surely never will be, counts as well."""
+        return client.key_state(key, archived_since=waiting.begun)
 
     def plan(lost: int) -> Plan | None:
-        state = client.key_states([key])[key]
-        if not abort or state.decided(attempt) or attempt in state.prepared or state.committed:
+        state = look()
+        if not abort or state.is_over(owner) or attempt in state.prepared or state.committed:
             return None
-        owner = Owner("", 0, key, attempt, waiting.begun)
         return sealing.rollback(owner, (), client.stamp(), "in doubt")
 
     if abort:
         client.land(plan, "rollback", transaction_id=key)
-    state = client.key_states([key])[key]
-    decided = state.decided(attempt)
-    if decided is not None:
-        decide(client, attempt, commit=decided == model.COMMITTED)
-    elif state.committed is not None:  # another attempt was faster, and this one can no more
+    state = look()
+    if state.decided(attempt) == model.COMMITTED:
+        decide(client, attempt, commit=True)
+    elif state.is_over(owner) or state.committed is not None:  # it can no more
         decide(client, attempt, commit=False)

@@ -355,6 +355,107 @@ def test_a_fresh_attempt_ends_the_doubt_about_an_older_one(world: World) -> None
 
 
 @in_memory
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_doubt_that_outlasts_the_horizon_is_settled(world: World, lands: bool) -> None:
+    """The decision is in the archive by then, or there will never be one."""
+    queue = world.queue(lease_seconds=60)
+    queue.send(rows(3), durable=False)
+    tx = doubtful(world, queue, lands)
+    others = world.manager("b")
+    for _ in range(2):
+        world.clock.advance(10_000)
+        others.queue(queue.name).send(rows(1))
+        others.maintain(transaction_seconds_max=3600)
+    assert all(e.stream != tx.id for e in world.store.journal.read_all().entries)
+    with others.transaction(tx.id) as again:
+        assert again.already_committed is lands
+        received = numbers(again.queue(queue.name).receive(1))
+    received += [n for _ in range(4) for n in numbers(queue.receive())]
+    assert sorted(received) == ([1, 1, 5, 6] if lands else [1, 1, 3])
+
+
+@in_memory
+def test_what_is_only_in_memory_waits_for_an_attempt_that_may_land_late(world: World) -> None:
+    """Of two attempts of an id one is committed, whichever kinds of messages they send."""
+    queue = world.queue()
+    client = world.manager("late")
+    journal = client._client.store.journal
+    older = client.transaction(world.name("K"))
+    older.queue(queue.name).send(rows(1))
+    older.queue(queue.name).send(rows(2), durable=False)
+    append, read, late = journal.append, journal.read, []
+
+    def silent(*args: Any) -> Any:
+        late.append(args)
+        journal.append, journal.read = append, gone
+        raise ConnectionError("no reply")
+
+    def gone(*args: Any, **kwargs: Any) -> Any:
+        journal.read = read
+        raise ConnectionError("gone")
+
+    journal.append = silent
+    with pytest.raises(TransactionUnknown):
+        older.commit()
+    with client.transaction(older.id) as younger:
+        younger.queue(queue.name).send(rows(3), durable=False)
+    assert not append(*late.pop()).won[0]
+    client.recover()
+    assert numbers(queue.receive()) + numbers(queue.receive()) == [3]
+
+
+@in_memory
+def test_nothing_is_committed_in_memory_beside_an_attempt_that_is_being_decided(
+    world: World,
+) -> None:
+    queue = world.queue()
+    client = world.manager("two")
+    journal = client._client.store.journal
+    older, younger = (client.transaction(world.name("K")) for _ in range(2))
+    for tx in (older, younger):
+        tx.queue(queue.name).send(rows(1 if tx is older else 2), durable=False)
+    older.queue(queue.name).send(rows(3))
+    append = journal.append
+
+    def meanwhile(*args: Any) -> Any:
+        journal.append = append
+        with pytest.raises(TransactionAborted):
+            younger.commit()
+        return append(*args)
+
+    journal.append = meanwhile
+    older.commit()
+    assert sorted(numbers(queue.receive()) + numbers(queue.receive())) == [1, 3]
+
+
+@in_memory
+@pytest.mark.parametrize("receives", [True, False])
+def test_a_commit_that_is_interrupted_when_its_memory_is_prepared_can_be_taken_back(
+    world: World, receives: bool
+) -> None:
+    queue = world.queue()
+    queue.send(rows(1), durable=False)
+    memory = queue._client.store.transient
+    tx = world.manager().transaction()
+    if receives:
+        assert numbers(tx.queue(queue.name).receive()) == [1]
+    tx.queue(queue.name).send(rows(2))
+    tx.queue(queue.name).send(rows(3), durable=False)
+    landed = memory.landed
+
+    def interrupted() -> None:
+        memory.landed = landed
+        raise KeyboardInterrupt
+
+    memory.landed = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    tx.rollback()
+    assert not memory.journal.prepared
+    assert numbers(queue.receive()) == [1]
+
+
+@in_memory
 def test_a_memory_commit_that_was_interrupted_happened(world: World) -> None:
     queue = world.queue(durable=False)
     tx = world.manager().transaction()
