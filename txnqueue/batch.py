@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import model, moving, planning, ranges
 from txnqueue.client import Client
-from txnqueue.config import LEASE_SECONDS_MAX, check_name, check_number
+from txnqueue.config import LEASE_SECONDS_MAX, check_flag, check_number, check_text
 from txnqueue.errors import (
     AlreadySettled,
     BranchMisused,
@@ -23,7 +23,7 @@ from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.matching import Reasons, offsets_of
 from txnqueue.model import Item, PositionId, Range
 from txnqueue.moving import departures
-from txnqueue.payload import Part
+from txnqueue.payload import Part, evaluating
 from txnqueue.planning import Disposition, Plan
 from txnqueue.receiving import Held, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
@@ -153,6 +153,7 @@ class Batch:
             AlreadySettled: Some of them are settled.
             LeaseLost: Others may have them now; nothing was changed.
         """
+        check_text("reason", reason)
         named = self._named(where, matching, None)
         return self._settle(model.ACCEPTED, named, reason, transaction)
 
@@ -205,6 +206,7 @@ class Batch:
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
         """
+        check_text("reason", reason)
         named = self._named(where, matching, reason_column)
         return self._settle(model.REJECTED, named, reason, transaction)
 
@@ -236,6 +238,8 @@ class Batch:
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
         """
+        check_flag("delivery_failed", delivery_failed)
+        check_flag("undeliverable_here", undeliverable_here)
         named = self._named(where, matching, None)
         return self._settle(
             model.RELEASED,
@@ -281,7 +285,7 @@ class Batch:
             batch.move("orders-of-vips", where="customer IN ('c1', 'c7')")
             batch.accept()
         """
-        target = self._client.queue(check_name(to)) if isinstance(to, str) else to.info
+        target = moving.target_of(self._client, to)
         named = self._named(where, matching, None)
         routes = {
             one.info.queue_id: moving.to_queue(
@@ -346,8 +350,8 @@ class Batch:
                 train_a_model(batch.df)
             batch.accept()
         """
-        every = lease_seconds / 3 if every_seconds is None else every_seconds
         check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
+        every = lease_seconds / 3 if every_seconds is None else every_seconds
         check_number("every_seconds", every, 0.001, lease_seconds)
         return Heartbeat(self, lease_seconds, every)
 
@@ -448,7 +452,8 @@ class Batch:
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
-            return offsets_of(self.df.where(where), None)
+            with evaluating("where", where):
+                return offsets_of(self.df.where(where), None)
         return None if matching is None else offsets_of(matching, reason_column)
 
     def _settle(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -64,12 +65,12 @@ def check_transaction_id(key: object) -> str:
             "sessions start and join (txnqueue.protocols.dtx).",
             name="transaction_id",
         )
-    if not isinstance(key, str) or not 0 < len(key) <= TRANSACTION_ID_LENGTH_MAX:
+    if not _is_text(key) or not 0 < len(str(key)) <= TRANSACTION_ID_LENGTH_MAX:
         raise InvalidInput(
             f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
             name="transaction_id",
         )
-    return key
+    return str(key)
 
 
 def check_reason(reason: object) -> str:
@@ -78,9 +79,78 @@ def check_reason(reason: object) -> str:
     Raises:
         InvalidInput: It is empty or no string.
     """
-    if not isinstance(reason, str) or not reason.strip():
+    said = check_text("reason", reason) or ""
+    if not said.strip():
         raise InvalidInput(f"reason={reason!r}: say why; it stands in the journal.", name="reason")
-    return reason
+    return said
+
+
+def check_text(name: str, value: object) -> str | None:
+    """Check what somebody wants to stand in the journal as he said it; None says nothing.
+
+    Raises:
+        InvalidInput: It is no text that can be written.
+    """
+    if value is None or _is_text(value):
+        return str(value) if value is not None else None
+    raise InvalidInput(f"{name}={value!r}: give text, or leave it out.", name=name)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Check that something is yes or no.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name}={value!r}: say True or False.", name=name)
+    return value
+
+
+def check_metadata(metadata: object) -> dict[str, Any]:
+    """Check what a transaction's decision is to say for auditors.
+
+    Raises:
+        InvalidInput: It is no dict that can be written as JSON.
+    """
+    if metadata is None:
+        return {}
+    try:
+        if isinstance(metadata, Mapping) and all(isinstance(name, str) for name in metadata):
+            return dict(json.loads(json.dumps(dict(metadata))))
+    except (TypeError, ValueError):  # it is said below
+        pass
+    raise InvalidInput(
+        f"metadata={metadata!r}: give a dict of what JSON knows, by strings.", name="metadata"
+    )
+
+
+def check_known_as(key: object, name: str = "transaction_id") -> str:
+    """Check what somebody asks for: a name that the store may know.
+
+    Raises:
+        InvalidInput: It is no text.
+    """
+    said = check_text(name, key)
+    if said is None:
+        raise InvalidInput(f"{name}=None: say which.", name=name)
+    return said
+
+
+def reason_of(error: BaseException) -> str:
+    """Write an error as the reason of what it led to, whatever characters it has."""
+    said = f"{type(error).__name__}: {error}"[:500]
+    return said.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate: no table can hold it
+        return False
+    return True
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

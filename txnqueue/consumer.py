@@ -11,7 +11,7 @@ from txnqueue import model, recalling
 from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.closing import is_closed
-from txnqueue.config import check_number, check_transaction_id
+from txnqueue.config import check_number, check_transaction_id, reason_of
 from txnqueue.errors import (
     HandlerFailed,
     InvalidInput,
@@ -204,7 +204,7 @@ class Drain:
             )
             if entry.kind == model.COMMITTED and entry.stream.startswith(prefix)
         ]
-        self._number = max((int(n) + 1 for n in committed if n.isdigit()), default=0)
+        self._number = max((int(n) + 1 for n in committed if n.isdecimal()), default=0)
         return "end" not in committed
 
     def _end(self) -> None:
@@ -238,7 +238,7 @@ class Drain:
             self._handler(batch, tx)
         except Exception as error:
             closed = is_closed(error)
-            tx.rollback(reason=f"{type(error).__name__}: {error}"[:500], counted=not closed)
+            tx.rollback(reason=reason_of(error), counted=not closed)
             if closed:
                 raise
             self._errors += 1
@@ -268,7 +268,7 @@ class Drain:
         """
         self._last_error = error
         self._failures_in_a_row += 1
-        self._log("batch rolled back", None, error=f"{type(error).__name__}: {error}"[:500])
+        self._log("batch rolled back", None, error=reason_of(error))
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "

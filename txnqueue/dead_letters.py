@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue import ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
+from txnqueue.errors import QueueNotFound
 from txnqueue.framing import frame_of
 from txnqueue.ledger import Position, QueueFold
 
@@ -54,6 +55,11 @@ def _counted(client: Client, info: QueueInfo) -> list[dict[str, Any]]:
     here = info
     if info.dead_letter_id is not None:
         known = {one.queue_id: one for one in client.queues().values()}
+        if info.dead_letter_id not in known:
+            raise QueueNotFound(
+                f"The queue {info.name!r} was dropped, and its dead letters with it.",
+                name=info.name,
+            )
         here = known[info.dead_letter_id]
     mine = {info.queue_id, info.in_memory().queue_id}
     standing = [

@@ -18,7 +18,7 @@ from txnqueue.errors import (
     SchemaMismatch,
 )
 from txnqueue.framing import frame_of
-from txnqueue.placing import check_headers, placing_of
+from txnqueue.placing import check_headers, ordering_of, placing_of
 from txnqueue.planning import Plan
 from txnqueue.publishing import Published, answer, in_memory, routes_of, send_of, staged_sends
 from txnqueue.queue import Queue
@@ -296,10 +296,7 @@ class Exchange:
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
         said = check_headers(headers or {}, header_columns or {})
-        ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
-        unknown = [name for name in ordering if name not in self.schema.names]
-        if unknown:
-            raise InvalidInput(f"order_by={unknown[0]!r} is no column of {self.name!r}.")
+        ordering = ordering_of(order_by, self.schema.names, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
         found = self._client.topology()

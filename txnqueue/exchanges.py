@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import catalog, creation, routing, topology
 from txnqueue.client import Client
-from txnqueue.config import check_name
+from txnqueue.config import check_name, check_text
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
 from txnqueue.exchange import Exchange, check_columns
 from txnqueue.planning import Plan
@@ -128,6 +128,7 @@ class Exchanges:
 
         An exchange that is not there is an answer, and no error.
         """
+        check_text("name", name)
         return self._client.topology().query_exchange(name)
 
     def query_binding(
@@ -145,6 +146,8 @@ class Exchanges:
             routing_key: Has a binding of it exactly this key or pattern?
             arguments: Has a binding of it exactly these arguments?
         """
+        for field, value in {"exchange": exchange, "queue": queue, "key": routing_key}.items():
+            check_text(field, value)
         found = self._client.topology()
         return found.query_binding(exchange, queue, routing_key, arguments)
 

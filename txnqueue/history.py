@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import catalog, model, recalling, retiring
 from txnqueue.client import Client
+from txnqueue.config import check_known_as
 from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.framing import frame_of
 from txnqueue.snapshot import Snapshot, author_of
@@ -75,8 +76,10 @@ class History:
         return Snapshot(self._client, kept, None)
 
     def _at(self, timestamp: datetime.datetime) -> Snapshot:
-        if timestamp.tzinfo is None:
-            raise InvalidInput(f"timestamp={timestamp}: give it a time zone.", name="timestamp")
+        if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
+            raise InvalidInput(
+                f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
+            )
         at_ms = round(timestamp.timestamp() * 1000)
         entries = recalling.everything(self._client.store).entries
         last = max((e.commit_seq for e in entries if e.recorded_at_ms <= at_ms), default=-1)
@@ -116,8 +119,9 @@ class History:
         """
         self._client.open()
         if message_id is not None:
+            check_known_as(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
-            if not offset.isdigit():
+            if not offset.isdecimal():
                 raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
             found = [(send_id, int(offset))]
         elif queue is not None and where is not None:
@@ -145,7 +149,9 @@ class History:
         """List what ``changes`` shows."""
         self._client.open()
         for name, value in (("after", after), ("upto", upto)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            if value is None and name == "upto":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
         entries = recalling.everything(self._client.store).entries
         ever = catalog.every_queue(entries)

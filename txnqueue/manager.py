@@ -15,14 +15,17 @@ from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import (
     RetryPolicy,
+    check_known_as,
     check_name,
     check_reason,
+    check_text,
 )
 from txnqueue.configuring import Configuration
 from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
 from txnqueue.declaring import Step
 from txnqueue.dropping import DropResult
 from txnqueue.errors import (
+    InvalidInput,
     PlatformMissing,
     SchemaMismatch,
     TransactionUnknown,
@@ -377,7 +380,9 @@ class QueueManager(Exchanges):
                     ...
         """
         runtime = self._client.runtime
-        policy = retry or runtime.retry
+        policy = runtime.retry if retry is None else retry
+        if not isinstance(policy, RetryPolicy):
+            raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
         key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
         started = runtime.monotonic()
         for tries in range(1, policy.attempts_max + 1):
@@ -423,6 +428,8 @@ class QueueManager(Exchanges):
             TransactionAborted: Conflicts outlasted the retries.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
+        if not callable(handler):
+            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
         key = transaction_id
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
@@ -444,6 +451,7 @@ class QueueManager(Exchanges):
         Args:
             transaction_id: Its id, or what a ``TransactionUnknown`` carries.
         """
+        check_known_as(transaction_id)
         self._client.open()
         if transaction_id.startswith("append:"):
             return self._append_outcome(transaction_id)
@@ -476,6 +484,7 @@ class QueueManager(Exchanges):
             TransactionFinished: It was rolled back.
             NotPermitted: It is a branch that is restricted to other principals.
         """
+        check_known_as(transaction_id)
         self._client.open()
         receipt = decide_prepared(self._client, transaction_id, commit=True)
         assert receipt is not None
@@ -491,6 +500,8 @@ class QueueManager(Exchanges):
             TransactionFinished: It was committed.
             NotPermitted: It is a branch that is restricted to other principals.
         """
+        check_text("reason", reason)
+        check_known_as(transaction_id)
         self._client.open()
         decide_prepared(self._client, transaction_id, commit=False, reason=reason)
 
@@ -510,6 +521,7 @@ class QueueManager(Exchanges):
             TransactionFinished: It is decided already.
         """
         check_reason(reason)
+        check_known_as(transaction_id)
         self._client.open()
         decide_prepared(self._client, transaction_id, commit=commit, reason=reason, heuristic=True)
 
@@ -520,6 +532,7 @@ class QueueManager(Exchanges):
             TransactionMismatch: No operator's decision of it is on record.
             NotPermitted: It is a branch that is restricted to other principals.
         """
+        check_known_as(transaction_id)
         self._client.open()
         forget(self._client, transaction_id)
 
@@ -601,6 +614,7 @@ class QueueManager(Exchanges):
         Raises:
             InvalidInput: No such change waits, or it was applied already.
         """
+        check_reason(reason)
         self._client.open()
         Applier(self._client).waive(change_id, reason)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from txnqueue.config import check_text
 from txnqueue.errors import InvalidInput
+from txnqueue.payload import evaluating
 from txnqueue.payload.rows import MESSAGE_COLUMN
 
 Reasons = dict[str | None, dict[str, list[int]]]
@@ -15,12 +17,8 @@ Reasons = dict[str | None, dict[str, list[int]]]
 def offsets_of(matching: object, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
     if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
-        from pyspark.sql import functions as F
-
-        chosen = [F.col(f"{MESSAGE_COLUMN}.id").alias("id")]
-        if reason_column:
-            chosen.append(F.col(reason_column).cast("string").alias("reason"))
-        rows = matching.select(*chosen).toArrow().to_pylist()
+        with evaluating("matching", matching):
+            rows = _rows_of(matching, reason_column)
     elif hasattr(matching, "to_pylist"):  # Arrow
         rows = [_row(row, reason_column) for row in matching.to_pylist()]
     elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes)):
@@ -37,7 +35,7 @@ def offsets_of(matching: object, reason_column: str | None) -> Reasons:
             continue
         seen.add(row["id"])
         send_id, _, offset = str(row["id"]).rpartition(":")
-        if not send_id or not offset.isdigit():
+        if not send_id or not offset.isdecimal():
             raise InvalidInput(f"{row['id']!r} is no message id: take it from _message.id.")
         found.setdefault(row.get("reason"), {}).setdefault(send_id, []).append(int(offset))
     return {
@@ -46,10 +44,22 @@ def offsets_of(matching: object, reason_column: str | None) -> Reasons:
     }
 
 
+def _rows_of(frame: Any, reason_column: str | None) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as F
+
+    chosen = [F.col(f"{MESSAGE_COLUMN}.id").alias("id")]
+    if reason_column:
+        chosen.append(F.col(reason_column).cast("string").alias("reason"))
+    rows: list[dict[str, Any]] = frame.select(*chosen).toArrow().to_pylist()
+    return rows
+
+
 def _row(row: object, reason_column: str | None) -> dict[str, Any]:
     if isinstance(row, str):
         return {"id": row}
-    if isinstance(row, Mapping) and MESSAGE_COLUMN in row:
+    message = row.get(MESSAGE_COLUMN) if isinstance(row, Mapping) else None
+    if isinstance(row, Mapping) and isinstance(message, Mapping) and "id" in message:
         why = row.get(reason_column) if reason_column else None
-        return {"id": row[MESSAGE_COLUMN]["id"], "reason": why}
+        said = None if why is None else check_text("reason_column", str(why))
+        return {"id": message["id"], "reason": said}
     raise InvalidInput(f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}.")

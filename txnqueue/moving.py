@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import model, planning, ranges
 from txnqueue.client import Client
-from txnqueue.config import QueueInfo
+from txnqueue.config import QueueInfo, check_name
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.ledger import Owner, Position, Segment
 from txnqueue.model import Entry, PositionId, Range
@@ -27,6 +27,27 @@ if TYPE_CHECKING:
 Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
 Route = Callable[[Sequence[Segment]], list[tuple[Target, list[Segment]]]]
 """Says for some messages where they go: each target, with its messages."""
+
+
+def target_of(client: Client, to: object) -> QueueInfo:
+    """Find the queue that messages are to move to, which must be one of the same store.
+
+    Raises:
+        InvalidInput: It is no queue, or stands in another store.
+        QueueNotFound: There is no such queue.
+    """
+    if isinstance(to, str):
+        return client.queue(check_name(to))
+    info, other = getattr(to, "info", None), getattr(to, "_client", None)
+    if not isinstance(info, QueueInfo) or other is None:
+        raise InvalidInput(f"to={to!r}: give a queue, or its name.", name="to")
+    if other.store_id != client.store_id:
+        raise InvalidInput(
+            f"The queue {info.name!r} is in the store {other.store.root!r}: messages move within "
+            "one store. Receive and send them instead.",
+            name="to",
+        )
+    return info
 
 
 def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructType) -> Route:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from txnqueue.config import DELAY_SECONDS_MAX, QueueSettings, check_number
 from txnqueue.errors import InvalidInput
@@ -38,6 +38,27 @@ def placing_of(
         step_ms=max(1, round(settings.delay_step_seconds * 1000)),
         now_ms=now_ms,
     )
+
+
+def ordering_of(order_by: object, columns: Sequence[str], name: str) -> tuple[str, ...]:
+    """Check the columns that order the rows of a send.
+
+    Args:
+        order_by: One column, several, or none.
+        columns: Those that there are.
+        name: The queue or exchange.
+
+    Raises:
+        InvalidInput: One is no column.
+    """
+    if isinstance(order_by, str):
+        order_by = [order_by]
+    if order_by is not None and not isinstance(order_by, (list, tuple)):
+        raise InvalidInput(f"order_by={order_by!r}: name one column, or a list.", name="order_by")
+    for column in order_by or ():
+        if column not in columns:
+            raise InvalidInput(f"order_by={column!r} is no column of {name!r}.", name="order_by")
+    return tuple(order_by or ())
 
 
 def check_headers(

@@ -17,8 +17,8 @@ from txnqueue.config import (
     MESSAGES_PER_RECEIVE_MAX,
     POSITIONS_PER_SEND_MAX,
     QueueInfo,
-    check_name,
     check_number,
+    check_text,
 )
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.dead_letters import DeadLetters
@@ -30,7 +30,7 @@ from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold, Segment
 from txnqueue.payload import Part, Placing, Send
 from txnqueue.payload.rows import check_schema, schema_from
-from txnqueue.placing import check_headers, placing_of
+from txnqueue.placing import check_headers, ordering_of, placing_of
 from txnqueue.receiving import Held, Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.selecting import Selector
@@ -269,6 +269,7 @@ class Queue:
         """
         self._client.open()
         resolve(self._client, NOT_GIVEN, f"{self.name}.purge")
+        check_text("reason", reason)
         selector = self._selector(where)
         return sum(
             removing.purge(self._client.of(part), part, selector, reason)
@@ -313,7 +314,7 @@ class Queue:
                 audit.send([{"what": "moved c7"}], transaction=tx)
         """
         tx = self._resolve(transaction, f"{self.name}.move")
-        target = to.info if isinstance(to, Queue) else self._client.queue(check_name(to))
+        target = moving.target_of(self._client, to)
 
         def route_of(part: QueueInfo) -> moving.Route:
             there = target.in_memory() if part.transient else target
@@ -416,6 +417,7 @@ class Queue:
             TransactionNotGiven: Inside a transaction block.
         """
         resolve(self._client, NOT_GIVEN, f"{self.name}.drop")
+        check_text("reason", reason)
         return drop(self._client, self._info, reason)
 
     def drain(
@@ -462,6 +464,9 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
         """
+        for name, called in {"handler": handler, "on_batch": on_batch, "stopped": stopped}.items():
+            if not callable(called) and (called is not None or name == "handler"):
+                raise InvalidInput(f"{name}={called!r}: give a function.", name=name)
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)
@@ -630,10 +635,7 @@ class Queue:
         header_columns: Mapping[str, str],
     ) -> StagedSend:
         info = self._info if durable else self._info.in_memory()
-        ordering = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
-        unknown = [name for name in ordering if name not in self.schema.names]
-        if unknown:
-            raise InvalidInput(f"order_by={unknown[0]!r} is no column of {self.name!r}.")
+        ordering = ordering_of(order_by, self.schema.names, self.name)
         send = Send(
             payload_id=info.payload_id,
             slice=tx.slice,

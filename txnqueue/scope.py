@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-from txnqueue.errors import TransactionMismatch, TransactionNotGiven
+from txnqueue.errors import InvalidInput, TransactionMismatch, TransactionNotGiven
 
 if TYPE_CHECKING:
     from txnqueue.client import Client
@@ -33,6 +33,7 @@ def resolve(
     Raises:
         TransactionNotGiven: The call stands inside a block and says neither transaction=tx
             nor transaction=None: a forgotten argument must not commit by itself.
+        InvalidInput: It is no transaction.
         TransactionMismatch: The transaction belongs to another manager.
         TransactionFinished: The transaction takes no more work.
     """
@@ -48,6 +49,11 @@ def resolve(
     if transaction is None:
         return None
     assert not isinstance(transaction, NotGiven)
+    if not hasattr(transaction, "client"):
+        raise InvalidInput(
+            f"transaction={transaction!r}: give what manager.transaction() began, or None.",
+            name="transaction",
+        )
     if transaction.client is not client:
         raise TransactionMismatch(
             f"Transaction {transaction.id!r} belongs to another manager: use the queue that "

@@ -20,7 +20,13 @@ from txnqueue.applying import follow
 from txnqueue.batch import Batch
 from txnqueue.changes import TableChanges, sealed
 from txnqueue.client import Client
-from txnqueue.config import check_transaction_id
+from txnqueue.config import (
+    check_known_as,
+    check_metadata,
+    check_text,
+    check_transaction_id,
+    reason_of,
+)
 from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
 from txnqueue.errors import (
     Busy,
@@ -103,8 +109,8 @@ class Transaction:
         self.receipt: Receipt | None = None
         self.already_committed = False
         self.lease_seconds = lease_seconds
-        self.digest = digest
-        self.metadata = dict(metadata or {})
+        self.digest = check_text("digest", digest)
+        self.metadata = check_metadata(metadata)
         self._begun = -1
         self._work = Work()
         self._transient = TransientWork(client, self._work)
@@ -123,6 +129,7 @@ class Transaction:
         Raises:
             QueueNotFound: There is no such queue.
         """
+        check_known_as(name, "name")
         self.begin()
         return self.client.make_queue(self.client.queue(name), self)
 
@@ -132,6 +139,7 @@ class Transaction:
         Raises:
             ExchangeNotFound: There is no such exchange.
         """
+        check_known_as(name, "name")
         self.begin()
         return self.client.make_exchange(name, self)
 
@@ -292,6 +300,7 @@ class Transaction:
             TransactionFinished: It is committed, maybe by an interrupted commit that landed.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
+        check_text("reason", reason)
         if self.status is Status.ROLLED_BACK:
             return
         if self.already_committed:
@@ -395,7 +404,7 @@ class Transaction:
         if self.status is not Status.ACTIVE:
             return
         try:
-            self.rollback(reason=f"{type(error).__name__}: {error}"[:500])
+            self.rollback(reason=reason_of(error))
         except Exception as failed:
             logger.warning("rollback failed transaction_id=%s error=%s", self.id, failed)
 

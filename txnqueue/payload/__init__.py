@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -311,15 +312,31 @@ def places_where(
     Raises:
         InvalidInput: The predicate cannot be evaluated.
     """
-    from pyspark import errors
-
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
-    try:
+    with evaluating("where", where):
         found = frame.where(where)
         if limit is not None:
             found = found.orderBy(*order).limit(limit)
         rows = found.select("_send_id", "_send_offset").collect()
+    return [(row[0], row[1]) for row in rows]
+
+
+@contextmanager
+def evaluating(name: str, value: object) -> Iterator[None]:
+    """Evaluate what a user gave; if it cannot be, that is his error and not the store's.
+
+    Args:
+        name: What the argument is called.
+        value: What was given.
+
+    Raises:
+        InvalidInput: It cannot be evaluated.
+    """
+    from pyspark import errors
+
+    try:
+        yield
     except (
         errors.AnalysisException,  # unknown columns, other types, no SQL at all
         errors.ArithmeticException,
@@ -330,5 +347,4 @@ def places_where(
         errors.SparkRuntimeException,
     ) as error:
         cause = str(error).strip().partition("\n")[0]
-        raise InvalidInput(f"where={where!r} cannot be evaluated: {cause}", name="where") from error
-    return [(row[0], row[1]) for row in rows]
+        raise InvalidInput(f"{name}={value!r} cannot be evaluated: {cause}", name=name) from error

@@ -1,0 +1,171 @@
+"""What cannot be meant is refused by one typed error, and changes nothing."""
+
+import datetime
+import inspect
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, rows
+from txnqueue.errors import InvalidInput, QueueNotFound, TransactionUnknown, TxnQueueError
+from txnqueue.store import MemoryStore
+
+JUNK = (5, 1.5, float("nan"), True, "x", "\ud800", b"x", [5], {"a": 5}, object(), None)
+FITS = {  # what a call needs besides
+    "manager": {"transaction_id": "T", "name": "q", "schema": "n long", "reason": "r"},
+    "queue": {"rows": rows(1), "to": "q.dead", "handler": lambda batch, tx: None},
+    "batch": {"to": "q.dead", "seconds": 5},
+    "exchange": {"rows": rows(1), "queue": "q"},
+    "tx": {"name": "q"},
+    "history": {},
+}
+ELSEWHERE = {  # what has tests of its own, or is no call of users
+    "manager": {"recover", "create_views", "view_statements"},
+    "queue": {"claim", "receiver", "left"},
+    "batch": {"move_by", "dispositions", "committed"},
+    "exchange": set(),
+    "tx": {"enlist", "auxiliary", "add_batch", "add_send", "adopt", "claiming", "commit_joined"}
+    | {"committed_by"},
+    "history": {"verify"},
+}
+
+
+class Place:
+    """A store with something in it, by the names of what users hold."""
+
+    def __init__(self):
+        self.store = MemoryStore()
+        manager = World(self.store).manager()
+        queue = manager.create_queue("q", "n long, key string")
+        queue.send(rows(1, 2, 3))
+        exchange = manager.create_exchange("x", "direct", "n long, key string")
+        exchange.bind(queue, "k")
+        tx = manager.transaction()
+        tx.begin()
+        self.held = {"manager": manager, "queue": queue, "batch": queue.receive(2)}
+        self.held |= {"exchange": exchange, "tx": tx, "history": manager.history}
+
+
+def calls():
+    """List every argument of every public call."""
+    for what, one in Place().held.items():
+        for name, call in inspect.getmembers(type(one), inspect.isfunction):
+            if name.startswith("_") or name in ELSEWHERE[what]:
+                continue
+            for argument in list(inspect.signature(call).parameters.values())[1:]:
+                if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
+                    yield what, name, argument.name
+
+
+@pytest.mark.parametrize(("what", "name", "argument"), list(calls()))
+def test_nonsense_is_a_typed_error_and_changes_nothing(what, name, argument):
+    place = Place()
+    signature = inspect.signature(getattr(place.held[what], name))
+    needed = [one.name for one in signature.parameters.values() if one.default is one.empty]
+    for junk in JUNK:
+        given = {one: FITS[what].get(one) for one in needed if one != "settings"}
+        before = place.store.journal.version()
+        try:
+            getattr(place.held[what], name)(**{**given, argument: junk})
+        except TxnQueueError as error:
+            assert not isinstance(error, TransactionUnknown), (junk, error)
+            assert place.store.journal.version() == before, (junk, error)
+        else:
+            place = Place()  # it can be meant, and was done
+
+
+@pytest.mark.parametrize("move", ["queue", "batch", "in a transaction"])
+def test_messages_do_not_move_to_a_queue_of_another_store(move):
+    """It has the id of no queue of this store: there they would be lost."""
+    here, there = World(MemoryStore()), World(MemoryStore())
+    orders, other = here.queue("orders"), there.queue("orders")
+    orders.send(rows(1, 2))
+    batch = orders.receive(1)
+    with pytest.raises(InvalidInput, match="store"):
+        if move == "queue":
+            orders.move(other)
+        elif move == "batch":
+            batch.move(other)
+        else:
+            with here.manager().transaction() as tx:
+                tx.queue(orders.name).move(other)
+    assert (orders.depth(), orders.in_flight()) == (1, 1)
+    assert numbers(batch) == [1]
+
+
+@in_memory
+def test_messages_move_to_a_queue_that_another_manager_opened(world):
+    orders, other = world.queue("orders"), world.queue("other")
+    orders.send(rows(1))
+    assert orders.move(world.open(other, "b")) == 1
+    assert numbers(other.receive()) == [1]
+
+
+@in_memory
+def test_reasons_by_row_are_text_whatever_the_column_holds(world):
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(1, 2, 3))
+    batch = orders.receive()
+    found = [{**row, "why": why} for row, why in zip(batch.messages(), (7, [1], None), strict=True)]
+    assert batch.reject(matching=found, reason_column="why", reason="else") == 3
+    dead = world.manager().queue(f"{orders.name}.dead").receive()
+    assert [m["_message"]["origin"]["reason"] for m in dead.messages()] == ["7", "[1]", "else"]
+
+
+@in_memory
+def test_a_reason_is_written_whatever_characters_an_error_has(world):
+    orders = world.queue()
+    orders.send(rows(1))
+
+    def handler(batch, tx):
+        raise OSError("no such file: \udcff.csv")
+
+    with pytest.raises(TxnQueueError, match="rolled back"):
+        orders.drain(handler, errors_max=1)
+    kinds = {e.kind: e.reason for e in world.store.journal.read_all().entries}
+    assert kinds["rolled_back"] == "OSError: no such file: \\udcff.csv"
+
+
+@pytest.mark.parametrize("junk", [{"message": 5}, {"_message": None}, {"_message": {}}])
+def test_what_is_no_message_is_not_matched(junk):
+    orders = World(MemoryStore()).queue()
+    orders.send(rows(1))
+    batch = orders.receive()
+    with pytest.raises(InvalidInput):
+        batch.accept(matching=[junk])
+    with pytest.raises(InvalidInput):
+        batch.accept(matching=["send:\u00b2"])
+    assert batch.accept() == 1
+
+
+@pytest.mark.parametrize(
+    "junk", [{"at": datetime.datetime(2020, 1, 1)}, {5: "a"}, "x", [1], {"a": {1, 2}}]
+)
+def test_metadata_is_what_can_be_written(junk):
+    manager = World(MemoryStore()).manager()
+    with pytest.raises(InvalidInput):
+        manager.transaction(metadata=junk)
+
+
+@in_memory
+def test_a_handler_that_is_none_delivers_nothing(world):
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    orders.send(rows(1))
+    before = world.store.journal.version()
+    for wrong in (
+        {"handler": 5},
+        {"handler": print, "on_batch": 5},
+        {"handler": print, "stopped": 5},
+    ):
+        with pytest.raises(InvalidInput):
+            orders.drain(**wrong)
+    assert world.store.journal.version() == before
+
+
+@in_memory
+def test_dead_letters_of_a_queue_that_is_gone_with_them(world):
+    orders, manager = world.queue(dead_letter=True), world.manager()
+    manager.drop_queue(orders.name)
+    assert len(orders.dead_letters()) == 0
+    manager.drop_queue(f"{orders.name}.dead")
+    with pytest.raises(QueueNotFound):
+        orders.dead_letters()
