@@ -95,13 +95,13 @@ class Branches:
             branching.check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
         def plan(lost: int) -> Plan:
+            begun = client.version_to_begin()  # anew, if the horizon has passed the last one
             state = client.key_state(key)
             if state.branch or state.decisions or state.prepared:
                 raise BranchExists(
                     f"Branch {key!r} was started before: join it, or use a new xid.",
                     transaction_id=key,
                 )
-            begun = client.version_to_begin()  # anew, if the horizon has passed the last one
             return demarcating.start(
                 key, attempt, begun, name, timeout_seconds, ticket, client.stamp()
             )

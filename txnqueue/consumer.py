@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import model, recalling
 from txnqueue.batch import Batch
-from txnqueue.client import Client
+from txnqueue.client import KNOWN_SECONDS_MAX, Client
 from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
 from txnqueue.errors import (
@@ -125,6 +125,7 @@ class Drain:
         self._selector = selector
         self._wanted = selector.of_lane if selector is not None else None
         self._number = 0
+        self._placed: tuple[int, float] | None = None
         self._upto: Upto | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
@@ -164,6 +165,7 @@ class Drain:
                     tx, batch = self._commit_and_receive(tx, room(1))
                 except TransactionAborted as error:
                     self._messages -= count
+                    self._placed = None
                     if error.__cause__ is not None and is_closed(error.__cause__):
                         raise error.__cause__ from None  # it will not come back
                     self._failed(error)
@@ -194,6 +196,7 @@ class Drain:
 
     def _find_place(self) -> bool:
         """Find the number of the next batch of the run; false if the run has finished."""
+        self._placed = (self._client.version_to_begin(), self._client.runtime.monotonic())
         prefix = f"{self._run_id}/"
         shard = model.transaction_shard(f"{prefix}0")
         committed = [
@@ -204,7 +207,8 @@ class Drain:
             )
             if entry.kind == model.COMMITTED and entry.stream.startswith(prefix)
         ]
-        self._number = max((int(n) + 1 for n in committed if n.isdecimal()), default=0)
+        found = [int(n) + 1 for n in committed if n.isdecimal()]
+        self._number = max([self._number, *found])
         return "end" not in committed
 
     def _end(self) -> None:
@@ -216,8 +220,17 @@ class Drain:
                 raise
 
     def _transaction(self) -> Transaction:
+        """Begin the transaction of the next batch.
+
+        Another driver of the run may have committed its number, and the archive hold that by
+        now. So it begins where the run's place was found last: the horizon cannot pass that
+        without its being refused.
+        """
+        seconds = self._client.runtime.monotonic()
+        if self._given and (self._placed is None or seconds - self._placed[1] > KNOWN_SECONDS_MAX):
+            self._find_place()
         tx = Transaction(self._client, f"{self._run_id}/{self._number}", look_up=False)
-        tx.begin()
+        tx.begin(self._placed[0] if self._placed is not None else None)
         return tx
 
     def _receive(self, limit: int) -> tuple[Transaction, Batch]:

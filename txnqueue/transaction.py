@@ -459,12 +459,16 @@ class Transaction:
         work = self._work.durable(self.attempt) or self._participants or self._claiming
         return bool(work) or (self._given and not self._transient)
 
-    def begin(self) -> None:
-        """Begin: learn a version of the journal, and look up an id that the client gave."""
+    def begin(self, version: int | None = None) -> None:
+        """Begin: learn a version of the journal, and look up an id that the client gave.
+
+        Args:
+            version: Begin at this one, where the id was looked up.
+        """
         if self.status is not Status.NOT_STARTED:
             return
         self.client.open()
-        self._begun = self.client.version_to_begin()
+        self._begun = self.client.version_to_begin() if version is None else version
         self.status = Status.ACTIVE
         if self._look_up_first:
             self._look_up(self.client.key_state(self.id))

@@ -48,6 +48,41 @@ def test_a_finished_run_claims_nothing(world):
 
 
 @in_memory
+@pytest.mark.parametrize("asleep", ["in its handler", "between two batches"])
+def test_a_driver_that_slept_uses_no_number_that_was_archived_meanwhile(world, asleep):
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(1, 2))
+    first, keeper = world.open(orders, "first"), world.manager("keeper")
+    slept = []
+
+    def sleep():
+        """Another driver goes on with the run, and everything that it did is archived."""
+        slept.append(True)
+        world.lease_over()
+        orders.send(rows(3, 4, 5))
+        world.open(orders, "second").drain(
+            lambda batch, tx: None, batch_size=1, run_id=run_id, until="empty", max_messages=4
+        )
+        for n in range(2):
+            world.queue(f"busy{n}").send(rows(n))
+            keeper.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
+        orders.send(rows(6, 7, 8))
+
+    def handler(batch, tx):
+        if not slept and asleep == "in its handler":
+            sleep()
+
+    def on_batch(count):
+        if not slept and asleep == "between two batches":
+            sleep()
+
+    first.drain(handler, batch_size=1, run_id=run_id, until="empty", on_batch=on_batch)
+    assert slept and orders.depth() == 0
+    proof = keeper.history.verify()
+    assert proof.ok, proof
+
+
+@in_memory
 @pytest.mark.parametrize("run_id", ["", 5, b"night"])
 def test_a_run_id_is_a_string_with_something_in_it(world, run_id):
     with pytest.raises(InvalidInput):

@@ -40,6 +40,13 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     assert max(journal.files().values()) == 1
     with pytest.raises(Exception, match="PayloadRemoved"):
         later.collect()
+    number = batches[0].claims[0].positions.popitem()[1].slice
+    spark.sql(  # a statement of a client that is long dead lands late
+        f"INSERT INTO delta.`{tmp_path}/payload/{queue.info.payload_id}` "
+        f"(send_id, send_offset, slice, i) VALUES ('late', 0, {number}, 99)"
+    )
+    with pytest.raises(Exception, match="PayloadRemoved"):
+        batches[0].df.collect()
     assert [m["i"] for m in QueueManager(spark, str(tmp_path)).queue("q").peek_messages()] == [7, 8]
     proof = manager.history.verify()
     assert proof.ok, str(proof)

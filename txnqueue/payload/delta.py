@@ -426,12 +426,14 @@ def _arrow(session: SparkSession, query: str) -> pa.Table:
 def _guard(table: str, parts: Sequence[Part]) -> str:
     """Write a condition that fails loudly, whenever it is evaluated, if a slice is gone.
 
-    A join would just find fewer rows. One row of each slice is looked for.
+    A join would just find fewer rows. One row of one send in each slice is looked for: what
+    others wrote there late, after it was dropped, does not bring it back.
     """
+    sends = {part.slice: part.send_id for part in parts}
     return " WHERE " + " AND ".join(
-        f"if((SELECT count(*) FROM (SELECT 1 FROM {table} WHERE slice = {slice_} LIMIT 1)) = 1, "
-        f"true, raise_error({literal(_REMOVED)}))"
-        for slice_ in sorted({part.slice for part in parts})
+        f"if((SELECT count(*) FROM (SELECT 1 FROM {table} WHERE slice = {slice_} "
+        f"AND send_id = {literal(send_id)} LIMIT 1)) = 1, true, raise_error({literal(_REMOVED)}))"
+        for slice_, send_id in sorted(sends.items())
     )
 
 
