@@ -57,7 +57,11 @@ def told(entry: Entry, before: QueueInfo) -> QueueInfo:
 
 def next_sequence(entries: Iterable[Entry], name: str) -> int:
     """Find the next sequence number of a name."""
-    stream = name_stream(name)
+    return next_of_stream(entries, name_stream(name))
+
+
+def next_of_stream(entries: Iterable[Entry], stream: str) -> int:
+    """Find the next sequence number of a stream of the catalog."""
     return max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from txnqueue.config import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettin
 from txnqueue.errors import (
     InvalidInput,
     InvalidName,
+    PayloadRemoved,
     QueueClosed,
     QueueError,
     QueueExists,
@@ -19,6 +21,7 @@ from txnqueue.errors import (
 )
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.routing import ExchangeInfo
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -93,6 +96,7 @@ def create_queue(
 
     def plan(lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG]).entries
+        check_payload_there(entries, wanted)
         known = catalog.queues(entries)
         there = [one.name for one in wanted if one.name in known]
         if name in known and exist_ok and not known[name].closing:
@@ -103,6 +107,7 @@ def create_queue(
         plans = [
             catalog.create(one, catalog.next_sequence(entries, one.name), stamp) for one in wanted
         ]
+        plans.append(Plan((), tuple(model.payload_there(one.payload_id) for one in wanted)))
         if found:
             now = known.get(found.name)
             if now is None or now.queue_id != found.queue_id:
@@ -118,11 +123,31 @@ def create_queue(
 
     try:
         landed = client.land(plan, "create queue", queue=name)
-    except QueueNotFound:  # the dead-letter queue that was there was dropped meanwhile
+    except (QueueNotFound, PayloadRemoved):
+        # The dead-letter queue that was there was dropped meanwhile; or this took so long that
+        # a maintenance has removed what nobody seemed to need.
         return create_queue(client, name, schema, settings, exist_ok)
     if landed is None:
         return client.queues()[name]
     return catalog.queues(landed.entries)[name]
+
+
+def check_payload_there(
+    entries: Iterable[Entry], owners: Iterable[QueueInfo | ExchangeInfo]
+) -> None:
+    """Check that no maintenance has removed payload tables that have no owner yet.
+
+    Raises:
+        PayloadRemoved: One has.
+    """
+    removed = {e.stream for e in entries if e.kind == model.PAYLOAD_REMOVED}
+    for owner in owners:
+        if model.payload_stream(owner.payload_id) in removed:
+            raise PayloadRemoved(
+                f"To create {owner.name!r} took longer than maintain() waits, which has removed "
+                "its empty payload table: create it again.",
+                name=owner.name,
+            )
 
 
 def taken(info: QueueInfo) -> QueueError:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import catalog, creation, routing, topology
+from txnqueue import catalog, creation, model, routing, topology
 from txnqueue.client import Client
 from txnqueue.config import check_name, check_text
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
@@ -61,6 +61,7 @@ class Exchanges:
             InvalidName: The name cannot be used.
             SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
             QueueNotFound: There is no such dead-letter queue.
+            PayloadRemoved: It took so long that a maintenance has removed its empty table.
         """
         from txnqueue.payload.rows import check_schema
 
@@ -159,7 +160,9 @@ def _create(client: Client, info: ExchangeInfo, columns: StructType) -> Exchange
     def plan(lost: int) -> Plan | None:
         if info.name in client.topology().exchanges:
             return None
-        return topology.create(info, 1, client.stamp())
+        creation.check_payload_there(client.catalog_entries(), [info])
+        there = Plan((), (model.payload_there(info.payload_id),))
+        return topology.create(info, 1, client.stamp()) + there
 
     client.land(plan, "create exchange")
     return client.topology().exchanges[info.name]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from txnqueue import __version__, catalog, compacting, model, retiring
+from txnqueue import __version__, compacting, model, retiring, strays
 from txnqueue.client import Client
 from txnqueue.config import LEASE_SECONDS_MAX, QueueInfo, check_number
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
@@ -21,6 +21,7 @@ from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.strays import Strays
 
 logger = logging.getLogger("txnqueue")
 ARCHIVED_MAX = 20_000
@@ -61,6 +62,8 @@ class Maintenance:
         horizon: The version of the journal below which nobody decides any more; -1: none.
         archived: Entries that left the journal for the archive.
         slices: Slices of payload that were dropped.
+        strays: Payload tables that were removed, because no queue ever got them: the creation
+            that made them was interrupted.
         rewritten: Shards of the journal that were written into few files.
         skipped: What could not be done this time, with the reason; the next one does it.
         dry_run: Whether nothing was changed.
@@ -70,6 +73,7 @@ class Maintenance:
     horizon: int = -1
     archived: int = 0
     slices: int = 0
+    strays: tuple[str, ...] = ()
     rewritten: int = 0
     skipped: tuple[str, ...] = ()
     dry_run: bool = False
@@ -105,12 +109,20 @@ class _Run:
             horizon = model.horizon(entries)
         gone = self._archive(retiring.finished(entries, horizon))
         left = [entry for entry in entries if entry.entry_id not in gone]
-        slices = self._drop_slices(left, horizon)
+        stray = self._tidy()
+        slices = self._drop_slices(left, horizon, stray.staging)
         rewritten = self._rewrite()
         if vacuum and not self._dry_run:
             self._vacuum(infos, left)
         done = Maintenance(
-            compacted, horizon, len(gone), slices, rewritten, tuple(self._skipped), self._dry_run
+            compacted,
+            horizon,
+            len(gone),
+            slices,
+            stray.removed,
+            rewritten,
+            tuple(self._skipped),
+            self._dry_run,
         )
         logger.info("maintained %s", done)
         return done
@@ -242,12 +254,20 @@ class _Run:
 
     # ------------------------------------------------------------------------ the payload
 
-    def _drop_slices(self, entries: Sequence[Entry], horizon: int) -> int:
+    def _tidy(self) -> Strays:
+        """Remove payload tables that no queue ever got."""
+        seconds = self._retention.transaction_seconds_max
+        before_ms = self._client.runtime.now_ms() - round(seconds * 1000)
+        found = strays.tidy(self._client, before_ms, self._dry_run)
+        self._skipped += found.left
+        return found
+
+    def _drop_slices(self, entries: Sequence[Entry], horizon: int, staging: Collection[str]) -> int:
         """Drop slices that nobody needs: orphans, and what was consumed long enough ago."""
         if horizon < 0:
             return 0
         payload, width = self._client.store.payload, self._client.slice_width
-        owners = _owners(entries)
+        owners = _owners(entries) | set(staging)
         named = retiring.named_slices(entries)
         found: dict[str, list[int]] = {}
         for owner in sorted(owners):
@@ -343,9 +363,7 @@ def _is_due(fold: QueueFold, number: int, target: int) -> bool:
 
 def _owners(entries: Sequence[Entry]) -> set[str]:
     """Find the owners of all payload: queues, dropped ones too, exchanges, staged changes."""
-    queues = {info.payload_id for info in catalog.every_queue(entries).values()}
-    exchanges = {e.body["payload"] for e in entries if e.kind == model.EXCHANGE_CREATED}
-    return queues | (exchanges - {None}) | _staging(entries)
+    return strays.owners(entries) | _staging(entries)
 
 
 def _staging(entries: Sequence[Entry]) -> set[str]:

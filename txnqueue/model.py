@@ -32,6 +32,7 @@ QUEUE_ALTERED = "queue_altered"
 EXCHANGE_CREATED = "exchange_created"
 QUEUE_BOUND = "queue_bound"
 QUEUE_UNBOUND = "queue_unbound"
+PAYLOAD_REMOVED = "payload_removed"
 PREPARED = "prepared"
 COMMITTED = "committed"
 ROLLED_BACK = "rolled_back"
@@ -314,6 +315,16 @@ def queue_open(queue_id: str) -> Condition:
 def horizon_at_most(begun: int) -> Condition:
     """Expect that the horizon has not passed the version at which work began."""
     return Condition(FENCE, "horizon", kinds=(HORIZON_ADVANCED,), begun_above=begun)
+
+
+def payload_stream(payload_id: str) -> str:
+    """Name the stream of a payload table in the catalog: it says only that it was removed."""
+    return f"payload/{payload_id}"
+
+
+def payload_there(payload_id: str) -> Condition:
+    """Expect that nobody has removed a payload table that no queue had got yet."""
+    return Condition(CATALOG, payload_stream(payload_id), kinds=(PAYLOAD_REMOVED,))
 
 
 def layout_unchanged() -> Condition:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    rows,
+)
 from txnqueue import compacting, creation, model
 from txnqueue.errors import (
     InvalidInput,
@@ -378,6 +385,51 @@ def test_a_search_says_that_payload_was_removed(
     with pytest.raises(PayloadRemoved, match="partial=True"):
         keeper.history.trace(**ask)
     assert [step["step"] for step in keeper.history.trace(**ask, partial=True)] == ["sent"]
+
+
+@in_memory
+@pytest.mark.parametrize("what", ["a queue", "an exchange"])
+def test_payload_tables_that_nothing_names_are_removed_when_they_are_old(
+    world: World, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    crashing, keeper = world.manager("crashing"), world.manager("keeper")
+    journal, payload = crashing._client.store.journal, crashing._client.store.payload
+
+    def crash(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    create = crashing.create_queue if what == "a queue" else crashing.create_exchange
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(journal, "append", crash)
+        create(world.name("never"), schema=SCHEMA)
+    lost = set(payload.strays({queue.info.payload_id}))
+    assert lost
+    payload.made_ms.update(dict.fromkeys(lost, world.clock.now_ms))
+    assert keeper.maintain(vacuum=False).strays == ()
+    world.clock.advance(DAY)
+    assert set(keeper.maintain(vacuum=False, dry_run=True).strays) == lost
+    assert set(keeper.maintain(vacuum=False).strays) == lost
+    assert set(payload.strays(())) == {queue.info.payload_id}
+    assert keeper.maintain(vacuum=False).strays == ()
+    again = create(world.name("never"), schema=SCHEMA)
+    assert again.name == world.name("never")
+    assert numbers(queue.receive(1)) == [1]
+    assert keeper.history.verify().ok
+
+
+@in_memory
+def test_a_table_that_was_written_to_is_named_and_stays(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    keeper = world.manager("keeper")
+    payload = keeper._client.store.payload
+    payload._columns["restored-12345678"] = {}
+    payload._sends["restored-12345678", "send"] = None
+    done = keeper.maintain(**AT_ONCE)
+    assert done.strays == () and "restored-12345678" in done.skipped[0]
+    assert "restored-12345678" in payload.strays(())
 
 
 @in_memory

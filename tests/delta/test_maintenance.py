@@ -56,6 +56,32 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     assert spark.sql("SELECT * FROM kept_transactions WHERE status = 'committed'").count() == 5
 
 
+@pytest.mark.parametrize("place", ["a path", "a schema"])
+def test_payload_tables_that_no_queue_got_are_removed(
+    spark: Any, tmp_path: Path, place: str
+) -> None:
+    root = str(tmp_path) if place == "a path" else "strays"
+    if place == "a schema":
+        spark.sql("CREATE SCHEMA strays")
+    manager = QueueManager(spark, root)
+    queue = manager.create_queue("q.one", "i long", dead_letter=False)
+    queue.send([{"i": 1}])
+    payload = manager._client.store.payload
+    for owner in ("lost-00000001", "written-00000002"):
+        payload.create(owner, queue.schema)
+    spark.sql(
+        f"INSERT INTO {payload._statements.names.payload('written-00000002')} "
+        "(send_id, send_offset, slice, i) VALUES ('s', 0, 0, 1)"
+    )
+    assert manager.maintain(vacuum=False).strays == ()
+    done = manager.maintain(transaction_seconds_max=0, vacuum=False)
+    assert done.strays == ("lost-00000001",)
+    assert len(done.skipped) == 1 and "written-00000002" in done.skipped[0]
+    again = QueueManager(spark, root).maintain(transaction_seconds_max=0, vacuum=False)
+    assert again.strays == () and queue.depth() == 1
+    assert [m["i"] for m in queue.receive(1).messages()] == [1]
+
+
 @pytest.mark.skipif(not LONG, reason="a long run")
 @pytest.mark.timeout(3_600)
 def test_work_costs_the_same_jobs_and_commits_however_much_has_happened(

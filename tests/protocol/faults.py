@@ -30,9 +30,9 @@ class Fault(str, enum.Enum):
 
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
-WRITES += ("add", "remove", "rewrite", "drop")
+WRITES += ("add", "remove", "rewrite", "drop", "remove_payload")
 READS = ("version", "read", "read_all", "table", "frame", "texts", "describe", "check", "history")
-READS += ("slices", "read_archive", "files")
+READS += ("slices", "strays", "read_archive", "files")
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -202,6 +202,12 @@ class FaultyPayload(_Faulty):
 
     def drop(self, payload_id: str, slices: Any) -> None:
         self._through("drop", payload_id, slices)
+
+    def strays(self, known: Any) -> Any:
+        return self._through("strays", known)
+
+    def remove(self, payload_id: str) -> Any:
+        return self._injector.call("remove_payload", lambda: self._inner.remove(payload_id))
 
     def vacuum(self, payload_id: str, seconds_min: float) -> Any:
         return self._inner.vacuum(payload_id, seconds_min)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from tests.protocol.faults import Crash, Fault, Injector, Meanwhile
+from tests.protocol.faults import Crash, Fault, Injector, Meanwhile, faults_of
 from tests.protocol.matrix import fresh
 from tests.protocol.world import World
-from txnqueue import creation, model, recalling
+from txnqueue import creation, model, recalling, strays
 from txnqueue.branches import Branches
 from txnqueue.branching import Ending
-from txnqueue.errors import Busy, LeaseLost, PayloadRemoved, TransactionAborted
+from txnqueue.errors import (
+    Busy,
+    LeaseLost,
+    PayloadRemoved,
+    TransactionAborted,
+    TxnQueueError,
+)
 from txnqueue.manager import QueueManager
 from txnqueue.transaction import Status, Transaction
 
@@ -242,6 +248,50 @@ def what_the_horizon_has_passed_is_over() -> None:
     world.ledger()
 
 
+def what_is_created_has_its_payload() -> None:
+    """Spoil every call of a creation, and maintain before and after what lands late."""
+
+    def create(manager: QueueManager) -> Any:
+        return manager.create_queue("new", "i long", exist_ok=True)
+
+    def check(world: World, what: str) -> None:
+        payload = world.store.payload
+        catalog = world.store.journal.read([model.CATALOG]).entries
+        lacking = strays.owners(catalog) - set(payload.strays(()))
+        assert not lacking, f"P2 {what}: {lacking} have no payload"
+        queue = create(world.manager("after"))
+        queue.send([{"i": 1}])
+        assert len(queue.receive(1)), f"P2 {what}: the queue is of no use"
+        world.manager("keeper").maintain(**AT_ONCE)
+        left = payload.strays(strays.owners(world.store.journal.read([model.CATALOG]).entries))
+        assert not left, f"{what}: {list(left)} are left behind"
+        world.ledger()
+
+    counting = Injector()
+    counting.arm()
+    create(fresh().manager("counting", counting))
+    for at, call in enumerate(counting.calls):
+        for fault in faults_of(call):
+            world, injector = fresh(), Injector(at, fault)
+            creator = world.manager("creator", injector)
+            injector.arm()
+            with contextlib.suppress(Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
+                create(creator)
+            world.manager("keeper").maintain(**AT_ONCE)
+            injector.flush()
+            check(world, f"{fault.value} at {call}")
+    for nth in range(1, counting.calls.count("append") + counting.calls.count("read") + 1):
+        for call in ("append", "read"):
+            world = fresh()
+            keeper = world.manager("keeper")
+            injector = Meanwhile(call, nth, lambda keeper=keeper: keeper.maintain(**AT_ONCE))
+            creator = world.manager("creator", injector)
+            injector.arm()
+            made = create(creator)
+            assert made.info.payload_id in world.store.payload.strays(()), "it names what is gone"
+            check(world, f"maintained before {call} {nth}")
+
+
 CHECKS = [
     nothing_is_lost_between_journal_and_archive,
     a_cold_client_knows_what_failed,
@@ -251,4 +301,5 @@ CHECKS = [
     an_id_is_used_once,
     what_is_prepared_is_nobody_elses,
     what_the_horizon_has_passed_is_over,
+    what_is_created_has_its_payload,
 ]

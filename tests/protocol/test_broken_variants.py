@@ -31,6 +31,7 @@ from txnqueue import (
     recovery,
     retiring,
     sealing,
+    strays,
     transaction,
     work,
 )
@@ -610,6 +611,11 @@ def keeps_open_what_is_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Branch, "of", classmethod(of))
 
 
+def removes_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """Remove payload tables that nothing names without writing that down first."""
+    patch.setattr(strays, "_given_up", lambda client, owner: True)
+
+
 VARIANTS: dict[str, tuple[Break, Catch]] = {
     "absent = aborted": (absent_is_aborted, exploring(TWO_CONSUMERS, tick=1)),
     "the queue read before the owner": (queue_before_owner, exploring(TWO_CONSUMERS, tick=1)),
@@ -747,6 +753,14 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "what the horizon has passed stays open": (
         keeps_open_what_is_over,
         keeping.what_the_horizon_has_passed_is_over,
+    ),
+    "a creation does not expect its payload": (
+        without(lambda c: c.kinds == (model.PAYLOAD_REMOVED,)),
+        keeping.what_is_created_has_its_payload,
+    ),
+    "payload is removed without a word": (
+        removes_without_a_word,
+        keeping.what_is_created_has_its_payload,
     ),
     "an archived id is forgotten": (asks_the_journal_only, keeping.an_id_is_used_once),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,6 +126,28 @@ class Statements:
         if kept < seconds_min:
             return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
         self.committing(table, lambda: self.session.sql(f"VACUUM {name} LITE").collect())
+        return None
+
+    def remove(self, table: str, payload_id: str) -> str | None:
+        """Remove a payload table with everything in it.
+
+        Args:
+            table: What its lock is called.
+            payload_id: Its owner.
+
+        Returns:
+            Why it was not removed; None if it was.
+        """
+        name = self.names.payload(payload_id)
+        if not self.names.by_path:
+            drop = f"DROP TABLE IF EXISTS {name}"
+            self.committing(table, lambda: self.session.sql(drop).collect())
+            return None
+        root = self.run(self._local_folder)
+        if root is None:  # SQL does not remove what has a path and no name
+            return f"no queue ever got {name}: delete its folder"
+        folder = root / "payload" / payload_id
+        self.committing(table, lambda: shutil.rmtree(folder) if folder.exists() else None)
         return None
 
     def _lock(self, table: str) -> Lock:

@@ -61,6 +61,7 @@ JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
 ARCHIVE_COMMENT = "Finished entries of a txnqueue store: read the views"
 TABLE_PREFIX = "txnqueue_"
 """The names of a store's tables in a catalog schema begin so, and no view's does."""
+PAYLOAD_PREFIX = f"{TABLE_PREFIX}payload_"
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
 """What means itself between quotes, however a session reads escapes and variables."""
 _STEPS = "priority:int,available_step:bigint,expires_step:bigint"
@@ -93,8 +94,12 @@ class TableNames:
 
     def payload(self, payload_id: str) -> str:
         """An owner's payload table, quoted for SQL."""
-        safe = payload_id.replace(".", "_").replace("-", "_")
-        return self._table(f"payload/{payload_id}", f"{TABLE_PREFIX}payload_{safe}")
+        return self._table(f"payload/{payload_id}", self.payload_table(payload_id))
+
+    @staticmethod
+    def payload_table(payload_id: str) -> str:
+        """What an owner's payload table is called in a catalog schema."""
+        return PAYLOAD_PREFIX + payload_id.replace(".", "_").replace("-", "_")
 
     @property
     def schema(self) -> str:

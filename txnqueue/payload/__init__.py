@@ -193,6 +193,19 @@ class Part:
     message_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A payload table that is not known.
+
+    Attributes:
+        made_ms: When it was made.
+        written: Whether anybody ever wrote to it.
+    """
+
+    made_ms: int
+    written: bool
+
+
 class PayloadStore(Protocol):
     """Payload tables behind a few calls."""
 
@@ -269,6 +282,18 @@ class PayloadStore(Protocol):
 
         Returns:
             Why nothing was removed; None if it was.
+        """
+        ...
+
+    def strays(self, known: Collection[str]) -> dict[str, Stray]:
+        """List the payload tables whose owners are not known, by owner."""
+        ...
+
+    def remove(self, payload_id: str) -> str | None:
+        """Remove an owner's table for ever; no error if it is gone.
+
+        Returns:
+            Why it was not removed; None if it was.
         """
         ...
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -15,7 +16,13 @@ from txnqueue.errors import PayloadRemoved, SchemaMismatch
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import is_conflict
 from txnqueue.journal.statements import USER_METADATA, Statements
-from txnqueue.journal.tables import create_payload, identifier, literal, literals
+from txnqueue.journal.tables import (
+    PAYLOAD_PREFIX,
+    create_payload,
+    identifier,
+    literal,
+    literals,
+)
 from txnqueue.model import Range
 from txnqueue.payload import (
     CORRELATION_ID,
@@ -27,6 +34,7 @@ from txnqueue.payload import (
     Placing,
     Run,
     Send,
+    Stray,
     places_where,
 )
 from txnqueue.payload.arranging import Arranged, arrange, widened, wrong_priority
@@ -365,6 +373,55 @@ class DeltaPayload:
         name = self._statements.names.payload(payload_id)
         return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min)
 
+    def strays(self, known: Collection[str]) -> dict[str, Stray]:
+        """List the tables whose owners are not known, by owner.
+
+        A table that nobody ever wrote to has one file in its log, the first.
+        """
+        names = self._statements.names
+        if not names.by_path:
+            return self._strays_in_catalog({names.payload_table(one) for one in known})
+        from pyspark.errors import AnalysisException
+
+        logs = f"{names.root}/payload/*/_delta_log/{0:019}[01].json"
+
+        def statement() -> list[Any]:
+            files = self._session.read.format("binaryFile").load(logs)
+            return files.selectExpr("path", "unix_millis(modificationTime) AS at").collect()
+
+        try:
+            rows = self._statements.run(statement)
+        except AnalysisException as error:
+            if "PATH_NOT_FOUND" in str(error):
+                return {}
+            raise
+        logged: dict[str, dict[str, int]] = defaultdict(dict)
+        for row in rows:
+            *_, owner, _, name = unquote(row["path"]).split("/")
+            logged[owner][name] = int(row["at"])
+        return {
+            owner: Stray(min(files.values()), len(files) > 1)
+            for owner, files in logged.items()
+            if owner not in known
+        }
+
+    def _strays_in_catalog(self, known: Collection[str]) -> dict[str, Stray]:
+        names, found = self._statements.names, {}
+        query = f"SHOW TABLES IN {names.schema} LIKE '{PAYLOAD_PREFIX}*'"
+        for row in self._statements.run(lambda: self._session.sql(query).collect()):
+            if row["tableName"] in known:
+                continue
+            table = f"{names.schema}.{identifier(row['tableName'])}"
+            log = self._statements.run(partial(_history, self._session, table))
+            owner = json.loads(log[-1]["userMetadata"] or "{}").get("queue")
+            if owner is not None and names.payload_table(owner) == row["tableName"]:
+                found[owner] = Stray(int(log[-1]["at"]), len(log) > 1)
+        return found
+
+    def remove(self, payload_id: str) -> str | None:
+        """Remove an owner's table for ever, where that can be done from here."""
+        return self._statements.remove(f"payload-{payload_id}", payload_id)
+
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
@@ -417,6 +474,12 @@ class DeltaPayload:
         for other in frames[1:]:
             joined = joined.unionByName(other)
         return joined
+
+
+def _history(session: SparkSession, table: str) -> list[Any]:
+    """Read who made a table, and what was done to it since; newest first."""
+    log = session.sql(f"DESCRIBE HISTORY {table}").orderBy("version", ascending=False)
+    return log.selectExpr("userMetadata", "unix_millis(timestamp) AS at").collect()
 
 
 def _arrow(session: SparkSession, query: str) -> pa.Table:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
-from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
+from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, Stray, places_where
 from txnqueue.payload.arranging import Arranged, arrange, widened
 from txnqueue.payload.rows import (
     MESSAGE_COLUMN,
@@ -46,6 +46,7 @@ class MemoryPayload:
         self._headers: dict[tuple[str, str], Headers] = {}
         self._columns: dict[str, dict[str, StructField]] = {}
         self._slices: dict[tuple[str, str], int] = {}
+        self.made_ms: dict[str, int] = {}
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
@@ -147,6 +148,23 @@ class MemoryPayload:
 
     def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
         """Remove files that nothing names: here there are none."""
+        return None
+
+    def strays(self, known: Collection[str]) -> dict[str, Stray]:
+        """List the tables whose owners are not known, by owner."""
+        self.step("list payload")
+        written = {owner for owner, _ in self._sends}
+        return {
+            one: Stray(self.made_ms.get(one, 0), one in written)
+            for one in self._columns
+            if one not in known
+        }
+
+    def remove(self, payload_id: str) -> str | None:
+        """Remove an owner's rows and columns for ever."""
+        self.step("remove payload")
+        self.drop(payload_id, self.slices(payload_id))
+        self._columns.pop(payload_id, None)
         return None
 
     def find(
