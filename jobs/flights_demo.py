@@ -194,7 +194,7 @@ def main() -> int:
     try:
         return run(given, root)
     except TxnQueueError as error:
-        from txnqueue.console import exit_code
+        from txnqueue.commands.console import exit_code
 
         print(f"flights_demo: {error}", file=sys.stderr)
         return exit_code(error)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
+
+# How long an example takes says how busy the machine is, and nothing about the library.
+hypothesis.settings.register_profile("txnqueue", deadline=None)
+hypothesis.settings.load_profile("txnqueue")
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ from typer.testing import CliRunner  # noqa: E402
 
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli import app  # noqa: E402
-from txnqueue.console import Options, exit_code  # noqa: E402
+from txnqueue.commands.console import Options, exit_code  # noqa: E402
+from txnqueue.commands.presenting import plain, printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
-from txnqueue.presenting import plain, printable  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -280,7 +280,7 @@ def test_the_same_consumer_takes_over_at_once(shell, three):
 
 
 def test_messages_that_could_not_be_printed_are_given_back(shell, three, monkeypatch):
-    from txnqueue.presenting import Printer
+    from txnqueue.commands.presenting import Printer
 
     def broken(*arguments):
         raise BrokenPipeError

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("typer")
 from tests.protocol.faults import Crash
 from tests.test_cli import SCHEMA, Shell
-from txnqueue import handlers
+from txnqueue.commands import handlers
+from txnqueue.commands.stopping import on_sigterm
 from txnqueue.errors import InvalidInput
-from txnqueue.stopping import on_sigterm
 from txnqueue.testing import memory_manager, plain_schema
 
 SEEN: list[list[int]] = []

@@ -185,7 +185,7 @@ def read_schema(client: Client, schema: str | StructType | None, like: Any) -> S
         InvalidInput: It is given in none of them, or in two.
         SchemaMismatch: It is no schema.
     """
-    from txnqueue.payload.rows import schema_from
+    from txnqueue.payload.schemas import schema_from
 
     if (schema is None) == (like is None):
         raise InvalidInput("Give the schema, or like= to take it from: one of them.")
@@ -202,7 +202,7 @@ def schema_of(like: Any) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    from txnqueue.payload.rows import MESSAGE_COLUMN
+    from txnqueue.payload.schemas import MESSAGE_COLUMN
 
     if isinstance(getattr(like, "schema", None), StructType):
         schema = like.schema

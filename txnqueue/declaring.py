@@ -15,7 +15,7 @@ from txnqueue import altering
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo, QueueSettings, check_name, did_you_mean
 from txnqueue.errors import InvalidInput, StoreNotFound
-from txnqueue.payload.rows import check_schema, schema_from
+from txnqueue.payload.schemas import check_schema, schema_from
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -63,7 +63,7 @@ class Exchanges:
             QueueNotFound: There is no such dead-letter queue.
             PayloadRemoved: It took so long that a maintenance has removed its empty table.
         """
-        from txnqueue.payload.rows import check_schema
+        from txnqueue.payload.schemas import check_schema
 
         check_name(name, "exchange")
         routing.check_kind(kind)

@@ -35,7 +35,7 @@ from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
 from txnqueue.maintenance import Maintenance, Retention, maintain
 from txnqueue.metrics import Metrics
-from txnqueue.payload.rows import check_schema
+from txnqueue.payload.schemas import check_schema
 from txnqueue.queue import Queue
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.runtime import Runtime

@@ -8,7 +8,7 @@ from typing import Any
 from txnqueue.config import check_text
 from txnqueue.errors import InvalidInput
 from txnqueue.payload import evaluating
-from txnqueue.payload.rows import MESSAGE_COLUMN
+from txnqueue.payload.schemas import MESSAGE_COLUMN
 
 Reasons = dict[str | None, dict[str, list[int]]]
 """Send offsets by reason and send id."""

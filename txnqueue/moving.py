@@ -17,7 +17,8 @@ from txnqueue.config import QueueInfo, check_name
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.ledger import Owner, Position, Segment
 from txnqueue.model import Entry, PositionId, Range
-from txnqueue.payload.rows import MESSAGE_COLUMN, lane_of
+from txnqueue.payload.rows import lane_of
+from txnqueue.payload.schemas import MESSAGE_COLUMN
 from txnqueue.planning import Disposition, Plan, Stamp, Target
 from txnqueue.receiving import Held, part_of
 

@@ -29,7 +29,7 @@ from txnqueue.gathering import Upto, gather, upto_of
 from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold, Segment
 from txnqueue.payload import Part, Placing, Send
-from txnqueue.payload.rows import check_schema, schema_from
+from txnqueue.payload.schemas import check_schema, schema_from
 from txnqueue.placing import check_headers, ordering_of, placing_of
 from txnqueue.receiving import Held, Receiver, Wanting, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve

@@ -12,7 +12,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.ledger import LaneFold, Segment
 from txnqueue.model import PositionId, Range
 from txnqueue.payload import Part, places_where
-from txnqueue.payload.rows import MESSAGE_COLUMN
+from txnqueue.payload.schemas import MESSAGE_COLUMN
 from txnqueue.receiving import part_of
 
 if TYPE_CHECKING:

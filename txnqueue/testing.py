@@ -9,7 +9,7 @@ from typing import Any
 
 from txnqueue.config import RetryPolicy
 from txnqueue.manager import QueueManager
-from txnqueue.payload.rows import plain_schema
+from txnqueue.payload.schemas import plain_schema
 from txnqueue.runtime import Runtime
 from txnqueue.store import MemoryStore, Store
 

@@ -126,7 +126,7 @@ def log_claim(log: CompactedLog, lane: int, chance: random.Random, ended: Any = 
         log.append(*planning.claim("q", chosen, owner, 2_000, STAMP, counts=counts).entries)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32))
 def test_a_fold_from_the_newest_compaction_is_the_fold_from_the_beginning(seed: int) -> None:
     chance, log = random.Random(seed), CompactedLog(LANES)

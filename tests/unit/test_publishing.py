@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -26,7 +26,6 @@ ROWS = st.lists(st.tuples(st.none() | WORDS, st.sampled_from("xuw")))
 KEY = {"routing_key": "key"}
 
 
-@settings(deadline=None)
 @given(st.lists(QUEUES, max_size=3), ROWS, st.booleans(), st.none() | st.just(("group", 3)))
 def test_every_queue_gets_what_it_wants_in_its_lanes(
     queues: Any, rows: Any, keep_order: bool, rest: Any

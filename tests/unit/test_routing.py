@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from txnqueue import routing
@@ -38,14 +38,12 @@ def fits(wanted: tuple[str, ...], words: tuple[str, ...]) -> bool:
     return bool(words) and first in ("*", words[0]) and fits(rest, words[1:])
 
 
-@settings(deadline=None)
 @given(PATTERNS, KEYS)
 def test_a_topic_matches_by_its_definition(pattern: str, key: str) -> None:
     expected = fits(routing.words_of(pattern), routing.words_of(key))
     assert topic_matches(pattern, key) == expected
 
 
-@settings(deadline=None)
 @given(PATTERNS, KEYS)
 def test_the_expression_of_a_pattern_says_the_same(pattern: str, key: str) -> None:
     expression = expression_of(pattern).replace("\\z", "\\Z")
@@ -92,7 +90,6 @@ HEADERS = st.dictionaries(st.sampled_from("xyz"), st.sampled_from(["1", "2"]))
 ASKED = st.dictionaries(st.sampled_from("xyz"), st.sampled_from(["1", "2", None]))
 
 
-@settings(deadline=None)
 @given(ASKED, st.sampled_from(["all", "any"]), HEADERS)
 def test_headers_match_by_their_definition(asked: Any, match: str, headers: Any) -> None:
     arguments, said = routing.read_arguments({**asked, "x-match": match, "x-other": 7})

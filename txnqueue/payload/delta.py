@@ -21,57 +21,47 @@ from txnqueue.journal.tables import (
     create_payload,
     identifier,
     literal,
-    literals,
 )
 from txnqueue.model import Range
 from txnqueue.payload import (
-    CORRELATION_ID,
-    OFFSETS_PER_TASK,
-    PRIORITY_DEFAULT,
-    PRIORITY_MAX,
-    REPLY_TO,
     Part,
-    Placing,
     Run,
     Send,
     Stray,
     places_where,
 )
 from txnqueue.payload.arranging import Arranged, arrange, widened, wrong_priority
+from txnqueue.payload.numbering import NO_PRIORITY, TASK_BITS, aligned, cast, numbered, stored
+from txnqueue.payload.queries import (
+    PLACE_COLUMNS,
+    columns_of,
+    guard,
+    literal_places,
+    message_struct,
+    places,
+)
 from txnqueue.payload.routes import (
     LONG_KEY,
     NO_ROUTE,
-    crc_lane,
     key_too_long,
-    route_columns,
     unroutable,
 )
-from txnqueue.payload.rows import (
-    MESSAGE_COLUMN,
-    MESSAGE_TYPE,
-    arrow_table,
-    matched_columns,
-    new_columns,
-)
+from txnqueue.payload.rows import arrow_table
+from txnqueue.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE, new_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _FEW_ROWS = 20_000
 _SPANS_MAX = 5_000
 """So many ranges are counted by one query."""
-_PLACES_MAX = 200
-"""So many sends are named with their offsets to skip files; more only by their ids."""
 _PLACE = {
     "_lane": pa.int32(),
     "_priority": pa.int32(),
     "_available": pa.int64(),
     "_expires": pa.int64(),
 }
-_REMOVED = "PayloadRemoved: the messages' payload is past its retention and was removed"
-_NO_PRIORITY = "txnqueue: this is no priority"
-_TASK_BITS, _SPARK_BITS = OFFSETS_PER_TASK.bit_length() - 1, 33
 
 
 class DeltaPayload:
@@ -138,7 +128,7 @@ class DeltaPayload:
         given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
         few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
         arranged = arrange(send, given) if few else None
-        frame = self._stored(send, self._numbered(send, given, arranged))
+        frame = stored(send, self._numbered(send, given, arranged))
         about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
         metadata = {**about, **send.note}
 
@@ -166,7 +156,7 @@ class DeltaPayload:
     def _numbered(self, send: Send, rows: Any, arranged: Arranged | None) -> DataFrame:
         """Bring rows to the queue's columns, with the lane and the offset of each."""
         if arranged is None:
-            return self._numbered_by_spark(send, self._aligned(widened(send, rows), rows))
+            return numbered(send, aligned(self._user, widened(send, rows), rows))
         table = arranged.rows
         for number, (name, kind) in enumerate(_PLACE.items()):
             values = [place[number] for place in arranged.places]
@@ -176,80 +166,8 @@ class DeltaPayload:
         offsets = pa.array(range(table.num_rows), pa.int64())
         table = table.append_column("_headers", headers).append_column("_offset", offsets)
         frame = self._session.createDataFrame(table).coalesce(1)
-        columns = [_cast(frame[identifier(c.name)], c) for c in send.schema.fields]
+        columns = [cast(frame[identifier(c.name)], c) for c in send.schema.fields]
         return frame.select("_offset", "_headers", "_route", *_PLACE, *columns)
-
-    def _aligned(self, schema: StructType, rows: Any) -> DataFrame:
-        """Bring a DataFrame or a large table to the queue's columns, on the user's session."""
-        from pyspark.sql import functions as F
-
-        frame = self._user.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
-        have = {column.name for column in matched_columns(schema, frame.schema)}
-        columns = [
-            _cast(frame[identifier(c.name)] if c.name in have else F.lit(None), c)
-            for c in schema.fields
-        ]
-        aligned: DataFrame = frame.select(*columns)
-        return aligned
-
-    @staticmethod
-    def _numbered_by_spark(send: Send, frame: DataFrame) -> DataFrame:
-        """Sort within tasks by place, keeping the order of rows, and number them."""
-        from pyspark.sql import functions as F
-
-        if send.order_by:
-            frame = frame.orderBy(*[identifier(name) for name in send.order_by])
-        placed = frame.withColumn("_place", F.monotonically_increasing_id())
-        placed = placed.withColumn("_headers", _headers(send))
-        lane, route, alike = F.lit(0), F.lit(""), F.lit("")
-        if send.routes is not None:
-            route, alike = route_columns(send, F.col("_place"), F.col("_headers"))
-        elif send.group_by is not None:
-            lane = crc_lane(identifier(send.group_by), send.lanes)
-        else:
-            start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
-            lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
-        placing = send.placing
-        arranged = placed.select(
-            "*",
-            lane.cast("int").alias("_lane"),
-            route.alias("_route"),
-            alike.alias("_alike"),
-            _priority(placing).alias("_priority"),
-            _available_step(placing).alias("_available"),
-            _expires_step(placing).alias("_expires"),
-        )
-        if send.routes is None or not send.routes.keep_order:
-            arranged = arranged.sortWithinPartitions(
-                "_alike", "_lane", F.desc("_priority"), "_available", "_expires", "_place"
-            )
-        number = F.monotonically_increasing_id()
-        offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), _TASK_BITS).bitwiseOR(
-            number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
-        )
-        return arranged.withColumn("_offset", offset)
-
-    @staticmethod
-    def _stored(send: Send, numbered: DataFrame) -> DataFrame:
-        """Give numbered rows the columns of the payload table."""
-        from pyspark.sql import functions as F
-
-        standing = F.col("_lane").alias("lane")
-        if send.routes is not None:
-            standing = F.col("_route").alias("route")
-        return numbered.select(
-            F.lit(send.send_id).alias("send_id"),
-            F.col("_offset").alias("send_offset"),
-            F.lit(send.slice).cast("bigint").alias("slice"),
-            *[F.col(identifier(column.name)) for column in send.schema.fields],
-            F.col("_headers").alias("headers"),
-            F.struct(
-                standing,
-                F.col("_priority").alias("priority"),
-                F.col("_available").alias("available_step"),
-                F.col("_expires").alias("expires_step"),
-            ).alias("arrangement"),
-        )
 
     def _runs(self, send: Send) -> list[Run]:
         """Read back what a send wrote: the first offset and count of each run.
@@ -257,7 +175,7 @@ class DeltaPayload:
         What was arranged has one run in each place and task. Otherwise the rows of a place
         are a run as long as their offsets grow as their numbers do.
         """
-        stretch = f"shiftright(send_offset, {_TASK_BITS})"
+        stretch = f"shiftright(send_offset, {TASK_BITS})"
         if send.routes is not None:
             window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
             stretch = f"send_offset - row_number() OVER ({window})"
@@ -314,7 +232,7 @@ class DeltaPayload:
             query = (
                 f"SELECT p.send_id, p.send_offset, CAST(p.{identifier(column)} AS string) "
                 f"FROM {self._statements.names.payload(payload_id)} p "
-                f"WHERE {_literal_places(mine)}"
+                f"WHERE {literal_places(mine)}"
             )
             session = self._session_for(sum(ranges.count(part.ranges) for part in mine))
             table = self._statements.run(partial(_arrow, session, query))
@@ -456,13 +374,13 @@ class DeltaPayload:
             )
         frames = [
             session.sql(
-                f"SELECT /*+ BROADCAST(r) */ {_columns_of(schema, lacks)}, {_message(named)}, "
+                f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
                 "r.rank AS _rank, p.send_offset AS _offset "
                 f"FROM {table} p JOIN "
-                f"(SELECT * FROM VALUES {_places(ranked)} AS v({_PLACE_COLUMNS})"
-                f"{_guard(table, owned) if guarded else ''}) r "
+                f"(SELECT * FROM VALUES {places(ranked)} AS v({PLACE_COLUMNS})"
+                f"{guard(table, owned) if guarded else ''}) r "
                 "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
-                f"WHERE {_literal_places(owned)}"
+                f"WHERE {literal_places(owned)}"
             )
             for (payload_id, named), ranked in by_owner.items()
             for lacks in [self._lacks(session, payload_id, schema)]
@@ -486,154 +404,10 @@ def _arrow(session: SparkSession, query: str) -> pa.Table:
     return session.sql(query).toArrow()
 
 
-def _guard(table: str, parts: Sequence[Part]) -> str:
-    """Write a condition that fails loudly, whenever it is evaluated, if a slice is gone.
-
-    A join would just find fewer rows. One row of one send in each slice is looked for: what
-    others wrote there late, after it was dropped, does not bring it back.
-    """
-    sends = {part.slice: part.send_id for part in parts}
-    return " WHERE " + " AND ".join(
-        f"if((SELECT count(*) FROM (SELECT 1 FROM {table} WHERE slice = {slice_} "
-        f"AND send_id = {literal(send_id)} LIMIT 1)) = 1, true, raise_error({literal(_REMOVED)}))"
-        for slice_, send_id in sorted(sends.items())
-    )
-
-
-_PLACE_COLUMNS = (
-    "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
-    "from_queue, from_reason, from_count"
-)
-_ID = "concat(p.send_id, ':', p.send_offset)"
-_MESSAGE = (
-    "'queue', r.queue, "
-    "'lane', CAST(r.lane AS int), 'delivery_count', CAST(r.delivery_count AS int), "
-    "'redelivered', r.delivery_count > 0, 'enqueued_at', timestamp_millis(r.enqueued_at_ms), "
-    "'transaction_id', CAST(r.transaction_id AS string), 'headers', p.headers, "
-    f"'correlation_id', try_element_at(p.headers, {literal(CORRELATION_ID)}), "
-    f"'reply_to', try_element_at(p.headers, {literal(REPLY_TO)}), "
-    "'origin', if(r.from_queue IS NULL, NULL, named_struct("
-    "'queue', CAST(r.from_queue AS string), 'reason', CAST(r.from_reason AS string), "
-    "'delivery_count', CAST(r.from_count AS int))), "
-    f"'send_id', p.send_id, 'send_offset', p.send_offset) AS {MESSAGE_COLUMN}"
-)
-
-
-def _columns_of(schema: StructType, lacks: Collection[str]) -> str:
-    """List the payload's columns; those that a table does not have are null."""
-    return ", ".join(
-        f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
-        if c.name in lacks
-        else f"p.{identifier(c.name)}"
-        for c in schema.fields
-    )
-
-
-def _message(named: str | None) -> str:
-    """Write the message's struct; ``named`` is the column of its id, if there is one."""
-    given = _ID if named is None else f"coalesce(CAST(p.{identifier(named)} AS string), {_ID})"
-    return f"named_struct('id', {_ID}, 'message_id', {given}, {_MESSAGE}"
-
-
-def _places(ranked: Sequence[tuple[int, Part]]) -> str:
-    rows = []
-    for rank, part in ranked:
-        origin = part.origin or {}
-        for first, last in part.ranges:
-            cells: list[str | int | None] = [
-                rank,
-                part.send_id,
-                first,
-                last,
-                part.queue,
-                part.lane,
-                part.delivery_count,
-                part.enqueued_at_ms,
-                part.transaction_id,
-                origin.get("queue"),
-                origin.get("reason"),
-                origin.get("delivery_count"),
-            ]
-            rows.append(f"({', '.join(literal(cell) for cell in cells)})")
-    return ", ".join(rows)
-
-
-def _literal_places(parts: Sequence[Part]) -> str:
-    """Write where the messages lie as literals, so that only their files are read."""
-    spans: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-    for part in parts:
-        spans[part.slice, part.send_id].extend(part.ranges)
-    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in spans}))
-    sends = literals(sorted({send_id for _, send_id in spans}))
-    terms = [f"p.slice IN ({slices})", f"p.send_id IN ({sends})"]
-    if len(spans) <= _PLACES_MAX:
-        places = (
-            f"(p.send_id = {literal(send_id)} AND p.send_offset BETWEEN "
-            f"{min(first for first, _ in found)}L AND {max(last for _, last in found)}L)"
-            for (_, send_id), found in spans.items()
-        )
-        terms.append(f"({' OR '.join(places)})")
-    return " AND ".join(terms)
-
-
-def _cast(value: Column, column: StructField) -> Column:
-    return value.cast(column.dataType).alias(column.name)
-
-
-def _headers(send: Send) -> Column:
-    """Write the headers of each row; without any they are null."""
-    from pyspark.sql import functions as F
-
-    pairs = [cell for item in send.headers.items() for cell in map(F.lit, item)]
-    for header, column in send.header_columns.items():
-        pairs += [F.lit(header), F.col(identifier(column)).cast("string")]
-    if not pairs:
-        return F.lit(None).cast("map<string,string>")
-    found = F.map_filter(F.create_map(*pairs), lambda _, value: value.isNotNull())
-    return F.when(F.size(found) > 0, found)
-
-
-def _priority(placing: Placing) -> Column:
-    from pyspark.sql import functions as F
-
-    if not isinstance(placing.priority, str):
-        return F.lit(placing.priority)
-    given = F.coalesce(F.col(identifier(placing.priority)).cast("int"), F.lit(PRIORITY_DEFAULT))
-    return F.when(given.between(0, PRIORITY_MAX), given).otherwise(F.raise_error(_NO_PRIORITY))
-
-
-def _available_step(placing: Placing) -> Column:
-    if isinstance(placing.available_at, str):
-        from pyspark.sql import functions as F
-
-        return _step(placing, F.unix_micros(F.col(identifier(placing.available_at))) / 1000)
-    return _later(placing, placing.delay_seconds)
-
-
-def _expires_step(placing: Placing) -> Column:
-    return _later(placing, placing.ttl_seconds)
-
-
-def _later(placing: Placing, column: str | None) -> Column:
-    """The step of an instant that a column of seconds says, from now on."""
-    from pyspark.sql import functions as F
-
-    if column is None:
-        return F.lit(None).cast("bigint")
-    seconds = F.col(identifier(column)).cast("double")
-    return _step(placing, F.lit(placing.now_ms) + seconds * 1000)
-
-
-def _step(placing: Placing, milliseconds: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.ceil(milliseconds / F.lit(placing.step_ms)).cast("bigint")
-
-
 def _explained(error: Exception, send: Send) -> Exception:
     """Turn a refusal of Spark's or Delta's into the library's own error."""
     text, schema = str(error), send.schema
-    if _NO_PRIORITY in text:
+    if NO_PRIORITY in text:
         return wrong_priority(str(send.placing.priority))
     if NO_ROUTE in text:
         return unroutable(send.note.get("exchange"))

@@ -14,14 +14,8 @@ from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, Stray, places_where
 from txnqueue.payload.arranging import Arranged, arrange, widened
-from txnqueue.payload.rows import (
-    MESSAGE_COLUMN,
-    MESSAGE_TYPE,
-    arrow_schema,
-    arrow_table,
-    new_columns,
-    texts_of,
-)
+from txnqueue.payload.rows import arrow_table, texts_of
+from txnqueue.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, new_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,6 @@ from txnqueue.protocols.amqp.types import (
     Released,
     TransactionalState,
 )
-from txnqueue.protocols.reading import messages_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -142,8 +141,7 @@ class SendingLink(Link):
         """Make deliveries of a claim."""
         transaction = self.transaction
         connection = self.session.connection
-        core = transaction.transaction if transaction is not None else None
-        for message in messages_of(batch, core):
+        for message in batch.messages():
             delivery = OutgoingDelivery(
                 self,
                 self.session.next_delivery_id(),

@@ -313,8 +313,7 @@ class Channel:
         try:
             with self._forgetting_lost():
                 for batch, names in by_batch(acknowledged):
-                    if not transaction.interrupted:
-                        batch.accept(matching=names, transaction=transaction)
+                    batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
         except (TransactionAborted, LeaseLost):
             transaction.rollback()

@@ -130,7 +130,7 @@ def _arrow_parquet(schema: StructType, path: str) -> pa.Table:
 def _arrow_schema(schema: StructType) -> pa.Schema:
     import pyarrow as pa
 
-    from txnqueue.payload.rows import arrow_schema
+    from txnqueue.payload.schemas import arrow_schema
 
     return pa.schema([column.with_nullable(True) for column in arrow_schema(schema)])
 

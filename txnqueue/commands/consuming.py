@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnqueue import handlers
-from txnqueue.console import NOT_APPLIED, Session, command
+from txnqueue.commands import handlers
+from txnqueue.commands.console import NOT_APPLIED, Session, command
+from txnqueue.commands.presenting import Output, plain
+from txnqueue.commands.stopping import on_sigterm
 from txnqueue.errors import InvalidInput
-from txnqueue.presenting import Output, plain
-from txnqueue.stopping import on_sigterm
 
 if TYPE_CHECKING:
     from txnqueue.consumer import DrainResult

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnqueue import routing
-from txnqueue.console import Session, command
+from txnqueue.commands.arguments import Queue
+from txnqueue.commands.console import Session, command
+from txnqueue.commands.files import check_file, read_file, spelled_out
 from txnqueue.errors import InvalidInput
-from txnqueue.reading import check_file, read_file, spelled_out
 
 if TYPE_CHECKING:
     from txnqueue.publishing import Published
     from txnqueue.transaction import Transaction
 
 _Exchange = Annotated[str, typer.Argument(help="The exchange's name.", show_default=False)]
-_Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
 _Key = Annotated[
     str, typer.Option(help="The key; of a topic exchange a pattern: 'eu.*.shoes', 'eu.#'.")
 ]
@@ -88,7 +88,7 @@ def bindings(
 def bind(
     session: Session,
     exchange: _Exchange,
-    queue: _Queue,
+    queue: Queue,
     key: _Key = "",
     argument: _Arguments = None,
 ) -> None:
@@ -103,7 +103,7 @@ def bind(
 def unbind(
     session: Session,
     exchange: _Exchange,
-    queue: _Queue,
+    queue: Queue,
     key: _Key = "",
     argument: _Arguments = None,
 ) -> None:

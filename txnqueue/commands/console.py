@@ -21,7 +21,7 @@ import typer
 
 from txnqueue import errors
 from txnqueue.closing import is_closed
-from txnqueue.presenting import Output, Printer, complain
+from txnqueue.commands.presenting import Output, Printer, complain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

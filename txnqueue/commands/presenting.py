@@ -16,12 +16,17 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from txnqueue.deciding import Receipt
     from txnqueue.declaring import Step
     from txnqueue.dropping import DropResult
 
 PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
 MESSAGE = "_message"
+QUEUE_COLUMNS = (
+    "queue", "lanes", "posted", "available", "delayed", "in_flight", "purge_pending", "accepted",
+    "rejected", "dead_lettered", "expired", "purged", "moved", "duplicates",
+)  # fmt: skip
 
 
 class Output(str, enum.Enum):
@@ -172,3 +177,13 @@ def told_of_changes(step: Step) -> str:
         f"{name}: {'none' if old is None else old} -> {new}"
         for name, (old, new) in step.changes.items()
     )
+
+
+def receipt_values(receipt: Receipt) -> dict[str, Any]:
+    """Make what is printed of a receipt."""
+    return {
+        "transaction_id": receipt.transaction_id,
+        "commit_seq": receipt.commit_seq,
+        "journal_version": receipt.journal_version,
+        "committed_at": receipt.committed_at,
+    }

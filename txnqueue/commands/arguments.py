@@ -1,0 +1,15 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+Where = Annotated[
+    str | None,
+    typer.Option(help="Only messages that fulfil this SQL predicate over payload and _message."),
+]
+Reason = Annotated[str | None, typer.Option(help="Why; it stands in the history.")]
