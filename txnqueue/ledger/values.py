@@ -1,0 +1,204 @@
+"""What a fold is made of: positions, segments of them, owners, claims (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue import ranges
+from txnqueue.model import Entry, PositionId, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """That some messages stand in a queue: where their payload lies, in which order they go.
+
+    ``origin`` says where a moved or dead-lettered position came from, and why;
+    ``message_id`` is the payload's column that names its messages, if one does.
+    """
+
+    position_id: PositionId
+    queue_id: str
+    lane: int
+    payload_id: str
+    slice: int
+    send_id: str
+    ranges: tuple[Range, ...]
+    priority: int
+    available_at_ms: int | None
+    expires_at_ms: int | None
+    schema_version: int
+    origin: Mapping[str, Any] | None
+    transaction_key: str | None
+    place: tuple[int, int, int]
+    posted_at_ms: int
+    message_id: str | None = None
+
+    @classmethod
+    def of(cls, entry: Entry) -> Position:
+        """Read a position from the entry that posted it."""
+        body = entry.body
+        return cls(
+            position_id=entry.entry_id,
+            queue_id=entry.queue_id or "",
+            lane=entry.lane or 0,
+            payload_id=body["payload"],
+            slice=body["slice"],
+            send_id=body["send"],
+            ranges=entry.ranges,
+            priority=body.get("priority", 4),
+            available_at_ms=body.get("available_at"),
+            expires_at_ms=body.get("expires_at"),
+            schema_version=body.get("schema", 1),
+            origin=body.get("origin"),
+            transaction_key=entry.transaction_key,
+            place=entry.place,
+            posted_at_ms=entry.recorded_at_ms,
+            message_id=body.get("message_id"),
+        )
+
+    def expired(self, now_ms: int) -> bool:
+        """Say whether the position's time to live is over at an instant."""
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
+    def receivable(self, now_ms: int) -> bool:
+        """Say whether the position may be delivered at an instant."""
+        return (self.available_at_ms or 0) <= now_ms and not self.expired(now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of messages of one position that can be claimed together.
+
+    ``delivery_count`` counts their ended deliveries, ``former`` is the size of the claim
+    that they last came back from (0: never delivered): the next one narrows to a tenth.
+    ``not_to`` names consumers that do not want them again.
+    """
+
+    position: Position
+    first: int
+    last: int
+    delivery_count: int = 0
+    former: int = 0
+    not_to: frozenset[str] = frozenset()
+
+    @property
+    def history(self) -> tuple[int, int, frozenset[str]]:
+        """What a claim's messages have in common: they share what becomes of them next."""
+        return (self.delivery_count, self.former, self.not_to)
+
+    def cut(self, first: int, last: int) -> Segment:
+        """Take a piece of the run."""
+        return Segment(self.position, first, last, *self.history)
+
+    @property
+    def size(self) -> int:
+        """How many messages the segment holds."""
+        return self.last - self.first + 1
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        """The original place in the lane: priority, commit order, then offset."""
+        version, ordinal, index = self.position.place
+        return (-self.position.priority, version, ordinal, index, self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a claim: a transaction's attempt, or a consumer with a lease."""
+
+    consumer: str
+    epoch: int
+    key: str | None = None
+    attempt: str | None = None
+    begun: int | None = None
+
+    @property
+    def is_transaction(self) -> bool:
+        """Say whether a transaction holds the claim."""
+        return self.attempt is not None
+
+
+@dataclass(slots=True)
+class Claim:
+    """Messages in flight: what one entry of a lane's log claimed and nobody ended yet.
+
+    ``counts`` says whether its end counts as a delivery; a claim made for a move has
+    delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
+    good when they would come back.
+    """
+
+    lane: int
+    sequence: int
+    owner: Owner
+    deadline_ms: int
+    delivery_count: int
+    size: int
+    former: int
+    items: dict[PositionId, tuple[Range, ...]]
+    claimed_at_ms: int
+    bound: Owner | None = None
+    counts: bool = True
+    not_to: frozenset[str] = frozenset()
+    purging: dict[PositionId, tuple[Range, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: Entry, items: Mapping[PositionId, tuple[Range, ...]]) -> Claim:
+        """Read a claim from its entry in a lane's log."""
+        body = entry.body
+        return cls(
+            lane=entry.lane or 0,
+            sequence=entry.sequence or 0,
+            owner=Owner(
+                consumer=body["consumer"],
+                epoch=body["epoch"],
+                key=entry.transaction_key,
+                attempt=entry.attempt,
+                begun=entry.begun,
+            ),
+            deadline_ms=body["deadline"],
+            delivery_count=body["delivery_count"],
+            size=entry.count or 0,
+            former=body["former"],
+            items=dict(items),
+            claimed_at_ms=entry.recorded_at_ms,
+            counts=body.get("counts", True),
+            not_to=frozenset(body.get("not_to", ())),
+        )
+
+    @property
+    def name(self) -> tuple[int, int]:
+        """The claim's name and fencing token: its lane and sequence."""
+        return (self.lane, self.sequence)
+
+    @property
+    def holder(self) -> Owner:
+        """Whose decision ends the claim: the transaction it is bound to, else its owner."""
+        return self.bound or self.owner
+
+    @property
+    def count(self) -> int:
+        """How many messages are still in flight under this claim."""
+        return sum(map(ranges.count, self.items.values()))
+
+    @property
+    def purge_pending(self) -> dict[PositionId, tuple[Range, ...]]:
+        """The messages in flight under it that were purged."""
+        found = {
+            position_id: ranges.intersection(part, self.purging.get(position_id, ()))
+            for position_id, part in self.items.items()
+        }
+        return {position_id: part for position_id, part in found.items() if part}
+
+    def takeable(self, now_ms: int, taker: Owner) -> bool:
+        """Say whether somebody may try to take the claim over; clocks decide no more.
+
+        An older epoch of the same consumer id and an older attempt of the same key are
+        the taker's own past, and need not be waited for.
+        """
+        past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
+        past_attempt = self.owner.is_transaction and (
+            self.owner.key == taker.key and self.owner.attempt != taker.attempt
+        )
+        return self.deadline_ms <= now_ms or past_self or past_attempt

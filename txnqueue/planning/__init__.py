@@ -1,0 +1,46 @@
+"""Plan what an append shall say: claims, take-overs, settlements, removals (pure)."""
+
+from txnqueue.planning.claims import NARROWING, REMOVALS_MAX, Selection, claim, grouped, select
+from txnqueue.planning.plan import Plan, Stamp, lane_conditions
+from txnqueue.planning.removals import (
+    Removal,
+    Target,
+    leaving_out,
+    move,
+    origin_of,
+    purge_pending,
+    remove,
+)
+from txnqueue.planning.settlements import (
+    Disposition,
+    bind,
+    kept,
+    lease_extended,
+    release_claims,
+    settlement,
+)
+
+__all__ = [
+    "NARROWING",
+    "REMOVALS_MAX",
+    "Disposition",
+    "Plan",
+    "Removal",
+    "Selection",
+    "Stamp",
+    "Target",
+    "bind",
+    "claim",
+    "grouped",
+    "kept",
+    "lane_conditions",
+    "lease_extended",
+    "leaving_out",
+    "move",
+    "origin_of",
+    "purge_pending",
+    "release_claims",
+    "remove",
+    "select",
+    "settlement",
+]

@@ -1,0 +1,200 @@
+"""Plan claims: which messages are taken, and what is taken over for them (pure)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from txnqueue import model
+from txnqueue.ledger import LaneFold, Owner, Position, Segment
+from txnqueue.model import Entry, Range
+from txnqueue.planning.plan import Plan, Stamp
+from txnqueue.sifting import LeftOut, firsts
+
+NARROWING = 10
+REMOVALS_MAX = 1_000
+
+
+@dataclass(slots=True)
+class Selection:
+    """The messages that one claim takes from one lane, and what it finds to take out of it.
+
+    ``ending``: claims that are over hold messages that were purged, which go with them.
+    """
+
+    lane: int
+    sequence: int
+    segments: list[Segment] = field(default_factory=list)
+    dead: list[Segment] = field(default_factory=list)
+    expired: list[Segment] = field(default_factory=list)
+    duplicates: list[Segment] = field(default_factory=list)
+    supersedes: tuple[int, ...] = ()
+    ending: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many messages the claim takes."""
+        return sum(segment.size for segment in self.segments)
+
+    def __bool__(self) -> bool:
+        """Say whether there is anything to write about."""
+        return bool(self.segments or self.dead or self.expired or self.duplicates or self.ending)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the messages came back from a claim that failed."""
+        return bool(self.segments) and self.segments[0].former > 0
+
+
+def select(
+    lane: LaneFold,
+    returning: Iterable[Segment],
+    limit: int,
+    now_ms: int,
+    deliveries_max: int | None,
+    supersedes: Sequence[int] = (),
+    upto: int | None = None,
+    wanted: Callable[[Sequence[Segment]], Iterable[Segment]] | None = None,
+    left_out: LeftOut | None = None,
+    consumer: str | None = None,
+) -> Selection:
+    """Pick the first available messages of a lane, at most ``limit``.
+
+    A claim takes messages of one history only: fresh ones, or ones that came back from
+    claims of the same size as often. Redelivered ones narrow: at most a tenth of the
+    claim that they came back from. A message that came back from a claim of its own as
+    often as is allowed is dead; one whose time to live is over has expired.
+
+    Args:
+        lane: The lane as folded.
+        returning: Messages of claims that this claim ends (take-over).
+        limit: At most so many messages.
+        now_ms: The instant for delays and times to live.
+        deliveries_max: So many ended deliveries make a message dead; None: never.
+        supersedes: The sequences of the claims that end.
+        upto: Leave out positions that were posted after this version of the journal.
+        wanted: Cuts what a selector wants out of segments that can be received.
+        left_out: Says which messages are duplicates; None if all are delivered.
+        consumer: Who takes them: not what it does not want again.
+    """
+    chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
+    candidates: Iterable[Segment]
+    candidates = heapq.merge(lane.available, sorted(returning, key=_order), key=_order)
+    if wanted is not None:
+        found = list(candidates)
+        over = [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
+        chosen.expired += firsts(over, left_out, chosen.duplicates, lambda: False)
+        candidates = wanted([s for s in found if s.position.receivable(now_ms)])
+    due = (
+        s
+        for s in candidates
+        if (upto is None or s.position.place[0] <= upto)
+        and (
+            (s.position.receivable(now_ms) and consumer not in s.not_to)
+            or s.position.expired(now_ms)
+        )
+    )
+    candidates = firsts(due, left_out, chosen.duplicates, lambda: limit <= 0)
+    history: tuple[int, int, frozenset[str]] | None = None
+    for segment in candidates:
+        position = segment.position
+        if position.expired(now_ms):
+            if len(chosen.expired) < REMOVALS_MAX:
+                chosen.expired.append(segment)
+            continue
+        if _dead(segment, deliveries_max):
+            if len(chosen.dead) == REMOVALS_MAX:
+                break
+            chosen.dead.append(segment)
+            continue
+        if history is None:
+            history = segment.history
+            if segment.former:
+                limit = min(limit, max(1, segment.former // NARROWING))
+        if limit <= 0 or history != segment.history:
+            break
+        last = min(segment.last, segment.first + limit - 1)
+        chosen.segments.append(segment.cut(segment.first, last))
+        limit -= last - segment.first + 1
+    return chosen
+
+
+def _order(segment: Segment) -> tuple[int, int, int, int, int]:
+    return segment.order
+
+
+def _dead(segment: Segment, deliveries_max: int | None) -> bool:
+    return (
+        deliveries_max is not None
+        and segment.former == 1
+        and segment.delivery_count >= deliveries_max
+    )
+
+
+def grouped(segments: Iterable[Segment]) -> list[tuple[Position, tuple[Range, ...]]]:
+    """Group segments by position, keeping the order in which they come."""
+    by_position: dict[model.PositionId, tuple[Position, list[Range]]] = {}
+    for segment in segments:
+        found = by_position.setdefault(segment.position.position_id, (segment.position, []))
+        found[1].append((segment.first, segment.last))
+    return [(position, tuple(part)) for position, part in by_position.values()]
+
+
+def claim(
+    queue_id: str,
+    chosen: Selection,
+    owner: Owner,
+    deadline_ms: int,
+    stamp: Stamp,
+    *,
+    counts: bool = True,
+) -> Plan:
+    """Write a selection as the next entry of its lane's log; no messages, no entry.
+
+    The claim's (lane, sequence) is its name and its fencing token. One made for a move does
+    not count as a delivery, however it ends.
+    """
+    shard = model.lane_shard(queue_id, chosen.lane)
+    stream = model.lane_stream(chosen.lane)
+    conditions = (
+        model.next_sequence(shard, stream, chosen.sequence),
+        model.queue_open(queue_id),
+        model.layout_unchanged(),
+    )
+    if not chosen.segments:
+        return Plan((), conditions)
+    items, parts, count = model.pack_items(
+        (position.position_id, part) for position, part in grouped(chosen.segments)
+    )
+    head = chosen.segments[0]
+    body = {
+        "v": 1,
+        "items": items,
+        "consumer": owner.consumer,
+        "epoch": owner.epoch,
+        "deadline": deadline_ms,
+        "delivery_count": head.delivery_count,
+        "former": head.former,
+        "supersedes": list(chosen.supersedes),
+    }
+    if head.not_to:
+        body["not_to"] = sorted(head.not_to)
+    if not counts:
+        body["counts"] = False
+    entry = Entry(
+        shard,
+        stream,
+        model.CLAIMED,
+        sequence=chosen.sequence,
+        transaction_key=owner.key,
+        attempt=owner.attempt,
+        begun=owner.begun,
+        queue_id=queue_id,
+        lane=chosen.lane,
+        ranges=parts,
+        count=count,
+        body=body,
+        **stamp.columns(),
+    )
+    return Plan((entry,), conditions)
