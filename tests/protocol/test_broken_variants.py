@@ -21,7 +21,6 @@ from txnqueue import (
     appending,
     applying,
     batch,
-    branches,
     compacting,
     dropping,
     maintenance,
@@ -244,7 +243,7 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(holder.attempt, (holder, []))[1].append(claim)
-        return receiving._TakeOver(superseded, tombstones)
+        return receiving._TakeOver(superseded, tombstones, self._elsewhere(tombstones))
 
     patch.setattr(receiving.Receiver, "_take_over", careless)
 
@@ -392,7 +391,7 @@ def overlooks_parts(patch: pytest.MonkeyPatch) -> None:
 
 def overlooks_sessions(patch: pytest.MonkeyPatch) -> None:
     """Decide a branch while a session works in it."""
-    patch.setattr(branches, "_check_ended", lambda *args, **kwargs: None)
+    patch.setattr(Branch, "check_ended", lambda *given, **named: None)
 
 
 def starts_twice(patch: pytest.MonkeyPatch) -> None:
