@@ -109,7 +109,7 @@ def main() -> int:
     from txnqueue.manager import QueueManager
     from txnqueue.store import DeltaStore
 
-    spark = local_spark(given.actor, settings={"spark.ui.showConsoleProgress": "false"})
+    spark = local_spark(given.actor, short_lived=True)
     if given.standby and not sys.stdin.readline():
         return 0  # nobody needs this spare any more
     store = DeltaStore(spark, given.root)

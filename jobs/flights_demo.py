@@ -169,7 +169,7 @@ def run(given: argparse.Namespace, root: str) -> int:
         from txnqueue.environment import local_spark
         from txnqueue.manager import QueueManager
 
-        spark = local_spark("producer", settings={"spark.ui.showConsoleProgress": "false"})
+        spark = local_spark("producer", short_lived=True)
         manager = QueueManager(spark, root, actor="producer", run_id="demo")
         create_queues(spark, manager, work)
     watch.lap("start")

@@ -93,6 +93,8 @@ def local_spark(
     cores: int = 2,
     memory: str = "2g",
     settings: Mapping[str, str] | None = None,
+    *,
+    short_lived: bool = False,
 ) -> SparkSession:
     """Start a Spark session with Delta on this machine, or get the one that runs already.
 
@@ -103,6 +105,8 @@ def local_spark(
         settings: More Spark settings. They win over the ones made here; ``spark.jars``,
             ``spark.jars.packages``, ``spark.jars.excludes``, ``spark.sql.extensions`` and
             ``spark.driver.extraJavaOptions`` are added to them.
+        short_lived: The process ends after a minute or so: its Java compiles quickly instead of
+            well. That halves the processor time of a short process; a long one is slower by it.
 
     Returns:
         The session. Its times, and those of its JVM, are in UTC.
@@ -128,6 +132,8 @@ def local_spark(
     # Spark starts its Python workers as "python3" otherwise, whichever that is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
+    if short_lived:
+        given = _with_option(given, "-XX:TieredStopAtLevel=1")
     wanted = _settings(cores, memory, given, coordinate)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for key, value in wanted.items():
@@ -266,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         coordinate = delta_coordinate()
         if not cached_jars(coordinate):
-            local_spark(memory="1g").stop()
+            local_spark(memory="1g", short_lived=True).stop()
     except PlatformMissing as error:
         print(error, file=sys.stderr)
         return 3
@@ -310,6 +316,11 @@ def _settings(cores: int, memory: str, given: Mapping[str, str], coordinate: str
         for key, own in added.items()
     }
     return {**defaults, **given, **merged}
+
+
+def _with_option(given: Mapping[str, str], option: str) -> dict[str, str]:
+    key = "spark.driver.extraJavaOptions"
+    return {**given, key: " ".join(filter(None, [option, given.get(key)]))}
 
 
 def _record(coordinate: str) -> Path:

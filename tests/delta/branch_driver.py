@@ -14,7 +14,7 @@ def main(root: str, shared: str) -> None:
     from txnqueue.environment import local_spark
     from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 
-    spark = local_spark("branch driver", cores=1, memory="1g")
+    spark = local_spark("branch driver", cores=1, memory="1g", short_lived=True)
     manager = QueueManager(spark, root, actor="driver", consumer="driver")
     channel = Connection(manager, default_timeout_seconds=3600).channel()
     channel.select()

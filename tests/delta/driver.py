@@ -11,7 +11,7 @@ def main(root: str, role: str, name: str, count: str) -> None:
     from txnqueue import QueueManager
     from txnqueue.environment import local_spark
 
-    spark = local_spark(f"driver {name}", cores=1, memory="1g")
+    spark = local_spark(f"driver {name}", cores=1, memory="1g", short_lived=True)
     manager = QueueManager(spark, root, actor=name, consumer=name)
     print("ready", flush=True)
     if role == "produce":

@@ -55,7 +55,7 @@ def main(root: str, path: str, queue: str, n: str, kill_at: str) -> None:
         if name == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    spark = local_spark("coordinator", cores=1, memory="1g")
+    spark = local_spark("coordinator", cores=1, memory="1g", short_lived=True)
     queues = TpcConnection(QueueManager(spark, root, actor="coordinator"))
     place_order(queues, open_database(path), queue, int(n), step)
 

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -74,6 +74,7 @@ class Options:
     consumer: str | None = None
     run_id: str | None = None
     verbose: bool = False
+    short_lived: bool = True
 
 
 ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
@@ -84,7 +85,7 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     """Open the store at ``--root``, on the session that runs already or on one of our own."""
     if not options.root:
         raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
-    spark = start_spark()
+    spark = start_spark(short_lived=options.short_lived)
     from txnqueue.manager import QueueManager
 
     manager = QueueManager(
@@ -97,7 +98,7 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     return manager, spark
 
 
-def start_spark() -> SparkSession:
+def start_spark(*, short_lived: bool) -> SparkSession:
     """Take the session of the platform or of spark-submit, or else start a local one."""
     from txnqueue.environment import local_spark
 
@@ -110,7 +111,7 @@ def start_spark() -> SparkSession:
         return active
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
         return SparkSession.builder.getOrCreate()
-    return local_spark("txnqueue", settings={"spark.ui.showConsoleProgress": "false"})
+    return local_spark("txnqueue", short_lived=short_lived)
 
 
 class Session:
@@ -213,8 +214,15 @@ app = typer.Typer(
 )
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command: it gets a ``Session``, its options, and all common ones."""
+def command(
+    name: str, *, short_lived: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command: it gets a ``Session``, its options, and all common ones.
+
+    Args:
+        name: What it is called.
+        short_lived: It ends soon, so that a Spark of its own should start quickly.
+    """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         shared = inspect.signature(_common, eval_str=True).parameters
@@ -223,6 +231,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @functools.wraps(body)
         def run(ctx: typer.Context, **given: object) -> None:
             options = _common(**{key: cast(Any, given.pop(key)) for key in shared})
+            options = replace(options, short_lived=short_lived)
             level = logging.DEBUG if options.verbose else logging.WARNING
             logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
             logging.getLogger("txnqueue").setLevel(level)

@@ -75,7 +75,7 @@ def showing(total: int, json_lines: bool) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-@command("consume")
+@command("consume", short_lived=False)
 def consume(
     session: Session,
     queue: Annotated[str, typer.Argument(help="The queue's name.", show_default=False)],
