@@ -28,7 +28,7 @@ def __getattr__(name: str) -> object:
         "Batch": "batch",
         "DrainResult": "consumer",
         "DropResult": "dropping",
-        "Outcome": "manager",
+        "Outcome": "transactions",
         "Queue": "queue",
         "QueueManager": "manager",
         "Receipt": "deciding",
