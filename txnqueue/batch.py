@@ -542,23 +542,24 @@ class Batch:
         (side, involved) = sides[0]
 
         def plan(lost: int) -> Plan:
-            stamp = side.stamp()
-            lanes = self._lane_plan(
-                side,
-                involved,
-                lambda one, held, sequence: [
-                    planning.settlement(
-                        one.info.queue_id, held, d, stamp, sequence=sequence + i, owner=None
-                    )
-                    for i, d in enumerate(chosen.get(_name(one), ()))
-                ],
-            )
-            # Looked at after the lanes' next numbers: what changes later bars the append.
-            moved = Plan()
-            for one in involved:
+            stamp, moved = side.stamp(), Plan()
+
+            def write(one: Held, held: Claim, sequence: int) -> list[model.Entry]:
+                nonlocal moved
+                written: list[model.Entry] = []
                 for disposition in chosen[_name(one)]:
-                    check_held(side, one, disposition)
+                    check_held(one, held, disposition)
                     moved += departures(one, disposition, stamp)
+                    number = sequence + len(written)
+                    queue_id = one.info.queue_id
+                    written.append(
+                        planning.settlement(
+                            queue_id, held, disposition, stamp, sequence=number, owner=None
+                        )
+                    )
+                return written
+
+            lanes = self._lane_plan(side, involved, write)
             posted = moving.in_order(moved.entries, involved)
             return lanes + Plan(tuple(posted), moved.conditions)
 
@@ -576,9 +577,10 @@ class Batch:
         entries: list[model.Entry] = []
         firsts: dict[tuple[str, int], int] = {}
         nexts: dict[tuple[str, int], int] = {}
+        folds: dict[str, QueueFold] = {}
         with side.lock:
             for one in involved:
-                fold, held = still_ours(side, one)
+                fold, held = still_ours(side, one, folds)
                 lane = (one.info.queue_id, held.lane)
                 sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)
                 firsts.setdefault(lane, sequence)
@@ -597,14 +599,21 @@ def _name(one: Held) -> Name:
     return (one.info.queue_id, *one.claim.name)
 
 
-def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
+def still_ours(client: Client, one: Held, folds: dict[str, QueueFold]) -> tuple[QueueFold, Claim]:
     """Find a claim of ours in the journal as it is now.
+
+    Args:
+        client: Reads the journal; its lock must be held as long as the answer is used.
+        one: The claim.
+        folds: The queues that were read for the same append; each is read once.
 
     Raises:
         LeaseLost: It was ended: taken over, or settled.
         TransactionMismatch: A transaction that is not decided yet settles it.
     """
-    fold = client.fold_to_change(one.info)
+    if one.info.queue_id not in folds:
+        folds[one.info.queue_id] = client.fold_to_change(one.info)
+    fold = folds[one.info.queue_id]
     claim = fold.claim(*one.claim.name)
     if claim is None:
         raise _lost(one)
@@ -613,7 +622,7 @@ def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
     # The transaction is read first and the queue after it: what it settled is seen then.
     bound = claim.bound
     state = client.key_state(bound.key or "", archived_since=None)
-    fold = client.fold(one.info)
+    fold = folds[one.info.queue_id] = client.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:
         raise _lost(one)
@@ -625,13 +634,18 @@ def still_ours(client: Client, one: Held) -> tuple[QueueFold, Claim]:
     return fold, claim
 
 
-def check_held(client: Client, one: Held, disposition: Disposition) -> None:
+def check_held(one: Held, held: Claim, disposition: Disposition) -> None:
     """Check that everything that is about to be settled is still in flight under the claim.
+
+    Args:
+        one: The claim as we got it.
+        held: The claim as it stands, of the reading that says the lane's next number: what
+            changes later bars the append.
+        disposition: What is about to be settled.
 
     Raises:
         LeaseLost: Some of it was settled meanwhile.
     """
-    _, held = still_ours(client, one)
     for position_id, part in disposition.items or ():
         if ranges.difference(part, held.items.get(position_id, ())):
             raise _lost(one)

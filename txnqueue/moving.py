@@ -60,19 +60,37 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructT
     """
     if target.queue_id == info.queue_id:
         raise InvalidInput(f"Messages of {info.name!r} cannot be moved to where they are.")
-    if not same_columns(info, target):
-        raise SchemaMismatch(
-            f"The queues {info.name!r} and {target.name!r} have different columns: messages "
-            "cannot move between them."
-        )
+    known = info
+
+    def check_now() -> None:
+        nonlocal known, target
+        there = {one.queue_id: one for one in client.of(info).queues().values()}
+        known = there.get(known.queue_id, known)
+        target = there.get(target.queue_id, target)
+        if not same_columns(known, target):
+            raise SchemaMismatch(
+                f"The queues {info.name!r} and {target.name!r} have different columns: messages "
+                "cannot move between them."
+            )
+
+    if not same_columns(known, target):
+        check_now()  # one of them may have grown since it was read
 
     def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         if not segments:
             return []
+        if any(_is_newer(segment.position, known) for segment in segments):
+            check_now()  # they may have columns that the other queue has not
         lanes = _lanes_of(client, info, target, schema, segments)
         return [(Target(target.queue_id, lanes), list(segments))]
 
     return route
+
+
+def _is_newer(position: Position, known: QueueInfo) -> bool:
+    """Say whether messages were sent to a queue that had more columns than is known of it."""
+    mine = position.payload_id == known.payload_id
+    return mine and position.schema_version > known.schema_version
 
 
 def to_origin(client: Client) -> Route:

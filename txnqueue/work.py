@@ -14,10 +14,10 @@ from txnqueue import changes, model, planning, ranges, sealing
 from txnqueue.batch import Batch, check_held, still_ours
 from txnqueue.client import Client
 from txnqueue.deciding import StagedSend
-from txnqueue.ledger import Owner
+from txnqueue.ledger import Owner, QueueFold
 from txnqueue.model import Condition, Entry
 from txnqueue.moving import departures, in_order
-from txnqueue.planning import Plan, Stamp
+from txnqueue.planning import Disposition, Plan, Stamp
 from txnqueue.receiving import Held
 from txnqueue.tables import Change
 
@@ -113,22 +113,22 @@ class Work:
         found.facts += [entry for send in sends for entry in send.positions(owner, stamp)]
         if not transient:
             found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
+        ended = [
+            (one, dispositions)
+            for batch in self.batches
+            for one in batch.claims
+            if one.info.transient == transient
+            and (dispositions := batch.dispositions(one, owner.attempt or ""))
+        ]
+        found.queue_ids.update(one.info.queue_id for one, _ in ended)
+        found.binds = _binds(client, ended, owner, stamp)
         arrivals: list[Entry] = []
-        for batch in self.batches:
-            for one in batch.claims:
-                if one.info.transient != transient:
-                    continue
-                dispositions = batch.dispositions(one, owner.attempt or "")
-                if not dispositions:
-                    continue
-                found.queue_ids.add(one.info.queue_id)
-                if not one.claim.owner.is_transaction:
-                    found.binds.append(_bind(client, one, owner, found.binds, stamp))
-                for disposition in dispositions:
-                    found.facts.append(_settle(client, one, disposition, owner, stamp))
-                    leaving = departures(one, disposition, stamp, owner)
-                    arrivals += leaving.entries
-                    found.conditions += leaving.conditions
+        for one, dispositions in ended:
+            for disposition in dispositions:
+                found.facts.append(_settle(one, disposition, owner, stamp))
+                leaving = departures(one, disposition, stamp, owner)
+                arrivals += leaving.entries
+                found.conditions += leaving.conditions
         held = (one for batch in self.batches for one in batch.claims)
         found.facts += in_order(arrivals, held)
         return found
@@ -153,12 +153,8 @@ class Work:
             batch.committed(attempt)
 
 
-def _settle(
-    client: Client, one: Held, disposition: planning.Disposition, owner: Owner, stamp: Stamp
-) -> Entry:
+def _settle(one: Held, disposition: Disposition, owner: Owner, stamp: Stamp) -> Entry:
     """Write how some messages of a claim end."""
-    if not one.claim.owner.is_transaction:
-        check_held(client, one, disposition)
     if disposition.kind == model.KEPT:
         items = one.items if disposition.items is None else disposition.items
         count = sum(ranges.count(part) for _, part in items)
@@ -170,12 +166,31 @@ def _settle(
     )
 
 
-def _bind(client: Client, one: Held, owner: Owner, before: Sequence[Entry], stamp: Stamp) -> Entry:
-    """Write the lane's entry by which this attempt settles a leased claim."""
-    fold, held = still_ours(client, one)
-    earlier = sum(e.queue_id == one.info.queue_id and e.lane == held.lane for e in before)
-    sequence = fold.lanes[held.lane].next_sequence + earlier
-    return planning.bind(one.info.queue_id, held, owner, sequence, stamp)
+def _binds(
+    client: Client,
+    ended: Sequence[tuple[Held, Sequence[Disposition]]],
+    owner: Owner,
+    stamp: Stamp,
+) -> list[Entry]:
+    """Write the lanes' entries by which this attempt settles claims held under leases.
+
+    Raises:
+        LeaseLost: Others may have some of the messages now.
+    """
+    binds: list[Entry] = []
+    folds: dict[str, QueueFold] = {}
+    with client.lock:
+        for one, dispositions in ended:
+            if one.claim.owner.is_transaction:
+                continue
+            fold, held = still_ours(client, one, folds)
+            for disposition in dispositions:
+                check_held(one, held, disposition)
+            queue_id = one.info.queue_id
+            earlier = sum(e.queue_id == queue_id and e.lane == held.lane for e in binds)
+            sequence = fold.lanes[held.lane].next_sequence + earlier
+            binds.append(planning.bind(queue_id, held, owner, sequence, stamp))
+    return binds
 
 
 def _binding(binds: Sequence[Entry]) -> Plan:

@@ -161,3 +161,31 @@ def test_a_producer_that_does_not_know_of_a_column_learns_of_it(world: World) ->
     assert producer.schema.names == ["n", "key", "note"]
     with pytest.raises(SchemaMismatch, match="other"):
         producer.send([{"n": 1, "key": None, "other": "x"}])
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("inside", [False, True], ids=["at once", "in a transaction"])
+def test_messages_with_a_new_column_do_not_move_to_where_nobody_could_read_it(
+    world: World, inside: bool, durable: bool
+) -> None:
+    """Whoever moves them does not know yet that there is such a column."""
+    queue, other = world.queue("one"), world.queue("other")
+    queue.send(rows(1), durable=durable)
+    mover = world.manager("mover")
+    assert (mover.queue(queue.name).depth(), mover.queue(other.name).depth()) == (1, 0)
+    queue.alter("note string")
+    queue.send([{"n": 2, "note": "kept"}], durable=durable)
+
+    def move() -> int:
+        if not inside:
+            return int(mover.queue(queue.name).move(other.name))
+        with mover.transaction() as tx:
+            return int(tx.queue(queue.name).move(other.name))
+
+    with pytest.raises(SchemaMismatch):
+        move()
+    assert seen(queue, "note") == {1: None, 2: "kept"}
+    other.alter("note string")
+    assert move() == 2
+    assert seen(other, "note") == {1: None, 2: "kept"}

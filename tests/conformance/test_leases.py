@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import SCHEMA, in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue.errors import AlreadySettled, LeaseLost
 
 
@@ -145,3 +145,27 @@ def test_messages_that_were_taken_over_come_again_in_order(world):
     theirs = world.open(orders, "b")
     assert numbers(theirs.receive(20)) == [0, 1]
     assert numbers(theirs.receive(20)) == [2, 3]
+
+
+@in_memory
+def test_settling_reads_a_queue_once_however_many_lanes_it_has(world):
+    manager, other = world.manager(), world.queue("other")
+    orders = manager.create_queue(world.name("many"), SCHEMA, lanes=16, group_by="key")
+    orders.send([{"n": n, "key": str(n)} for n in range(200)])
+    batch, calls = orders.receive(200), []
+    assert len(batch.claims) == 16
+
+    def settled(settle):
+        calls.clear()
+        settle()
+        return calls.count("read")
+
+    def accept_inside():
+        with manager.transaction() as tx:
+            batch.accept(matching=pick(batch, *range(50, 100)), transaction=tx)
+
+    world.store.journal.step = calls.append
+    assert settled(lambda: batch.extend_lease(100)) == 1
+    assert settled(lambda: batch.accept(matching=pick(batch, *range(50)))) == 1
+    assert settled(lambda: batch.move(other, matching=pick(batch, *range(100, 150)))) == 1
+    assert settled(accept_inside) == 1

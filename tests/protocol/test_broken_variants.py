@@ -274,7 +274,7 @@ def takes_its_own_batch_over(patch: pytest.MonkeyPatch) -> None:
 def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
     """Settle a lease without looking whether it is still held."""
 
-    def blind(client: Any, one: Any) -> Any:
+    def blind(client: Any, one: Any, folds: Any) -> Any:
         return client.fold(one.info), one.claim
 
     patch.setattr(batch, "still_ours", blind)
@@ -442,8 +442,8 @@ def moves_without_leaving(patch: pytest.MonkeyPatch) -> None:
     """Post what is moved, and release its claim."""
     real = work._settle
 
-    def stays(client: Any, one: Any, disposition: Any, *rest: Any) -> Any:
-        return real(client, one, replace(disposition, kind=model.RELEASED), *rest)
+    def stays(one: Any, disposition: Any, *rest: Any) -> Any:
+        return real(one, replace(disposition, kind=model.RELEASED), *rest)
 
     patch.setattr(work, "_settle", stays)
 
