@@ -478,6 +478,9 @@ class Reference:
         self.horizon = entry.begun
         self.counts["horizons"] += 1
 
+    def _payload_removed(self, entry: Any) -> None:
+        """A payload table that no queue ever got: no message was in it."""
+
     def _bound(self, entry: Any) -> None:
         assert self.deciding.get(entry.attempt) != model.ROLLED_BACK, "a bind is no rollback's"
         assert entry.attempt in self.deciding, "P1 bound without a decision"
