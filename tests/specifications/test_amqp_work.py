@@ -794,3 +794,24 @@ def test_a_resource_without_several_transactions_is_still_one(world: Any) -> Non
     scene.sender().send(row(1), txn_id)
     scene.controller.discharge(txn_id)
     assert scene.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S1-41", "S1-38")
+def test_what_was_acquired_and_never_sent_is_not_consumed_by_the_commit(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    sender, receiver = scene.sender(), scene.receiver()
+    txn_id = scene.controller.declare()
+    sender.send(row(3), txn_id)
+    payload = scene.resource.manager._client.store.payload
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("away")
+
+    payload.table = away
+    with pytest.raises(AmqpError):
+        receiver.flow(1, txn_id)
+    del payload.table
+    scene.controller.discharge(txn_id)
+    assert sorted(scene.waiting()) == [1, 2, 3]

@@ -592,3 +592,25 @@ def test_an_unknown_data_source_is_refused(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="nothing"):
         broker.flow(broker.insert("nothing")).process()
     assert broker.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S2-06")
+def test_what_a_node_could_not_get_is_not_taken(broker: Broker):
+    broker.second.send([{"n": 5}])
+    payload = broker.manager._client.store.payload
+
+    def tries(processing: Processing) -> None:
+        table = payload.table
+
+        def away(*args: Any, **kwargs: Any) -> Any:
+            raise ConnectionError("away")
+
+        payload.table = away
+        with pytest.raises(ConnectionError):
+            processing.get(broker.second.name)
+        payload.table = table
+
+    assert broker.flow(tries).process() is not None
+    assert broker.taken
+    assert [row["n"] for row in broker.second.peek_messages()] == [5]

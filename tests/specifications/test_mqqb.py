@@ -409,3 +409,58 @@ def test_work_that_cannot_be_is_refused_and_changes_nothing(mqqb: Mqqb) -> None:
     mqqb.orders.send(rows(4), delay_seconds=60)
     with pytest.raises(InvalidInput, match="delayed"):
         local.dequeue_message(mqqb.position(-1))
+
+
+@in_memory
+@pytest.mark.rule("S3-06", "S3-04")
+def test_what_could_not_be_dequeued_is_not_deleted_by_the_commit(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    position = mqqb.position(0)
+    payload = local._client.store.payload
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("away")
+
+    payload.table = away
+    with pytest.raises(ConnectionError):
+        local.dequeue_message(position, "priced", transaction.identifier)
+    del payload.table
+    assert transaction.transactional_operation_collection == []
+    local.dequeue_message(mqqb.position(1), "priced", transaction.identifier)
+    assert local.transaction_commit(transaction.identifier) is OK
+    assert mqqb.numbers(mqqb.orders) == [1, 3]
+
+
+@in_memory
+@pytest.mark.rule("S3-10")
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_prepare_in_doubt_can_be_asked_for_again_and_never_promises_too_much(
+    mqqb: Mqqb, lands: bool
+) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    id_ = transaction.identifier
+    local.dequeue_message(mqqb.position(0), "priced", id_)
+    journal = mqqb.world.store.journal
+    append, read = journal.append, journal.read
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("away")
+
+    def silent(*args: Any, **kwargs: Any) -> Any:
+        if lands:
+            append(*args, **kwargs)
+        journal.append, journal.read = away, away
+        raise ConnectionError("no reply")
+
+    journal.append = silent
+    with pytest.raises(TransactionUnknown):
+        local.transaction_prepare(id_)
+    journal.append, journal.read = append, read
+    answer = local.transaction_prepare(id_)
+    assert answer is (OK if lands else SEQUENCE)
+    prepared = mqqb.world.manager("other").recover().prepared
+    assert prepared == ((id_,) if lands else ())
+    assert local.transaction_commit(id_) is answer
+    assert mqqb.numbers(mqqb.orders) == ([2, 3] if lands else [1, 2, 3])

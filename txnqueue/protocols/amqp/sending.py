@@ -21,6 +21,7 @@ from txnqueue.protocols.amqp.types import (
     Released,
     TransactionalState,
 )
+from txnqueue.protocols.reading import messages_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -141,7 +142,8 @@ class SendingLink(Link):
         """Make deliveries of a claim."""
         transaction = self.transaction
         connection = self.session.connection
-        for message in batch.messages():
+        core = transaction.transaction if transaction is not None else None
+        for message in messages_of(batch, core):
             delivery = OutgoingDelivery(
                 self,
                 self.session.next_delivery_id(),

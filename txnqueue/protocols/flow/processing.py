@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import TransactionFinished
 from txnqueue.participants import Auxiliary
+from txnqueue.protocols.reading import messages_of
 
 if TYPE_CHECKING:
     from txnqueue.changes import TableChanges
@@ -70,7 +71,7 @@ class Processing:
         self._check()
         transaction = None if uncoordinated else self._main
         batch = self._flow.manager.queue(queue).receive(limit, transaction=transaction)
-        messages = batch.messages()
+        messages = messages_of(batch, transaction)
         if transaction is None and messages:
             batch.accept(transaction=None)
         return messages

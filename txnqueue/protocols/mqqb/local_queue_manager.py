@@ -29,8 +29,10 @@ from txnqueue.protocols.mqqb.events import (
     MessagePositionAvailable,
     MessagePositionDeleted,
     RStatus,
+    event_of,
 )
 from txnqueue.protocols.mqqb.manifests import operations_of
+from txnqueue.protocols.reading import messages_of
 from txnqueue.transaction import Status
 from txnqueue.transaction import Transaction as CoreTransaction
 
@@ -170,7 +172,7 @@ class LocalQueueManager:
         batch = queue.core.claim(1, core, wanted=_only(position))
         if not len(batch):
             raise _not_available(position)
-        found = batch.messages()[0]
+        found = messages_of(batch, core)[0]
         batch.accept(reason=reason, transaction=core)
         operation = TransactionalOperation(OperationType.DEQUEUE, position, reason)
         self._done(transaction, core, operation)
@@ -233,16 +235,17 @@ class LocalQueueManager:
     # -------------------------------------------------------------------------- deciding
 
     def transaction_prepare(self, transaction_identifier: str) -> RStatus:
-        """Prepare a transaction: from now on nothing but a decision ends it."""
+        """Prepare a transaction: from now on nothing but a decision ends it.
+
+        Returns:
+            As ``transaction_commit``.
+
+        Raises:
+            TransactionUnknown: In doubt; ask for it again, which finds out.
+        """
         transaction = self._transactions().get(transaction_identifier)
-        if transaction is None:
+        if transaction is None or not self._prepared(transaction):
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
-        if transaction.core is not None and transaction.core.status is Status.ACTIVE:
-            try:
-                transaction.core.prepare()
-            except _GONE:
-                self._own.pop(transaction_identifier, None)
-                return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         return RStatus.MQ_OK
 
     def transaction_commit(self, transaction_identifier: str) -> RStatus:
@@ -352,9 +355,37 @@ class LocalQueueManager:
         if position.state is not State.AVAILABLE:
             raise _not_available(position)
 
+    def _prepared(self, transaction: Transaction) -> bool:
+        """Prepare; false if that is impossible for good."""
+        core = transaction.core
+        if core is not None and core.status is Status.ACTIVE:
+            try:
+                core.prepare()
+            except _GONE:
+                self._own.pop(core.id, None)
+                return False
+        elif core is not None and core.status is Status.UNKNOWN:
+            if self._look(core) == model.COMMITTED:
+                return False  # the commit that was in doubt is to be asked for again
+            if core.status is Status.UNKNOWN:
+                self._was_committed(core)
+                self._own.pop(core.id, None)
+                return False
+        return True
+
+    def _look(self, core: CoreTransaction) -> str | None:
+        """See how a transaction in doubt is decided, or that it is prepared."""
+        state = self._client.key_state(core.id)
+        decided = state.decided(core.attempt)
+        if decided is None and core.attempt in state.prepared:
+            core.status = Status.PREPARED
+        return decided
+
     def _committed(self, transaction: Transaction) -> bool:
         """Commit; false if that is impossible for good."""
         core = transaction.core
+        if core is not None and core.status is Status.UNKNOWN:
+            self._look(core)
         try:
             if core is None or core.status is Status.PREPARED:
                 self.manager.commit(transaction.identifier)
@@ -378,7 +409,7 @@ class LocalQueueManager:
         """Process each operation of a committed transaction in order, and remove it."""
         operations = transaction.transactional_operation_collection
         while operations:
-            self._on_event(_event_of(operations[0]))
+            self._on_event(event_of(operations[0]))
             del operations[0]
 
     def _undo(self, transaction: Transaction) -> None:
@@ -392,23 +423,6 @@ class LocalQueueManager:
                 elif state is State.AVAILABLE:
                     self._on_event(MessagePositionAvailable(queue, position))
             del operations[0]
-
-
-def _event_of(operation: TransactionalOperation) -> Event:
-    """Say what an operation that was committed did."""
-    position, kind = operation.message_position_reference, operation.operation_type
-    queue, message = position.queue_reference, position.message_reference
-    if kind is OperationType.DEQUEUE:
-        return MessagePositionDeleted(queue, position, operation.dequeue_reason)
-    if kind is OperationType.ENQUEUE:
-        posted = queue.find(message, lambda found: not model.was_moved(found.origin))
-        position.position_id = posted.position_id if posted is not None else None
-        return MessagePositionAvailable(queue, position)
-    target = operation.target_queue_reference
-    assert target is not None
-    former = list(position.position_id or ())
-    moved = target.find(message, lambda found: (found.origin or {}).get("position") == former)
-    return MessagePositionAvailable(target, moved or MessagePosition(target, message))
 
 
 def _only(position: MessagePosition) -> Callable[[LaneFold, Sequence[Segment]], list[Segment]]:

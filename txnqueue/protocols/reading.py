@@ -1,0 +1,28 @@
+"""Read what was claimed on somebody's behalf; what cannot be read is given back."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txnqueue.batch import Batch
+    from txnqueue.transaction import Transaction
+
+
+def messages_of(batch: Batch, transaction: Transaction | None) -> list[dict[str, Any]]:
+    """Read a claim's messages, or give all of them back.
+
+    What a transaction received and did not settle is accepted by its commit. Whoever never
+    saw a message must not find it consumed so.
+
+    Args:
+        batch: The claim.
+        transaction: What acquired it; None: it is held under a lease.
+    """
+    try:
+        return batch.messages()
+    except BaseException:
+        with contextlib.suppress(Exception):  # of a lease: then it ends by itself
+            batch.release(transaction=transaction)
+        raise
