@@ -231,7 +231,12 @@ class Transaction:
             return self._commit_in_memory()
         if self._participants.last is not None:
             return self._commit_by_last_resource(self._participants.last)
-        return self.committed_by(self.commit_joined(None))
+        try:
+            return self.committed_by(self.commit_joined(None))
+        except (TransactionFinished, TransactionUnknown):
+            if self.receipt is None:
+                raise
+            return self.receipt  # an interrupted commit had landed
 
     def commit_joined(self, more: Planner | None) -> Landed:
         """Commit in one append with something else, which is left out if it lost twice.
@@ -430,6 +435,11 @@ class Transaction:
         return list(self._work.sends)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether something interrupted a decision of it, which may land as it was."""
+        return self._deciding and self.status is Status.ACTIVE
+
+    @property
     def slice(self) -> int:
         """The slice that its payload is staged into."""
         return self.client.slice_of(self._begun)
@@ -469,9 +479,15 @@ class Transaction:
         """Check that it takes more work.
 
         Raises:
-            TransactionFinished: It is decided, prepared or in doubt.
+            TransactionFinished: It is decided, prepared, in doubt, or about to be decided: what
+                an interrupted commit has named can still land, and nothing else with it.
         """
         self.begin()
+        if self.interrupted:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} was about to be decided and takes no more work: commit "
+                "it again, or roll it back."
+            )
         if self.status is not Status.ACTIVE and not self.already_committed:
             raise TransactionFinished(
                 f"Transaction {self.id!r} is {self.status.value} and takes no more work: begin a "
@@ -565,6 +581,9 @@ class Transaction:
                 "transaction may stay open.",
                 transaction_id=self.id,
             )
+        if decided == model.COMMITTED:
+            self._happened(state.decisions[self.attempt])
+            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt]
             raise TransactionAborted(

@@ -137,6 +137,42 @@ def test_a_rollback_of_what_was_committed_after_all_is_refused(world, manager, j
         tx.rollback()
 
 
+@pytest.mark.parametrize("lands", ["before", "after", "never"])
+def test_after_an_interrupted_commit_nothing_is_added_that_it_would_not_name(
+    world, manager, journal, lands
+):
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(5))
+    tx = manager.transaction()
+    batch = orders.receive(transaction=tx)
+    orders.send(rows(1), transaction=tx)
+    append, on_its_way = journal.append, []
+
+    def interrupted(*asked):
+        journal.append = append
+        on_its_way.append(asked)
+        raise KeyboardInterrupt
+
+    journal.append = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    if lands == "before":
+        append(*on_its_way.pop())
+    for work in (
+        lambda: orders.send(rows(2), transaction=tx),
+        lambda: orders.receive(transaction=tx),
+        lambda: batch.release(transaction=tx),
+    ):
+        with pytest.raises(TransactionFinished, match="commit it again, or roll it back"):
+            work()
+    if lands == "after":
+        append(*on_its_way.pop())
+    assert tx.commit() == manager.outcome(tx.id).receipt
+    if on_its_way:
+        assert append(*on_its_way.pop()).won == (False,)
+    assert numbers(orders.peek_messages()) == [1] and orders.in_flight() == 0
+
+
 def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(world, manager, journal):
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()

@@ -82,3 +82,35 @@ def test_a_discharge_happens_wholly_or_not_at_all_and_says_so(fault: Fault) -> N
         Fault.LANDS_LATE,
         Fault.FAIL_BEFORE,
     )
+
+
+@pytest.mark.rule("S1-15", "S1-25")
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_discharge_that_was_interrupted_is_repeated_once_and_for_all(lands: bool) -> None:
+    world = World()
+    world.create("in")
+    world.create("out")
+    world.helper("creator").queue("in").send([{"i": n} for n in range(2)])
+    manager = world.manager("A")
+    controller = TransactionController(TransactionalResource(manager))
+    sender, receiver = controller.sender("out"), controller.receiver("in")
+    (held,) = receiver.flow(1)
+    txn_id = controller.declare()
+    sender.send({"i": 7}, txn_id)
+    receiver.dispose([held], Accepted(), txn_id)
+    journal = world.store.journal
+    append = journal.append
+
+    def interrupted(*asked: Any) -> Any:
+        journal.append = append
+        if lands:
+            append(*asked)
+        raise KeyboardInterrupt
+
+    journal.append = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        controller.discharge(txn_id)
+    controller.discharge(txn_id)
+    assert numbers(manager.queue("out")) == [7] and numbers(manager.queue("in")) == [1]
+    assert manager.queue("in").in_flight() == 0
+    assert held.settled and held.state == Accepted()

@@ -604,3 +604,32 @@ def test_every_operation_reports_a_status(world: World) -> None:
     assert [reply.status for reply in replies] == [Status.OK] * len(replies)
     assert [reply.count for reply in replies] == [0, 1, 2, 0, 2, 0, 1, 1, 2, 0, 0, 0]
     assert Status.OK.value == "OK"
+
+
+@rule("S0-15")
+@in_memory
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_commit_that_was_interrupted_can_be_repeated(world: World, lands: bool) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1, 2)
+    channel.ack(1)
+    channel.send(broker.bills.name, rows(4))
+    journal = world.store.journal
+    append = journal.append
+
+    def interrupted(*asked: Any) -> Any:
+        journal.append = append
+        if lands:
+            append(*asked)
+        raise KeyboardInterrupt
+
+    journal.append = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        channel.commit()
+    for more in (lambda: channel.send(broker.bills.name, rows(5)), lambda: channel.ack(2)):
+        with pytest.raises(TransactionFinished, match="commit it again"):
+            more()  # what is on its way would not name it
+    assert channel.commit().count == 2
+    assert broker.waiting(broker.bills) == [4]
+    assert [one.tag for one in channel.dispatch_list] == [2]

@@ -168,10 +168,8 @@ class LiveTransaction:
         try:
             if self.error is not None:
                 raise AmqpError(self.error.condition, self.error.description)
-            for queue, held in self.postings.values():
-                if held:
-                    stage(queue, held, self.transaction)
-            self._say_outcomes()
+            if not self.transaction.interrupted:
+                self._say_everything()
         except Exception as error:
             refused = _refusal(error)
             self.roll_back(refused.error)
@@ -251,6 +249,14 @@ class LiveTransaction:
             delivery.state = delivery.former_state
         apply_defaults(delivery for delivery in kept if delivery.settled)
         self._leave_links()
+
+    def _say_everything(self) -> None:
+        """Tell the store's transaction what is posted and how messages end."""
+        for queue, held in self.postings.values():
+            if held:
+                stage(queue, held, self.transaction)
+                held.clear()
+        self._say_outcomes()
 
     def _say_outcomes(self) -> None:
         """Tell the store's transaction how the messages end; what nobody spoke of is kept."""

@@ -313,7 +313,8 @@ class Channel:
         try:
             with self._forgetting_lost():
                 for batch, names in by_batch(acknowledged):
-                    batch.accept(matching=names, transaction=transaction)
+                    if not transaction.interrupted:
+                        batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
         except (TransactionAborted, LeaseLost):
             transaction.rollback()
