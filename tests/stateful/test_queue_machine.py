@@ -743,9 +743,13 @@ class Client(Fleeting):
                 pass
         return self.manager.queue(self.simulation.random.choice(QUEUES))
 
-    def active(self) -> tuple[Any, Intent] | tuple[None, None]:
-        """Pick an open transaction of this client."""
-        found = [(tx, i) for tx, i in self.open.items() if tx.status is Status.ACTIVE]
+    def active(self, *, ending: bool = False) -> tuple[Any, Intent] | tuple[None, None]:
+        """Pick an open transaction of this client, which takes more work or is to be ended."""
+        found = [
+            (tx, intent)
+            for tx, intent in self.open.items()
+            if tx.status is Status.ACTIVE and (ending or not tx.interrupted)
+        ]
         return self.simulation.random.choice(found) if found else (None, None)
 
     # -------------------------------------------------------------------------- sending
@@ -1070,7 +1074,7 @@ class Client(Fleeting):
         self.open[tx] = self.reference.intents[tx.attempt] = intent
 
     def do_commit(self) -> None:
-        tx, intent = self.active()
+        tx, intent = self.active(ending=True)
         if tx is None:
             return self.do_begin()
         receipt, error = self.ask(tx.commit, TransactionAborted, LeaseLost)
@@ -1098,7 +1102,7 @@ class Client(Fleeting):
         self._ended(tx, intent, error)
 
     def do_rollback(self) -> None:
-        tx, intent = self.active()
+        tx, intent = self.active(ending=True)
         if tx is None:
             return self.do_begin()
         _, error = self.ask(lambda: tx.rollback("no"))
