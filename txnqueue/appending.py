@@ -62,7 +62,7 @@ def land(
 
     Raises:
         Busy: Others were faster at every try; nothing landed.
-        TransactionUnknown: An earlier try may still land.
+        TransactionUnknown: An earlier try may still land, whatever stands in the way of another.
         QueueClosed: A queue that it works on is being dropped; nothing landed.
         QueueNotFound: The same, when the drop is done.
     """
@@ -87,6 +87,8 @@ def land(
             found = _find(journal, tried, since, transaction_id, error)
             if found is not None:
                 return found
+            if in_doubt and _may_land(journal, tried, transaction_id, error):
+                raise _unknown(transaction_id, tried, error) from error
             raise
         except Exception as error:
             if in_doubt:
@@ -151,6 +153,24 @@ def _unless_closed(
     if in_doubt and not all(bars(error, unit) for unit in tried):
         raise _unknown(transaction_id, tried, error) from error
     raise error
+
+
+def _may_land(
+    journal: Journal, tried: list[Unit], transaction_id: str | None, cause: Exception
+) -> bool:
+    """Say whether what one of the tries expects still holds: nothing bars it, and it may land.
+
+    What is expected and does not hold any more never holds again.
+
+    Raises:
+        TransactionUnknown: Nobody can say.
+    """
+    shards = {shard for unit in tried for shard in unit.reads}
+    try:
+        entries = journal.read(shards).entries if shards else ()
+    except Exception as error:
+        raise _unknown(transaction_id, tried, cause) from error
+    return any(all(c.holds(entries) for c in unit.conditions) for unit in tried)
 
 
 def _unit(planned: Plan, tried: list[Unit], operation: str, runtime: Runtime) -> Unit:

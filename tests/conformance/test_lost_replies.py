@@ -4,7 +4,7 @@ import pytest
 
 from tests.conformance.conftest import World, numbers, pick, rows
 from txnqueue import QueueManager, Status
-from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
+from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.journal import AppendConflict
 from txnqueue.store import MemoryStore
 
@@ -268,3 +268,27 @@ def test_a_claim_that_was_over_by_the_time_it_is_known_is_not_in_the_batch(world
     batch = orders.receive(2)
     assert numbers(batch) == [0]  # it took over from itself
     assert batch.accept() == 1
+
+
+@pytest.mark.parametrize("lane", ["another", "its own"])
+def test_who_is_fenced_while_a_claim_is_in_doubt_is_told_whether_it_may_land(
+    world, manager, journal, lane
+):
+    """What fences it stands in another lane, and does not bar the claim."""
+    created = world.queue(lanes=2, group_by="key")
+    created.send([{"n": n, "key": str(n)} for n in range(8)])
+    orders, heir = manager.queue(created.name), world.manager("unlucky").queue(created.name)
+    heir._client._turns = {created.info.queue_id: -1 if lane == "another" else 0}
+    orders.receive(1)
+    append, late = journal.append, []
+
+    def silent(*args):
+        journal.append = append
+        late.append(args)
+        raise ConnectionError("no reply")
+
+    journal.append = silent
+    journal.meanwhile = lambda: heir.receive(1)
+    with pytest.raises(TransactionUnknown if lane == "another" else LeaseLost):
+        orders.receive(1)
+    assert append(*late.pop()).won[0] is (lane == "another")
