@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue import Status
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
 
@@ -108,6 +108,28 @@ def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world)
         old.commit()
     assert world.manager("c").outcome(new.id).status is Status.PREPARED
     new.rollback()
+
+
+@in_memory
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "rolled back"])
+def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(world, commit):
+    orders = world.queue()
+    orders.send(rows(1, 2, 3))
+    manager = world.manager("b")
+    held = manager.queue(orders.name).receive()
+    waiting, other = manager.transaction(), manager.transaction()
+    held.accept(matching=pick(held, 1), transaction=waiting)
+    held.accept(matching=pick(held, 2), transaction=other)
+    waiting.prepare()
+    before = orders._client.store.journal.version()
+    for decide in (other.commit, other.prepare):
+        with pytest.raises(TransactionMismatch, match=f"{waiting.id}.*decide it first"):
+            decide()
+    assert (other.status, orders._client.store.journal.version()) == (Status.ACTIVE, before)
+    waiting.commit() if commit else waiting.rollback()
+    other.commit()
+    assert held.release() == (1 if commit else 2)
+    assert numbers(orders.peek_messages()) == ([3] if commit else [1, 3])
 
 
 @in_memory

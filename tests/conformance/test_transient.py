@@ -341,6 +341,43 @@ def test_while_the_outcome_is_in_doubt_the_transient_part_waits(
 
 
 @in_memory
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "rolled back"])
+def test_after_a_commit_that_failed_nothing_is_added_that_it_would_leave_out(
+    world: World, commit: bool
+) -> None:
+    queue, out = world.queue(), world.queue("out")
+    both(queue)
+    manager = world.manager("b")
+    held = manager.queue(queue.name).receive()
+    tx = manager.transaction()
+    held.accept(matching=pick(held, 1, 3), transaction=tx)
+    tx.queue(out.name).send(rows(5), durable=False)
+    journal = manager._client.store.journal
+    read = journal.read
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("the store is away")
+
+    journal.read = away
+    with pytest.raises(ConnectionError):
+        tx.commit()
+    journal.read = read
+    assert tx.status is Status.ACTIVE
+    for more in (
+        lambda: tx.queue(out.name).send(rows(6), durable=False),
+        lambda: tx.queue(out.name).send(rows(6)),
+        lambda: tx.queue(queue.name).receive(),
+        lambda: held.accept(matching=pick(held, 4), transaction=tx),
+    ):
+        with pytest.raises(TransactionFinished, match="commit it again"):
+            more()
+    tx.commit() if commit else tx.rollback()
+    assert numbers(out.peek_messages()) == ([5] if commit else [])
+    assert held.release() == (2 if commit else 4)
+    assert sorted(numbers(queue.peek_messages())) == ([2, 4] if commit else [1, 2, 3, 4])
+
+
+@in_memory
 def test_a_fresh_attempt_ends_the_doubt_about_an_older_one(world: World) -> None:
     queue = world.queue()
     queue.send(rows(3, 4), durable=False)

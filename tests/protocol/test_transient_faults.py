@@ -13,7 +13,8 @@ import pytest
 from tests.protocol.faults import Crash, Fault, FaultyStore, Injector, faults_of
 from tests.protocol.world import LEASE_SECONDS, RETRY, World
 from txnqueue import model, transient_work
-from txnqueue.errors import LeaseLost, TxnQueueError
+from txnqueue.branches import Branches
+from txnqueue.errors import InvalidInput, LeaseLost, PayloadRemoved, TxnQueueError
 from txnqueue.manager import QueueManager
 from txnqueue.testing import runtime
 from txnqueue.transient import TransientStore
@@ -51,7 +52,23 @@ def rolls_back(client: QueueManager, batch: Any) -> Any:
     return tx
 
 
-ACTS: dict[str, Act] = {"commit": commits, "settle": settles_leased, "rollback": rolls_back}
+def publishes(client: QueueManager, batch: Any) -> Any:
+    """Receive both kinds and publish both, while somebody tidies up in memory."""
+    tx = client.transaction("T")
+    client.queue("in").receive(10, transaction=tx)
+    client.exchange("events").publish([{"i": 10}], transaction=tx)
+    client.exchange("events").publish([{"i": 11}], transaction=tx, durable=False)
+    client._client.store.transient.tidy()
+    tx.commit()
+    return tx
+
+
+ACTS: dict[str, Act] = {
+    "commit": commits,
+    "publish": publishes,
+    "settle": settles_leased,
+    "rollback": rolls_back,
+}
 
 
 class Place:
@@ -64,6 +81,7 @@ class Place:
         self.injector = Injector(at, fault)
         self.store = FaultyStore(self.world.store, self.injector)
         self.client = self.manager("A")
+        self.client.create_exchange("events", "fanout", "i long not null").bind("out")
         queue = self.client.queue("in")
         queue.send([{"i": 0}, {"i": 1}])
         queue.send([{"i": 2}, {"i": 3}], durable=False)
@@ -217,6 +235,47 @@ def never_follows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transient_work, "_resolve", lambda *_: None)
 
 
+def published_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Take what was published for the queue's own payload when tidying up."""
+
+    def staged(self: TransientWork) -> list[tuple[str, str]]:
+        sends = [send for send in self._work.sends if send.info.transient]
+        return [(send.info.payload_id, send.send_id) for send in sends]
+
+    patch.setattr(TransientWork, "staged", staged)
+
+
+def anybody_may(patch: pytest.MonkeyPatch) -> None:
+    """Let branches, which other processes commit, publish to the memory of this one."""
+    patch.setattr("txnqueue.exchange.is_kept", lambda durable, *_: durable is not False)
+
+
+def publishing() -> None:
+    """Publish both kinds, and receive what was published."""
+    try:
+        run(publishes, None, None)
+    except PayloadRemoved as error:
+        raise AssertionError(f"P2 {error}") from error
+
+
+def in_a_branch() -> None:
+    """Publish in a branch: it is refused, or what was published is there after the commit."""
+    place = Place()
+    branches = Branches(place.client._client)
+    session = branches.start("xid:1", 60)
+    try:
+        session.exchange("events").publish([{"i": 11}], durable=False)
+    except InvalidInput:
+        return
+    branches.end(session)
+    branches.commit("xid:1", one_phase=True)
+    assert place.standing("out") == (0, 1), "P1 a message of a committed branch is lost"
+
+
+def test_a_branch_publishes_nothing_in_memory() -> None:
+    in_a_branch()
+
+
 def all_commits() -> None:
     """Every fault in a commit of both kinds."""
     all_faults(commits)
@@ -227,6 +286,8 @@ VARIANTS = {
     "memory first": (memory_first, all_commits),
     "doubt taken for a roll back": (doubt_is_no, all_commits),
     "nobody follows a decision": (never_follows, all_commits),
+    "what is published is forgotten": (published_is_forgotten, publishing),
+    "branches publish to memory": (anybody_may, in_a_branch),
 }
 
 

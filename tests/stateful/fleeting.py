@@ -14,14 +14,17 @@ import pytest
 from txnqueue import model
 from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted
 
-FLEETING = "fleeting"
+FLEETING, PASSING = "fleeting", "passing"
 ACTIONS = {
     "fleeting_send": 1.5,
     "fleeting_receive": 1.5,
     "fleeting_send_inside": 4,
     "fleeting_receive_inside": 4,
 }
-SEEN = ("fleeting sent", "fleeting received", "fleeting committed alone", "fleeting refused")
+SEEN = (
+    *("fleeting sent", "fleeting published", "fleeting received", "fleeting committed alone"),
+    "fleeting refused",
+)
 
 
 class Fleeting:
@@ -102,18 +105,24 @@ class Fleeting:
         )
 
     def _send(self, tx: Any) -> None:
-        queue = self.manager.queue(FLEETING)
         numbers = [self.simulation.number() for _ in range(self.simulation.random.randint(1, 4))]
         rows = [{"n": number} for number in numbers]
-        durable = None if self.simulation.random.random() < 0.5 else False
-        sent, _ = self.ask(
-            lambda: queue.send(rows, transaction=tx, durable=durable), TransactionAborted
-        )
+        way = self.simulation.random.random()
+        durable = None if way < 0.4 else False
+
+        def send() -> Any:
+            if way < 0.7:
+                queue = self.manager.queue(FLEETING)
+                return queue.send(rows, transaction=tx, durable=durable)
+            return self.manager.exchange(PASSING).publish(rows, transaction=tx, durable=durable)
+
+        sent, _ = self.ask(send, TransactionAborted)
         if sent:
             if tx is not None:
                 self.working.add(tx.attempt)
             self.sent.update(dict.fromkeys(numbers, tx.attempt if tx is not None else None))
             self.reference.counts["fleeting sent"] += len(numbers)
+            self.reference.counts["fleeting published"] += way >= 0.7
 
     def _receive(self, tx: Any) -> Any:
         queue, limit = self.manager.queue(FLEETING), self.simulation.random.choice((1, 3, 20))

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.protocol import audit
 from tests.protocol.faults import Crash, FaultyStore
 from tests.stateful import fleeting
-from tests.stateful.fleeting import FLEETING, Fleeting
+from tests.stateful.fleeting import FLEETING, PASSING, Fleeting
 from txnqueue import creation, model, recalling
 from txnqueue.closing import is_closed
 from txnqueue.config import RetryPolicy
@@ -1077,7 +1077,7 @@ class Client(Fleeting):
         tx, intent = self.active(ending=True)
         if tx is None:
             return self.do_begin()
-        receipt, error = self.ask(tx.commit, TransactionAborted, LeaseLost)
+        receipt, error = self.ask(tx.commit, TransactionAborted, LeaseLost, TransactionMismatch)
         if receipt is not None and intent.expected():
             self._check_receipt(receipt)
             said = self.reference.decided.get(tx.attempt)
@@ -1095,7 +1095,7 @@ class Client(Fleeting):
         if self.simulation.random.random() < 0.5:
             self._send_to(COMES_AND_GOES, tx, intent)
         self.reference.preparing.add(tx.attempt)
-        _, error = self.ask(tx.prepare, TransactionAborted, LeaseLost)
+        _, error = self.ask(tx.prepare, TransactionAborted, LeaseLost, TransactionMismatch)
         if error is None:
             self.reference.preparing.remove(tx.attempt)
             assert tx.attempt in self.reference.prepared, "P5 it is said to be prepared"
@@ -1112,7 +1112,10 @@ class Client(Fleeting):
 
     def _ended(self, tx: Any, intent: Intent, error: Exception | None) -> None:
         """Believe what was said of a transaction, and forget it."""
-        if isinstance(error, ConnectionError | Busy) and tx.status is Status.ACTIVE:
+        if (
+            isinstance(error, ConnectionError | Busy | TransactionMismatch)
+            and tx.status is Status.ACTIVE
+        ):
             self.reference.denied.add(self.call)
             return
         if isinstance(error, TransactionAborted | LeaseLost):
@@ -1338,6 +1341,7 @@ class Simulation:
             dead_letter=False,
             durable=False,
         )
+        creator.manager.create_exchange(PASSING, "fanout", "n long").bind(FLEETING)
         self.reference.seen = len(self.store.journal.commits)
 
     def create(self, client: Client, name: str, lanes: int, dead_letter: bool) -> Any:
