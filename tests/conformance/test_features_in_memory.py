@@ -19,6 +19,28 @@ def written(queue: Any) -> int:
 
 
 @on_delta_when_long
+def test_a_key_keeps_its_order_in_memory(world: World) -> None:
+    queue = world.queue(durable=False, lanes=4, group_by="key")
+    version = written(queue)
+    for first in (0, 20):
+        queue.send([{"n": first + n, "key": f"k{n % 5}"} for n in range(20)])
+    queue.receive(7).release()
+    with pytest.raises(Stop), world.manager("b").transaction() as tx:
+        assert len(tx.queue(queue.name).receive(7)) == 7
+        raise Stop
+    messages = []
+    while batch := queue.receive(100):
+        messages += batch.messages()
+    assert sorted(numbers(messages)) == [*range(40)]
+    assert len({m["_message"]["lane"] for m in messages}) > 1
+    for key in {m["key"] for m in messages}:
+        mine = [m for m in messages if m["key"] == key]
+        assert len({m["_message"]["lane"] for m in mine}) == 1
+        assert numbers(mine) == sorted(numbers(mine))
+    assert written(queue) == version
+
+
+@on_delta_when_long
 def test_a_lane_in_memory_is_given_to_no_other_consumer(world: World) -> None:
     queue = world.queue(ordered=True, durable=False, lease_seconds=60)
     queue.send(rows(*range(6)))

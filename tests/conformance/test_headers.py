@@ -51,6 +51,24 @@ def test_headers_stay_with_a_message_that_moves(world: World) -> None:
     assert headers_of(dead.peek_messages()) == {1: {"a": "b"}}
 
 
+@on_delta_when_long
+def test_headers_are_sent_and_read_in_transactions(world: World) -> None:
+    queue, answers = world.queue(), world.queue("answers")
+    manager = world.manager("b")
+    with manager.transaction() as tx:
+        tx.queue(queue.name).send(
+            [{"n": 1, "request": "r-1"}, {"n": 2, "request": None}],
+            headers={"reply_to": answers.name},
+            header_columns={"correlation_id": "request"},
+        )
+    with manager.transaction() as tx:
+        for row in tx.queue(queue.name).receive().messages():
+            about = row["_message"]
+            said = {"correlation_id": about["correlation_id"]} if about["correlation_id"] else {}
+            tx.queue(about["reply_to"]).send([{"n": 10 * row["n"]}], headers=said)
+    assert headers_of(answers.peek_messages()) == {10: {"correlation_id": "r-1"}, 20: None}
+
+
 def test_frames_give_the_same_headers_as_lists(world: World) -> None:
     if not world.has_frames:
         pytest.skip("a store without a session has no frames")

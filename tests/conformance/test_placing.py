@@ -109,6 +109,36 @@ def test_a_message_that_comes_back_keeps_its_place_among_priorities(world: World
 
 
 @on_delta_when_long
+def test_priority_delay_and_time_to_live_hold_in_transactions(world: World) -> None:
+    queue = world.queue()
+    manager = world.manager("b")
+    with manager.transaction() as tx:
+        inside = tx.queue(queue.name)
+        inside.send(spoken((1, 4), (2, 9), (3, 9)), priority="said")
+        inside.send([{"n": 4}], delay_seconds=60)
+        inside.send([{"n": 5}], ttl_seconds=60)
+        inside.send([{"n": 6}], ttl_seconds=200)
+        assert queue.depth() == 0
+        world.clock.advance(61)  # they count from the send on
+    assert numbers(queue.peek_messages()) == [2, 3, 1, 4, 6]
+    with pytest.raises(ZeroDivisionError), manager.transaction() as tx:
+        assert numbers(tx.queue(queue.name).receive(1)) == [2]
+        raise ZeroDivisionError
+    assert numbers(queue.peek_messages()) == [2, 3, 1, 4, 6]
+    tx = manager.transaction()
+    assert numbers(tx.queue(queue.name).receive(1)) == [2]
+    assert numbers(tx.queue(queue.name).receive()) == [3, 1, 4, 6]
+    world.clock.advance(140)
+    tx.commit()  # 6 was received in time
+    with pytest.raises(ZeroDivisionError), manager.transaction() as tx:
+        tx.queue(queue.name).send([{"n": 7}], ttl_seconds=60)
+        raise ZeroDivisionError
+    assert len(queue.receive()) == 0
+    row = state_of(world, queue)
+    assert (row["accepted"], row["expired"], row["in_flight"]) == (5, 1, 0)
+
+
+@on_delta_when_long
 def test_a_column_of_the_queue_may_say_it_too(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}, {"n": 9}], priority="n")
