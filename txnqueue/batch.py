@@ -16,6 +16,7 @@ from txnqueue.errors import (
     BranchMisused,
     InvalidInput,
     LeaseLost,
+    PayloadRemoved,
     TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
@@ -468,10 +469,14 @@ class Batch:
         target = self._target(transaction)
         attempt = target.attempt if target else None
         held = {_name(one): one for one in self._held}
-        chosen = {
-            name: [full for disposition in found for full in said_of(held[name], disposition)]
-            for name, found in self._chosen(kind, named, reason, attempt).items()
-        }
+        try:
+            chosen = {
+                name: [full for disposition in found for full in said_of(held[name], disposition)]
+                for name, found in self._chosen(kind, named, reason, attempt).items()
+            }
+        except PayloadRemoved:
+            self._check_ours()  # what others have settled may be gone, payload and all
+            raise
         messages = sum(
             ranges.count(part)
             for found in chosen.values()
@@ -495,6 +500,18 @@ class Batch:
         for name, found in chosen.items():
             said.setdefault(name, []).extend(found)
         return messages
+
+    def _check_ours(self) -> None:
+        """Check that what is not settled is held still.
+
+        Raises:
+            LeaseLost: Others may have some of it now, or have settled it.
+        """
+        for one in self._held:
+            side = self._client.of(one.info)
+            if self._rest[_name(one)]:
+                with side.lock:
+                    still_ours(side, one, {})
 
     def _left(self, one: Held, attempt: str | None) -> dict[PositionId, tuple[Range, ...]]:
         """What of a claim is not settled yet, and not spoken of in an attempt."""

@@ -17,6 +17,7 @@ from tests.conformance.conftest import (
 from txnqueue import compacting, creation, model
 from txnqueue.errors import (
     InvalidInput,
+    LeaseLost,
     LimitExceeded,
     PayloadRemoved,
     TransactionAborted,
@@ -365,6 +366,25 @@ def test_a_proof_and_a_maintenance_do_not_disturb_each_other(
     assert proof.ok, proof
     payload.drop(queue.info.payload_id, payload.slices(queue.info.payload_id))
     assert not asking.history.verify().ok, "what waits must be there"
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_move_of_what_others_have_settled_is_too_late_payload_or_not(
+    world: World, inside: bool
+) -> None:
+    queue, other = world.queue(lease_seconds=60), world.queue("other", lanes=2, group_by="key")
+    queue.send(rows(1))
+    manager = world.manager("b")
+    batch = manager.queue(queue.name).receive()
+    world.clock.advance(61)
+    world.open(queue, "c").receive().accept()
+    fill_slice(world)
+    assert world.manager("keeper").maintain(**AT_ONCE).slices >= 1
+    version = world.store.journal.version()
+    with pytest.raises(LeaseLost):
+        batch.move(other.name, transaction=manager.transaction() if inside else None)
+    assert (world.store.journal.version(), other.depth()) == (version, 0)
 
 
 @in_memory

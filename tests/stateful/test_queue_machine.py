@@ -1013,7 +1013,7 @@ class Client(Fleeting):
         holding = self.simulation.random.choice(held)
         kind, chosen, matching = self._choose(holding)
         settle = self._settling(holding.batch, kind, matching, transaction=tx)
-        count, error = self.ask(settle)
+        count, error = self.ask(settle, LeaseLost)
         if error is None:
             assert count == len(chosen)
             holding.free -= chosen
@@ -1039,7 +1039,7 @@ class Client(Fleeting):
         holding = self.simulation.random.choice(held)
         kind, chosen, matching = self._choose(holding)
         settle = self._settling(holding.batch, kind, matching, transaction=tx)
-        count, error = self.ask(settle)
+        count, error = self.ask(settle, LeaseLost)
         if error is None:
             assert count == len(chosen)
             holding.free -= chosen
