@@ -1135,8 +1135,10 @@ class Client(Fleeting):
         if isinstance(error, TransactionUnknown):
             if self.simulation.random.random() < 0.5:
                 self._settle_doubt(tx)
+            known = self.simulation.store.journal.known_version()
             outcome, failed = self.ask(lambda: self.manager.outcome(tx.id))
-            if failed is None and self.quiet:
+            late = self.simulation.store.journal.known_version() > known  # it landed just now
+            if failed is None and self.quiet and not late:
                 self._check_outcome(tx.id, outcome)
 
     def _settle_doubt(self, tx: Any) -> None:
