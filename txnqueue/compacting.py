@@ -3,8 +3,8 @@
 A compaction is an ordinary entry of the lane's log, written from one version, its *pin*. It
 holds what is in flight, and what waits of every position that anything was ever taken of.
 All later positions wait untouched, and their own entries say so. What a fold needs is then
-the newest compaction, what came after it, and the positions that are not retired: the rest
-may be deleted, in any order.
+the newest compaction, what came after it, and the positions that are not retired, or were
+posted so lately that they tell duplicates: the rest may be deleted, in any order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from txnqueue import model, planning, ranges
+from txnqueue.duplicates import CLOCKS_APART_MS, Arrival, read_ids
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry, PositionId, Range
@@ -26,12 +27,20 @@ RUNS_MAX = 10_000
 """A lane with so many pieces waiting out of order is not compacted until they have left."""
 
 
-def needs_its_past(fold: QueueFold) -> bool:
-    """Say whether a queue's fold needs positions that are long retired: then it is spared.
+def recent_after(fold: QueueFold, lane: LaneFold, now_ms: int) -> int | None:
+    """Find the instant by which positions of a lane were posted that no window asks for.
 
-    Which ids came lately, and so what is a duplicate, is told by such positions.
+    A duplicate is told by what was posted less than a window before it: before what stands in
+    any lane, or is posted from now on, by whoever's clock.
+
+    Returns:
+        The instant; None if the queue does not look for duplicates.
     """
-    return fold.duplicates is not None
+    if fold.window_ms is None:
+        return None
+    standing = (position.posted_at_ms for position in fold.positions.values())
+    oldest_ms = min(standing, default=now_ms)
+    return max(lane.recent_after, min(oldest_ms, now_ms - CLOCKS_APART_MS) - fold.window_ms)
 
 
 def is_due(lane: LaneFold, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
@@ -45,7 +54,7 @@ def is_due(lane: LaneFold, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
     if lane.log < log_max or not lane.compactable:
         return False
     runs = sum(1 for s in lane.available if s.position.place <= lane.touched)
-    runs += sum(len(claim.items) for claim in lane.claims.values())
+    runs += sum(len(claim.items) for claim in lane.claims.values()) + len(lane.duplicates)
     return runs <= RUNS_MAX and lane.log >= per_run * runs
 
 
@@ -59,21 +68,41 @@ def compact(fold: QueueFold, lane_number: int, stamp: Stamp) -> Plan:
         sequence=lane.next_sequence,
         queue_id=queue_id,
         lane=lane.lane,
-        body=body(lane, fold.version),
+        body=body(lane, fold.version, recent_after(fold, lane, stamp.now_ms)),
         **stamp.columns(),
     )
     conditions = planning.lane_conditions(queue_id, [(lane.lane, lane.next_sequence)])
     return Plan((entry,), conditions)
 
 
-def body(lane: LaneFold, pin: int) -> dict[str, Any]:
-    """Write what a lane holds at a version, as a compaction's body says it."""
-    return {
+def body(lane: LaneFold, pin: int, recent_after: int | None) -> dict[str, Any]:
+    """Write what a lane holds at a version, as a compaction's body says it.
+
+    Args:
+        lane: The lane.
+        pin: The version.
+        recent_after: The entries of positions posted later stay, whatever became of these;
+            None if the queue does not look for duplicates.
+    """
+    said = {
         "v": 1,
         "pin": pin,
         "touched": list(lane.touched),
         "waiting": _waiting(lane),
         "in_flight": [_claim_to_json(claim) for claim in lane.claims.values()],
+    }
+    if recent_after is None:
+        return said
+    duplicates = [
+        [append_id, index, posted_at_ms, [list(part) for part in parts]]
+        for (append_id, index), (posted_at_ms, parts) in sorted(lane.duplicates.items())
+        if posted_at_ms > recent_after
+    ]
+    return {
+        **said,
+        "recent_after": recent_after,
+        "duplicates": duplicates,
+        "left_out": lane.left_out,
     }
 
 
@@ -87,7 +116,7 @@ def before(
         its own entry gets.
     """
     lane = fold.lanes[chosen.lane]
-    if needs_its_past(fold) or not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
+    if not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
         return Plan(), chosen
     chosen.sequence += 1
     return compact(fold, chosen.lane, stamp), chosen
@@ -132,7 +161,36 @@ def start(fold: QueueFold, entries: Iterable[Entry]) -> list[Entry]:
             positions[entry.entry_id] = Position.of(entry)
     for lane, entry in newest.items():
         _restore(fold, entry, positions, named[lane])
+    if fold.duplicates is not None:
+        fold.duplicates.restore(_arrivals(fold, found, newest, named))
     return left
+
+
+def _arrivals(
+    fold: QueueFold,
+    entries: Iterable[Entry],
+    newest: Mapping[int, Entry],
+    named: Mapping[int, Counter[PositionId]],
+) -> list[Arrival]:
+    """List what was posted lately, in commit order: what tells duplicates, over all lanes."""
+    found = []
+    for entry in sorted(entries, key=lambda entry: entry.place):
+        if entry.kind != model.POSTED:
+            continue
+        lane = entry.lane or 0
+        compaction = newest.get(lane)
+        stands = compaction is None or is_after(entry, compaction) or entry.entry_id in named[lane]
+        if stands or stays(entry, compaction):
+            _, left_out = fold.lanes[lane].duplicates.get(entry.entry_id, (0, ()))
+            ids = read_ids(entry.body.get("ids"))
+            found.append(Arrival(Position.of(entry), ids, left_out, stands))
+    return found
+
+
+def stays(entry: Entry, compaction: Entry | None) -> bool:
+    """Say whether a position that may have gone was posted lately enough to tell duplicates."""
+    recent = None if compaction is None else compaction.body.get("recent_after")
+    return recent is not None and entry.kind == model.POSTED and entry.recorded_at_ms > recent
 
 
 def is_after(entry: Entry, compaction: Entry) -> bool:
@@ -254,3 +312,9 @@ def _restore(
         lane.claims[claim.sequence] = claim
     lane.next_sequence = (compaction.sequence or 0) + 1
     lane.touched = _touched(compaction)
+    lane.recent_after = compaction.body.get("recent_after", -1)
+    lane.left_out = compaction.body.get("left_out", 0)
+    lane.duplicates = {
+        (append_id, index): (posted_at_ms, tuple((first, last) for first, last in parts))
+        for append_id, index, posted_at_ms, parts in compaction.body.get("duplicates", ())
+    }

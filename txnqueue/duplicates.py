@@ -48,6 +48,11 @@ def write_ids(digests: Iterable[bytes]) -> str:
     return base64.b64encode(b"".join(digests)).decode()
 
 
+def read_ids(said: str | None) -> bytes | None:
+    """Read ids from the body of an entry; None if it has none."""
+    return None if said is None else base64.b64decode(said)
+
+
 @dataclass(slots=True)
 class Arrival:
     """A position that was posted, and not looked at yet.
@@ -90,11 +95,21 @@ class Duplicates:
 
     def posted(self, position: Position, ids: str | None) -> None:
         """Take note of a position, with the ids that its entry carries, if it does."""
-        read = None if ids is None else base64.b64decode(ids)
-        self._arrivals[position.position_id] = Arrival(position, read)
+        self._arrivals[position.position_id] = Arrival(position, read_ids(ids))
         if len(self._arrivals) > 2 * self._left + ARRIVALS_MIN:
             self._forget(position.posted_at_ms)
             self._left = len(self._arrivals)
+
+    def restore(self, arrivals: Iterable[Arrival]) -> None:
+        """Begin with positions of former times, in commit order; what comes may repeat them."""
+        self._arrivals = {one.position.position_id: one for one in arrivals}
+
+    def forget(self, lane: int, upto_ms: int) -> None:
+        """Drop what has left a lane and was posted by an instant: no window asks for it."""
+        for position_id, arrival in list(self._arrivals.items()):
+            position = arrival.position
+            if not arrival.stands and position.lane == lane and position.posted_at_ms <= upto_ms:
+                del self._arrivals[position_id]
 
     def left_out(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
         """Take note of what an entry of a lane's log calls duplicates."""

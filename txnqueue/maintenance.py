@@ -356,8 +356,6 @@ class _Run:
 def _is_due(fold: QueueFold, number: int, target: int) -> bool:
     """Say whether a compaction lets entries of a lane leave, now or by the next one."""
     lane = fold.lanes[number]
-    if compacting.needs_its_past(fold):
-        return False
     return lane.log > 0 and lane.log_from <= target and compacting.is_due(lane, 1, 0)
 
 

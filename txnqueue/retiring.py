@@ -206,6 +206,7 @@ def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
             and entry.kind in model.COMPACTABLE
             and not compacting.is_after(entry, compaction)
             and entry.entry_id not in needed[lane]
+            and not compacting.stays(entry, compaction)
         ):
             left.append(entry)
     return left

@@ -197,19 +197,19 @@ def _compactions(entries: list[Entry], problems: list[str]) -> list[Claim]:
     for compaction in said:
         info = infos[compaction.queue_id or ""]
         fold = QueueFold(info.queue_id, info.settings.lanes)
+        pin, recent_after = compaction.body["pin"], compaction.body.get("recent_after")
         mine = [
             e
             for e in entries
-            if e.shard in fold.shards
-            and e.lane == compaction.lane
-            and e.version <= compaction.body["pin"]
+            if e.shard in fold.shards and e.lane == compaction.lane and e.version <= pin
         ]
         try:
-            fold.advance(mine, compaction.body["pin"])
+            fold.advance(mine, pin)
         except StoreCorrupt as error:
             problems.append(str(error))
             continue
-        if compacting.body(fold.lanes[compaction.lane or 0], fold.version) == compaction.body:
+        lane = fold.lanes[compaction.lane or 0]
+        if compacting.body(lane, fold.version, recent_after) == compaction.body:
             right += 1
         else:
             problems.append(f"the compaction {compaction.entry_id} is not what came before it")

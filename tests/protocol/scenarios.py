@@ -36,8 +36,7 @@ class Operation:
         sends: How many messages it adds to the queue ``in`` if it landed.
         key: The transaction id, if it has one.
         whole: Whether it is one append, and not several that stand for themselves.
-        unique: Whether the queue ``in`` has to tell duplicates. Not as a rule: what is told so
-            is never compacted.
+        unique: Whether the queue ``in`` has to tell duplicates.
     """
 
     name: str
@@ -700,6 +699,14 @@ OPERATIONS = [
 ]
 
 IN_MEMORY = [
+    Operation(
+        "maintain where duplicates are told",
+        _used,
+        _maintain,
+        _wrote(model.HORIZON_ADVANCED),
+        whole=False,
+        unique=True,
+    ),
     Operation(
         "bind",
         _unbound,

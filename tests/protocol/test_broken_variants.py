@@ -522,8 +522,8 @@ def forgets_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     """Compact a lane without its claims: their messages wait again, or are gone."""
     real = compacting.body
 
-    def careless(lane: LaneFold, pin: int) -> dict[str, Any]:
-        return {**real(lane, pin), "in_flight": []}
+    def careless(*given: Any) -> dict[str, Any]:
+        return {**real(*given), "in_flight": []}
 
     patch.setattr(compacting, "body", careless)
 
@@ -544,7 +544,11 @@ def forgets_deliveries(patch: pytest.MonkeyPatch) -> None:
 def pins_the_newest_version(patch: pytest.MonkeyPatch) -> None:
     """Compact from one version, and say that it was a later one."""
     real = compacting.body
-    patch.setattr(compacting, "body", lambda lane, pin: {**real(lane, pin), "pin": pin + 3})
+    patch.setattr(
+        compacting,
+        "body",
+        lambda lane, pin, *rest: {**real(lane, pin, *rest), "pin": pin + 3},
+    )
 
 
 def deletes_before_it_copies(patch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,8 @@ class Reference:
         self.window_seconds = window_seconds
         self.window_ms = None if window_seconds is None else window_seconds * 1000
         self.unique: set[str] = set()
+        self.payloads: set[str] = set()
+        self.removed: set[str] = set()
         self.firsts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.twice: set[int] = set()
         self.seen = len(store.journal.commits)
@@ -282,7 +284,14 @@ class Reference:
     # --------------------------------------------------------------- one method per kind
 
     def _queue_created(self, entry: Any) -> None:
+        assert entry.body["payload"] not in self.removed, "P2 its payload table was removed"
+        self.payloads.add(entry.body["payload"])
         self.dead_of[entry.queue_id] = entry.body["dead_letter"]
+
+    def _payload_removed(self, entry: Any) -> None:
+        payload_id = entry.body["payload"]
+        assert payload_id not in self.payloads | self.removed, f"P2 {payload_id} was removed"
+        self.removed.add(payload_id)
 
     def _queue_altered(self, entry: Any) -> None:
         self.counts["altered"] += entry.shard == model.CATALOG
@@ -477,9 +486,6 @@ class Reference:
         assert entry.begun > self.horizon, "the horizon goes back"
         self.horizon = entry.begun
         self.counts["horizons"] += 1
-
-    def _payload_removed(self, entry: Any) -> None:
-        """A payload table that no queue ever got: no message was in it."""
 
     def _bound(self, entry: Any) -> None:
         assert self.deciding.get(entry.attempt) != model.ROLLED_BACK, "a bind is no rollback's"

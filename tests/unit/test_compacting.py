@@ -51,6 +51,7 @@ class CompactedLog(Log):
             and e is not newest[e.lane]
             and not compacting.is_after(e, newest[e.lane])
             and e.entry_id not in compacting.names(newest[e.lane])
+            and not compacting.stays(e, newest[e.lane])
         ]
 
 

@@ -27,7 +27,9 @@ class LaneFold:
     ``touched`` is the place of the newest position that anything was ever taken of: all
     later ones wait untouched. ``log`` counts the entries since the newest compaction that
     the next one makes superfluous, ``log_from`` is the version of the first of them;
-    ``compactable`` says whether all are of kinds that a compaction can stand for.
+    ``compactable`` says whether all are of kinds that a compaction can stand for. ``left_out``
+    counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
+    when each was posted: the queue's window may ask for them, and for no older ones.
     """
 
     lane: int
@@ -38,6 +40,22 @@ class LaneFold:
     log: int = 0
     log_from: int = -1
     compactable: bool = True
+    left_out: int = 0
+    duplicates: dict[PositionId, tuple[int, tuple[Range, ...]]] = field(default_factory=dict)
+    recent_after: int = -1
+
+    def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
+        """Take note of what is called duplicates."""
+        _, before = self.duplicates.get(position.position_id, (0, ()))
+        both = ranges.normalised((*before, *part))
+        self.duplicates[position.position_id] = (position.posted_at_ms, both)
+        self.left_out += ranges.count(part)
+
+    def forget_duplicates(self, upto_ms: int) -> None:
+        """Forget what no window asks for any more: positions posted by then."""
+        self.recent_after = max(self.recent_after, upto_ms)
+        kept = self.duplicates.items()
+        self.duplicates = {one: found for one, found in kept if found[0] > self.recent_after}
 
     def put(self, segment: Segment) -> None:
         """Place a segment where its messages were sent."""
@@ -93,8 +111,8 @@ class QueueFold:
         self.positions: dict[PositionId, Position] = {}
         self.purged_in_flight = 0
         self._unretired: dict[PositionId, int] = {}
+        self.window_ms = window_ms
         self.duplicates = None if window_ms is None else Duplicates(window_ms)
-        self.left_out = 0
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -127,6 +145,9 @@ class QueueFold:
             self._posted(lane, entry)
         elif entry.kind == model.COMPACTED:  # says what is known here already
             lane.log = 0
+            lane.forget_duplicates(entry.body.get("recent_after", -1))
+            if self.duplicates is not None:
+                self.duplicates.forget(lane.lane, lane.recent_after)
         elif entry.kind == model.CLAIMED:
             self._claimed(lane, entry)
         elif entry.kind == model.BOUND:
@@ -176,6 +197,11 @@ class QueueFold:
         """Count what stands in the queue: waiting, however long, or in flight."""
         waiting = sum(s.size for lane in self.lanes.values() for s in lane.available)
         return waiting + self.in_flight()
+
+    @property
+    def left_out(self) -> int:
+        """Count what was left out as duplicates."""
+        return sum(lane.left_out for lane in self.lanes.values())
 
     def in_flight(self) -> int:
         """Count what is claimed and not settled."""
@@ -267,7 +293,7 @@ class QueueFold:
     def _removed(self, lane: LaneFold, entry: Entry) -> None:
         for position_id, part in self._take_items(lane, entry).items():
             if entry.kind == model.DUPLICATE:
-                self.left_out += ranges.count(part)
+                lane.leave_out(self.positions[position_id], part)
                 if self.duplicates is not None:
                     self.duplicates.left_out(position_id, part)
             self._retire(position_id, ranges.count(part))
