@@ -59,6 +59,12 @@ def test_each_bit_is_set_by_its_own_field_and_nothing_is_raised(bound: Any) -> N
     assert bits(bound.query_binding("no exchange")) == {"exchange_not_found"}
     assert bits(bound.query_binding("no exchange", "no queue", "", {})) == set(BITS)
     assert bits(bound.query_binding("e", arguments={"x-match": "some"})) == {"args_not_matched"}
+    # a bit is about one field: that no one binding has all of them is not asked
+    bound.exchange("e").bind("alone", "other", {"kind": "early", "x-match": "all"})
+    mixed = {"kind": "early", "x-match": "all"}
+    assert bits(bound.query_binding("e", "bound", "other", mixed)) == set()
+    assert bits(bound.query_binding("e", "alone", "key", {"kind": "late"})) == {"args_not_matched"}
+    bound.exchange("e").unbind("alone", "other", mixed)
     # what is unbound is found no more
     bound.exchange("e").unbind("bound", "key", {"kind": "late", "x-match": "any"})
     assert bits(bound.query_binding("e", "bound", "key")) == {

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
-from tests.protocol.faults import Crash, Fault, Injector
+from tests.protocol.faults import Crash, Fault, Injector, faults_of
 from tests.protocol.world import World as CrashWorld
 from tests.test_databases import connect, database, postgres, values  # noqa: F401
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionUnknown
+from txnqueue.journal import AppendConflict
 from txnqueue.protocols.flow import LAKEHOUSE, DataSource, MessageFlow, Processing
 from txnqueue.testing import plain_schema
 
@@ -147,7 +148,7 @@ def test_without_transactions_what_was_done_before_a_failure_stays(broker: Broke
 
 @on_delta_when_long
 @pytest.mark.rule("S2-04", "S2-06")
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("at", range(5))
 def test_a_failure_anywhere_leaves_nothing(broker: Broker, at: int) -> None:
     nodes = [broker.row(2), broker.out(3), broker.row(4), broker.insert("ledger", 5)]
     nodes.insert(at, failing)
@@ -182,7 +183,7 @@ CALLS = 24
 
 
 @pytest.mark.rule("S2-04", "S2-06")
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.REPLY_LOST])
+@pytest.mark.parametrize("fault", list(Fault))
 def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, fault: Fault) -> None:
     """The last resource's database included; whoever recovers finishes it."""
     outcomes = set()
@@ -208,9 +209,12 @@ def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, fault: Fault) ->
         injector.arm()
         try:
             flow.process()
-        except (Crash, ConnectionError, TransactionUnknown):
+        except (Crash, KeyboardInterrupt, ConnectionError, TransactionUnknown, AppendConflict):
             pass
+        if at < len(injector.calls) and fault not in faults_of(injector.calls[at]):
+            continue  # no such call fails so
         injector.disarm()
+        injector.flush()
         flow.close()
         world.lease_over()
         again = sqlite3.connect(file)
@@ -218,10 +222,11 @@ def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, fault: Fault) ->
         recovering.recover({"ledger": again})
         done = values(again) == [7]
         assert recovering.queue("out").depth() == int(done)
-        assert recovering.queue("in").depth() == int(not done)
+        assert len(recovering.queue("in").receive(2)) == int(not done)
         assert world.table_numbers() == [7] * done
         outcomes.add(done)
-    assert outcomes == {True, False}
+    assert True in outcomes
+    assert False in outcomes or fault is Fault.CONFLICT_THOUGH_LANDED
 
 
 # ------------------------------------------------------------------ auxiliary transactions

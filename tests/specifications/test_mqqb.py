@@ -464,3 +464,20 @@ def test_a_prepare_in_doubt_can_be_asked_for_again_and_never_promises_too_much(
     assert prepared == ((id_,) if lands else ())
     assert local.transaction_commit(id_) is answer
     assert mqqb.numbers(mqqb.orders) == ([2, 3] if lands else [1, 2, 3])
+
+
+@in_memory
+@pytest.mark.rule("S3-01", "S3-04")
+def test_who_fails_to_hear_an_event_keeps_no_operation_from_being_processed(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    for position in local.queue(mqqb.orders.name).message_position_list:
+        local.dequeue_message(position, "priced", transaction.identifier)
+
+    def fails(event: Any) -> None:
+        mqqb.seen.append(event)
+        raise ValueError("not now")
+
+    local._on_event = fails
+    assert local.transaction_commit(transaction.identifier) is OK
+    assert len(mqqb.seen) == 3 and transaction.transactional_operation_collection == []

@@ -633,3 +633,36 @@ def test_a_commit_that_was_interrupted_can_be_repeated(world: World, lands: bool
     assert channel.commit().count == 2
     assert broker.waiting(broker.bills) == [4]
     assert [one.tag for one in channel.dispatch_list] == [2]
+
+
+@rule("S0-14", "S0-17", "S0-04")
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+def test_a_dispatch_that_fails_does_not_make_a_failure_of_what_was_sent(
+    world: World, transacted: bool
+) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    channel, waiting = connection.channel(), connection.channel()
+    waiting.consume(broker.bills.name, print)
+    waiting.consume(broker.orders.name, print)
+    channel.select(transacted)
+    journal = world.store.journal
+    append = journal.append
+
+    def then_away(*asked: Any) -> Any:
+        answer = append(*asked)
+        journal.append = away
+        return answer
+
+    def away(*asked: Any) -> Any:
+        raise ConnectionError("away")
+
+    if transacted:
+        channel.send(broker.bills.name, rows(1))
+    journal.append = then_away
+    reply = channel.commit() if transacted else channel.send(broker.bills.name, rows(1))
+    assert (reply.status, reply.count) == (Status.OK, 1)
+    journal.append = append
+    assert broker.waiting(broker.bills) == [1] and channel.transact_list == []
+    assert carried(waiting.dispatch()) == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from txnqueue.transaction import Transaction as CoreTransaction
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
 
+logger = logging.getLogger("txnqueue")
 RECEIVED = "received"
 """The dequeue reason unless another is given."""
 PURGED = "purged"
@@ -60,7 +62,7 @@ class LocalQueueManager:
         Args:
             manager: The plain interface.
             on_event: Called with each event that is generated: Message Position Deleted,
-                Message Position Available.
+                Message Position Available. What it raises is logged.
         """
         self.manager = manager
         self._client = manager._client
@@ -409,7 +411,12 @@ class LocalQueueManager:
         """Process each operation of a committed transaction in order, and remove it."""
         operations = transaction.transactional_operation_collection
         while operations:
-            self._on_event(event_of(operations[0]))
+            try:
+                self._on_event(event_of(operations[0]))
+            except Exception as error:  # what was committed is committed, whoever fails to hear it
+                logger.warning(
+                    "event failed transaction=%s error=%s", transaction.identifier, error
+                )
             del operations[0]
 
     def _undo(self, transaction: Transaction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ from txnqueue.protocols.openamq.lists import Consumer, Queued, queued
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
+
+
+logger = logging.getLogger("txnqueue")
 
 
 class Connection:
@@ -46,7 +50,13 @@ class Connection:
         return found
 
     def dispatch_waiting(self, queues: Iterable[str]) -> None:
-        """Dispatch queues that have new messages to the consumers that wait for them."""
+        """Dispatch queues that have new messages to the consumers that wait for them.
+
+        What cannot be dispatched now waits in its queue for the next time.
+        """
         for queue in queues:
             for consumer in [c for c in self.consumers if c.queue == queue]:
-                consumer.channel.deliver(consumer)
+                try:
+                    consumer.channel.deliver(consumer)
+                except Exception as error:  # what was sent is sent, whoever cannot get it now
+                    logger.warning("queue not dispatched queue=%s error=%s", queue, error)
