@@ -8,7 +8,7 @@ from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
-from txnqueue.protocols.dtx import XaStatus
+from txnqueue.protocols.dtx import ChannelException, XaStatus
 from txnqueue.testing import MemoryStore
 
 rule = pytest.mark.rule
@@ -124,6 +124,92 @@ def test_nothing_is_decided_while_a_channel_works_in_the_branch(world: World):
     assert dtx.entries() == before
     channel.end(xid)
     assert decider.rollback(xid) is XaStatus.OK
+
+
+def just_before(channel, act):
+    """Let something happen after a channel has read, and before it appends."""
+    journal = channel._connection.manager._client.store.journal
+    append = journal.append
+
+    def late(*asked):
+        journal.append = append
+        act()
+        return append(*asked)
+
+    journal.append = late
+
+
+@in_memory
+@rule("S4-20", "S4-24", "S4-21")
+@pytest.mark.parametrize("decide", ["prepare", "commit 1", "rollback"])
+def test_nothing_is_decided_past_a_channel_that_joins_at_that_moment(world: World, decide: str):
+    dtx = Dtx(world)
+    _, xid = dtx.ended()
+    decider, other = dtx.channel("tm"), dtx.channel("b")
+    just_before(decider, lambda: other.start(xid, join=True))
+    with refused(503):
+        act(decider, xid, decide)
+    dtx.work(other, send=10)
+    other.end(xid)
+    assert act(decider, xid, "commit 1") is XaStatus.OK
+    assert dtx.waiting() == [3, 9, 10]
+
+
+@in_memory
+@rule("S4-24", "S4-19", "S4-23")
+@pytest.mark.parametrize("decide", ["prepare", "commit 1", "rollback"])
+def test_what_was_done_just_before_the_decision_is_part_of_it(world: World, decide: str):
+    dtx = Dtx(world)
+    _, xid = dtx.ended()
+    decider, other = dtx.channel("tm"), dtx.channel("b")
+
+    def a_whole_portion():
+        other.start(xid, join=True)
+        dtx.work(other, send=10)
+        other.end(xid)
+
+    just_before(decider, a_whole_portion)
+    assert act(decider, xid, decide) is XaStatus.OK
+    if decide == "prepare":
+        assert decider.commit(xid) is XaStatus.OK
+    assert dtx.waiting() == ([1, 2, 3] if decide == "rollback" else [3, 9, 10])
+    assert dtx.orders.in_flight() == 0
+
+
+@in_memory
+@rule("S4-22", "S4-25")
+@pytest.mark.parametrize("second", ["commit 2", "rollback", "operator"])
+@pytest.mark.parametrize("first", ["commit 2", "rollback", "operator"])
+def test_of_two_decisions_at_once_one_holds_and_both_are_told(
+    world: World, first: str, second: str
+):
+    dtx = Dtx(world)
+    _, xid = dtx.prepared()
+    key = xid.transaction_id
+    deciders = {step: dtx.channel(step.replace(" ", "")) for step in {first, second}}
+
+    def decide(step):
+        if step != "operator":
+            return act(deciders[step], xid, step)
+        manager = deciders[step]._connection.manager
+        return manager.decide_heuristically(key, commit=False, reason="gone")
+
+    just_before(deciders[second], lambda: decide(first))
+    told = None
+    try:
+        told = decide(second)
+    except ChannelException as error:
+        told = int(error.reply_code)
+    except TransactionFinished:
+        told = "finished"
+    committed = first == "commit 2"
+    assert dtx.waiting() == ([2, 3, 9] if committed else [1, 2, 3])
+    if second == "operator":
+        assert told == (None if first == "operator" else "finished")
+    else:
+        assert told == (XaStatus.HEURRB if first == "operator" else 404)
+    heuristic = dtx.channel("tm").recover(startscan=True)
+    assert heuristic == ([xid] if first == "operator" else [])
 
 
 @in_memory

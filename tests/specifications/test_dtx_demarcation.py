@@ -218,7 +218,7 @@ def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobo
 
 
 @in_memory
-@rule("S4-08")
+@rule("S4-08", "S4-03")
 def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
     dtx = Dtx(world)
     channel, other = dtx.channel("a"), dtx.channel("b")
@@ -277,7 +277,7 @@ def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World):
 
 
 @in_memory
-@rule("S4-10")
+@rule("S4-10", "S4-03")
 def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: World):
     dtx = Dtx(world)
     with refused(404):
