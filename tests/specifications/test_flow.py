@@ -128,7 +128,9 @@ def test_one_transaction_covers_messages_and_tables(broker: Broker) -> None:
     assert (broker.rows(), broker.sent(), broker.taken) == ([1], [1], True)
     steps = broker.manager.history.as_of(processed.receipt.commit_seq).transaction_rows()
     assert [r["commit_seq"] for r in steps].count(processed.receipt.commit_seq) == 1
+    before = broker.manager._client.store.journal.version()
     assert flow.process() is None
+    assert broker.manager._client.store.journal.version() == before, "nothing is noted when idle"
 
 
 @in_memory
@@ -619,3 +621,26 @@ def test_what_a_node_could_not_get_is_not_taken(broker: Broker):
     assert broker.flow(tries).process() is not None
     assert broker.taken
     assert [row["n"] for row in broker.second.peek_messages()] == [5]
+
+
+@in_memory
+@pytest.mark.rule("S2-12", "S2-06")
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_is_left_open_follows_a_commit_that_was_interrupted(broker: Broker, landed: bool):
+    journal = broker.world.store.journal
+    append = journal.append
+
+    def interrupted(units: Any, metadata: Any) -> Any:
+        if not any(e.kind == "committed" for unit in units for e in unit.entries):
+            return append(units, metadata)
+        journal.append = append
+        if landed:
+            append(units, metadata)
+        raise KeyboardInterrupt
+
+    nodes = [broker.insert("ledger", 1, uncoordinated=True), broker.out()]
+    journal.append = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        broker.flow(*nodes, data_sources=[broker.source()]).process()
+    assert broker.ledger() == [1] * landed == broker.sent()
+    assert broker.taken == landed and broker.waiting() == [1] * (not landed)

@@ -139,9 +139,11 @@ class MessageFlow:
                 processing = Processing(self, batch.messages()[0], main)
                 self._through_nodes(processing)
         except BaseException as error:
-            if not (isinstance(error, TransactionUnknown) and _committed_after_all(main)):
+            in_doubt = isinstance(error, TransactionUnknown)
+            committed = (in_doubt or main.interrupted) and _committed_after_all(main)
+            if not (in_doubt and committed):
                 if processing is not None:
-                    processing.end(commit=False)
+                    processing.end(commit=committed)
                 raise
         assert processing is not None
         return Processed(processing.message, main.receipt, processing.end(commit=True))
