@@ -203,8 +203,10 @@ def test_a_dispatch_is_a_lease_of_the_core(world: World) -> None:
     channel = broker.channel()
     got(broker, channel, 1)
     assert broker.orders.in_flight() == 1
-    world.clock.advance(61)
     other = broker.channel("b")
+    world.clock.advance(59)
+    assert other.dispatch(broker.orders.name).count == 0  # marked for as long as the lease
+    world.clock.advance(2)
     assert carried(other.dispatch(broker.orders.name)) == [1]
     with pytest.raises(LeaseLost):
         channel.ack(transacted=False)
@@ -599,8 +601,10 @@ def test_every_operation_reports_a_status(world: World) -> None:
             channel.commit(),
             channel.rollback(),
             channel.consume(broker.bills.name, print),
-            channel.close(),
         ]
+        nothing = (channel.ack(99), channel.unget(99))
+        replies.append(channel.close())
+    assert [reply.status for reply in nothing] == [Status.OK, Status.NO_MATCH]
     assert [reply.status for reply in replies] == [Status.OK] * len(replies)
     assert [reply.count for reply in replies] == [0, 1, 2, 0, 2, 0, 1, 1, 2, 0, 0, 0]
     assert Status.OK.value == "OK"
