@@ -210,6 +210,8 @@ def test_the_resource_assigns_the_txn_id(world: Any) -> None:
     assert {f.name for f in Declare.__dataclass_fields__.values()} == {"global_id"}
     drawn = {scene.controller.declare() for _ in range(5)}
     assert len(drawn) == 5
+    for txn_id in drawn:
+        scene.controller.discharge(txn_id)  # each is known by the id that was told
     with pytest.raises(TypeError):
         Declared()  # type: ignore[call-arg]
 
