@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import datetime
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import model, moving, planning, ranges
+from txnqueue import holding, model, moving, ranges
 from txnqueue.client import Client
 from txnqueue.config import LEASE_SECONDS_MAX, check_flag, check_number, check_text
 from txnqueue.errors import (
     AlreadySettled,
     BranchMisused,
     InvalidInput,
-    LeaseLost,
     PayloadRemoved,
     TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
-from txnqueue.ledger import Claim, Owner, QueueFold
+from txnqueue.holding import Said, name_of
+from txnqueue.ledger import Owner
 from txnqueue.matching import Reasons, offsets_of
-from txnqueue.model import Item, PositionId, Range
-from txnqueue.moving import departures
 from txnqueue.payload import Part, evaluating
-from txnqueue.planning import Disposition, Plan
+from txnqueue.planning import Disposition
 from txnqueue.receiving import Held, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
+from txnqueue.settling import Settling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,12 +36,7 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
-Name = tuple[str, int, int]
-"""A claim's name over all queues: queue id, lane, sequence."""
-Said = dict[Name, list[Disposition]]
-"""What was said of each claim, in the order in which it was said."""
 SaidOf = Callable[[Held, Disposition], list[Disposition]]
-LaneWriter = Callable[[Held, Claim, int], Sequence[model.Entry]]
 
 
 class Batch:
@@ -71,10 +65,7 @@ class Batch:
             if one.info.transient
             for position in one.positions.values()
         ]
-        self._rest: dict[Name, dict[PositionId, tuple[Range, ...]]] = {
-            _name(one): dict(one.claim.items) for one in held
-        }
-        self._said: dict[str, Said] = {}
+        self._account = Settling(self._held)
         self._keeping = False
 
     # ------------------------------------------------------------------------- looking
@@ -114,7 +105,7 @@ class Batch:
     @property
     def holds(self) -> bool:
         """Whether any of the messages are not settled yet, as far as this batch was told."""
-        return any(self._rest.values())
+        return self._account.anything
 
     def __repr__(self) -> str:
         """Say what is held until when."""
@@ -369,8 +360,11 @@ class Batch:
         if not self.holds:
             return
 
-        for side, held in self._by_side(lambda one: bool(self._rest[_name(one)])):
-            self._extend(side, held, seconds)
+        for side, held in self._by_side(lambda one: bool(self._account.rest(one))):
+            deadline_ms = holding.extend(side, held, seconds)
+            for one in self._held:
+                if self._client.of(one.info) is side:
+                    one.claim.deadline_ms = deadline_ms
 
     # ------------------------------------------------------- what transactions ask of it
 
@@ -381,11 +375,11 @@ class Batch:
 
     def dispositions(self, one: Held, attempt: str) -> list[Disposition]:
         """Write out how a claim ends in a commit: what was said, and what follows from it."""
-        said = self._said.get(attempt, {})
-        found = list(said.get(_name(one), ()))
+        said = self._account.said(attempt)
+        found = list(said.get(name_of(one), ()))
         if self._transaction is None:
             return found
-        rest = tuple(self._left(one, attempt).items())
+        rest = tuple(self._account.left(one, attempt).items())
         accepted = any(d.kind == model.ACCEPTED for ds in said.values() for d in ds)
         follows = model.RELEASED if accepted else model.ACCEPTED
         if self._keeping:
@@ -396,12 +390,10 @@ class Batch:
 
     def committed(self, attempt: str) -> None:
         """Take note that what was said in an attempt has happened."""
-        for one in self._held:
-            self._rest[_name(one)] = self._left(one, attempt)
-            if self._keeping:
-                one.claim.owner = Owner(one.claim.owner.consumer, one.claim.owner.epoch)
-        self._said.pop(attempt, None)
+        self._account.committed(attempt)
         if self._keeping:
+            for one in self._held:
+                one.claim.owner = Owner(one.claim.owner.consumer, one.claim.owner.epoch)
             self._transaction, self._keeping = None, False
 
     # -------------------------------------------------------------------------- helpers
@@ -413,26 +405,6 @@ class Batch:
             if which(one):
                 found.setdefault(one.info.transient, []).append(one)
         return [(self._client.of(held[0].info), held) for held in found.values()]
-
-    def _extend(self, side: Client, mine: Sequence[Held], seconds: float) -> None:
-        deadline_ms = 0
-
-        def plan(lost: int) -> Plan:
-            nonlocal deadline_ms
-            stamp = side.stamp()
-            deadline_ms = stamp.now_ms + round(seconds * 1000)
-            return self._lane_plan(
-                side,
-                mine,
-                lambda one, held, sequence: [
-                    planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
-                ],
-            )
-
-        side.land(plan, "extend lease", queue=mine[0].info.name)
-        for one in self._held:
-            if self._client.of(one.info) is side:
-                one.claim.deadline_ms = deadline_ms
 
     def _parts(self) -> list[Part]:
         return [
@@ -468,11 +440,11 @@ class Batch:
         """Settle messages; ``said_of`` completes what is said of each claim's part."""
         target = self._target(transaction)
         attempt = target.attempt if target else None
-        held = {_name(one): one for one in self._held}
+        held = {name_of(one): one for one in self._held}
         try:
             chosen = {
                 name: [full for disposition in found for full in said_of(held[name], disposition)]
-                for name, found in self._chosen(kind, named, reason, attempt).items()
+                for name, found in self._account.chosen(kind, named, reason, attempt).items()
             }
         except PayloadRemoved:
             self._check_ours()  # what others have settled may be gone, payload and all
@@ -491,15 +463,21 @@ class Batch:
             return 0
         if target is None:
             self._settle_now(chosen)
-            for name, found in chosen.items():
-                for disposition in found:
-                    self._rest[name] = _without(self._rest[name], disposition.items or ())
             return messages
         target.adopt(self)
-        said = self._said.setdefault(target.attempt, {})
-        for name, found in chosen.items():
-            said.setdefault(name, []).extend(found)
+        self._account.say(target.attempt, chosen)
         return messages
+
+    def _settle_now(self, chosen: Said) -> None:
+        """Settle outside a transaction."""
+        sides = self._by_side(lambda one: name_of(one) in chosen)
+        if len(sides) == 1:
+            holding.settle(*sides[0], chosen)
+        else:  # both kinds, as a whole: that takes a transaction
+            with self._client.begin_transaction() as tx:
+                tx.adopt(self)
+                self._account.say(tx.attempt, chosen)
+        self._account.settled(chosen)
 
     def _check_ours(self) -> None:
         """Check that what is not settled is held still.
@@ -509,16 +487,9 @@ class Batch:
         """
         for one in self._held:
             side = self._client.of(one.info)
-            if self._rest[_name(one)]:
+            if self._account.rest(one):
                 with side.lock:
-                    still_ours(side, one, {})
-
-    def _left(self, one: Held, attempt: str | None) -> dict[PositionId, tuple[Range, ...]]:
-        """What of a claim is not settled yet, and not spoken of in an attempt."""
-        left = self._rest[_name(one)]
-        for disposition in self._said.get(attempt or "", {}).get(_name(one), ()):
-            left = _without(left, disposition.items or ())
-        return left
+                    holding.still_ours(side, one, {})
 
     def _target(self, transaction: Transaction | NotGiven | None) -> Transaction | None:
         if self._transaction is None:
@@ -529,174 +500,3 @@ class Batch:
             )
         self._transaction.check_active()
         return self._transaction
-
-    def _chosen(
-        self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
-    ) -> Said:
-        """Write what is meant as dispositions of each claim, out of what is left of it."""
-        meant: list[tuple[str | None, Mapping[str, Sequence[int]] | None]]
-        meant = [(reason, None)] if named is None else [(r or reason, s) for r, s in named.items()]
-        chosen: Said = {}
-        for one in self._held:
-            left = self._left(one, attempt)
-            for why, by_send in meant:
-                items = _meant(one, left, by_send)
-                if items:
-                    disposition = Disposition(kind, items, why)
-                    chosen.setdefault(_name(one), []).append(disposition)
-        if named is None and not chosen and self._held:
-            raise AlreadySettled("All messages of this batch are settled already.")
-        return chosen
-
-    def _settle_now(self, chosen: Said) -> None:
-        """Settle outside a transaction: the lane entries are the settlement."""
-        sides = self._by_side(lambda one: _name(one) in chosen)
-        if len(sides) > 1:  # both kinds, as a whole: that takes a transaction
-            with self._client.begin_transaction() as tx:
-                tx.adopt(self)
-                self._said[tx.attempt] = chosen
-            return
-        (side, involved) = sides[0]
-
-        def plan(lost: int) -> Plan:
-            stamp, moved = side.stamp(), Plan()
-
-            def write(one: Held, held: Claim, sequence: int) -> list[model.Entry]:
-                nonlocal moved
-                written: list[model.Entry] = []
-                for disposition in chosen[_name(one)]:
-                    check_held(one, held, disposition)
-                    moved += departures(one, disposition, stamp)
-                    number = sequence + len(written)
-                    queue_id = one.info.queue_id
-                    written.append(
-                        planning.settlement(
-                            queue_id, held, disposition, stamp, sequence=number, owner=None
-                        )
-                    )
-                return written
-
-            lanes = self._lane_plan(side, involved, write)
-            posted = moving.in_order(moved.entries, involved)
-            return lanes + Plan(tuple(posted), moved.conditions)
-
-        side.land(plan, "settle", queue=involved[0].info.name)
-
-    def _lane_plan(self, side: Client, involved: Sequence[Held], write: LaneWriter) -> Plan:
-        """Plan entries of the lanes that hold our claims, which must be ours still.
-
-        Args:
-            side: The view of the store that they are in.
-            involved: The claims that the entries are about.
-            write: Given what we hold, the claim as it stands in the journal, and the next
-                sequence number of its lane, writes entries with sequence numbers from there.
-        """
-        entries: list[model.Entry] = []
-        firsts: dict[tuple[str, int], int] = {}
-        nexts: dict[tuple[str, int], int] = {}
-        folds: dict[str, QueueFold] = {}
-        with side.lock:
-            for one in involved:
-                fold, held = still_ours(side, one, folds)
-                lane = (one.info.queue_id, held.lane)
-                sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)
-                firsts.setdefault(lane, sequence)
-                written = write(one, held, sequence)
-                nexts[lane] += len(written)
-                entries += written
-        conditions = [
-            condition
-            for (queue_id, lane), sequence in firsts.items()
-            for condition in planning.lane_conditions(queue_id, [(lane, sequence)])
-        ]
-        return Plan(tuple(entries), tuple(conditions))
-
-
-def _name(one: Held) -> Name:
-    return (one.info.queue_id, *one.claim.name)
-
-
-def still_ours(client: Client, one: Held, folds: dict[str, QueueFold]) -> tuple[QueueFold, Claim]:
-    """Find a claim of ours in the journal as it is now.
-
-    Args:
-        client: Reads the journal; its lock must be held as long as the answer is used.
-        one: The claim.
-        folds: The queues that were read for the same append; each is read once.
-
-    Raises:
-        LeaseLost: It was ended: taken over, or settled.
-        TransactionMismatch: A transaction that is not decided yet settles it.
-    """
-    if one.info.queue_id not in folds:
-        folds[one.info.queue_id] = client.fold_to_change(one.info)
-    fold = folds[one.info.queue_id]
-    claim = fold.claim(*one.claim.name)
-    if claim is None:
-        raise _lost(one)
-    if claim.bound is None:
-        return fold, claim
-    # The transaction is read first and the queue after it: what it settled is seen then.
-    bound = claim.bound
-    state = client.key_state(bound.key or "", archived_since=None)
-    fold = folds[one.info.queue_id] = client.fold(one.info)
-    claim = fold.claim(*one.claim.name)
-    if claim is None:
-        raise _lost(one)
-    if not state.is_over(bound):
-        raise TransactionMismatch(
-            f"Transaction {bound.key!r} is about to settle these messages: decide it first.",
-            transaction_id=bound.key,
-        )
-    return fold, claim
-
-
-def check_held(one: Held, held: Claim, disposition: Disposition) -> None:
-    """Check that everything that is about to be settled is still in flight under the claim.
-
-    Args:
-        one: The claim as we got it.
-        held: The claim as it stands, of the reading that says the lane's next number: what
-            changes later bars the append.
-        disposition: What is about to be settled.
-
-    Raises:
-        LeaseLost: Some of it was settled meanwhile.
-    """
-    for position_id, part in disposition.items or ():
-        if ranges.difference(part, held.items.get(position_id, ())):
-            raise _lost(one)
-
-
-def _lost(one: Held) -> LeaseLost:
-    return LeaseLost(
-        f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
-        "may have the messages now, or they are settled. Nothing was changed.",
-        queue=one.info.name,
-        claim=one.claim.name,
-    )
-
-
-def _meant(
-    one: Held,
-    left: Mapping[PositionId, tuple[Range, ...]],
-    by_send: Mapping[str, Sequence[int]] | None,
-) -> tuple[Item, ...]:
-    """Find which messages of a claim are meant: all that are left, or those of some sends."""
-    items: list[Item] = []
-    for position_id, part in left.items():
-        if by_send is not None:
-            wanted = by_send.get(one.positions[position_id].send_id, ())
-            part = ranges.intersection(part, ranges.of_offsets(wanted))
-        if part:
-            items.append((position_id, part))
-    return tuple(items)
-
-
-def _without(
-    left: Mapping[PositionId, tuple[Range, ...]], taken: Iterable[Item]
-) -> dict[PositionId, tuple[Range, ...]]:
-    """Leave out what is taken."""
-    gone = dict(taken)
-    rest = {pid: ranges.difference(part, gone.get(pid, ())) for pid, part in left.items()}
-    return {pid: part for pid, part in rest.items() if part}

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from txnqueue import model, recalling
 from txnqueue.attempts import Attempt
 from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
-from txnqueue.config import (
-    RetryPolicy,
-    check_known_as,
-    check_reason,
-    check_text,
-)
+from txnqueue.config import RetryPolicy, check_known_as, check_reason, check_text
 from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.transaction import Status, Transaction
 from txnqueue.transient_work import resolve
-
-if TYPE_CHECKING:
-    pass
 
 Result = TypeVar("Result")
 

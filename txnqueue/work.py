@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import changes, model, planning, ranges, sealing
-from txnqueue.batch import Batch, check_held, still_ours
+from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.deciding import StagedSend
+from txnqueue.holding import check_held, still_ours
 from txnqueue.ledger import Owner, QueueFold
 from txnqueue.model import Condition, Entry
 from txnqueue.moving import departures, in_order

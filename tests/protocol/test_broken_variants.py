@@ -23,6 +23,7 @@ from txnqueue import (
     batch,
     compacting,
     dropping,
+    holding,
     maintenance,
     model,
     planning,
@@ -277,7 +278,7 @@ def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
     def blind(client: Any, one: Any, folds: Any) -> Any:
         return client.fold(one.info), one.claim
 
-    patch.setattr(batch, "still_ours", blind)
+    patch.setattr(holding, "still_ours", blind)
     patch.setattr(work, "still_ours", blind)
 
 

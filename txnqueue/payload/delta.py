@@ -16,20 +16,9 @@ from txnqueue.errors import PayloadRemoved, SchemaMismatch
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import is_conflict
 from txnqueue.journal.statements import USER_METADATA, Statements
-from txnqueue.journal.tables import (
-    PAYLOAD_PREFIX,
-    create_payload,
-    identifier,
-    literal,
-)
+from txnqueue.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
 from txnqueue.model import Range
-from txnqueue.payload import (
-    Part,
-    Run,
-    Send,
-    Stray,
-    places_where,
-)
+from txnqueue.payload import Part, Run, Send, Stray, places_where
 from txnqueue.payload.arranging import Arranged, arrange, widened, wrong_priority
 from txnqueue.payload.numbering import NO_PRIORITY, TASK_BITS, aligned, cast, numbered, stored
 from txnqueue.payload.queries import (
@@ -40,12 +29,7 @@ from txnqueue.payload.queries import (
     message_struct,
     places,
 )
-from txnqueue.payload.routes import (
-    LONG_KEY,
-    NO_ROUTE,
-    key_too_long,
-    unroutable,
-)
+from txnqueue.payload.routes import LONG_KEY, NO_ROUTE, key_too_long, unroutable
 from txnqueue.payload.rows import arrow_table
 from txnqueue.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE, new_columns
 

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.journal.tables import identifier
@@ -27,9 +22,6 @@ from txnqueue.payload.schemas import (
     matched_columns,
     wrong_type,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def arrow_table(schema: StructType, rows: object) -> pa.Table:

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 
 from txnqueue import model
 from txnqueue.config import QueueInfo
-from txnqueue.journal.tables import (
-    TableNames,
-    identifier,
-    literal,
-    literals,
-)
+from txnqueue.journal.tables import TableNames, identifier, literal, literals
 from txnqueue.moving import once_same_columns
 from txnqueue.payload import CORRELATION_ID, REPLY_TO
 from txnqueue.routing import ExchangeInfo

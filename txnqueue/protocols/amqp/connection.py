@@ -9,12 +9,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.transactions import LiveTransaction
-from txnqueue.protocols.amqp.types import (
-    AmqpError,
-    ErrorCondition,
-    Payload,
-    Section,
-)
+from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, Payload, Section
 
 if TYPE_CHECKING:
     from txnqueue.protocols.amqp.resource import TransactionalResource

@@ -16,10 +16,7 @@ from txnqueue.protocols.amqp.performatives import (
     SenderSettleMode,
     Transfer,
 )
-from txnqueue.protocols.amqp.transactions import (
-    IncomingDelivery,
-    LiveTransaction,
-)
+from txnqueue.protocols.amqp.transactions import IncomingDelivery, LiveTransaction
 from txnqueue.protocols.amqp.types import (
     Accepted,
     AmqpError,

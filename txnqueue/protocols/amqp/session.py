@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, LeaseLost, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
-from txnqueue.protocols.amqp.links import (
-    IncomingLink,
-    Link,
-    ReceivingLink,
-    terminus,
-)
+from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
     Attach,
     Detach,
