@@ -245,6 +245,7 @@ def test_as_of_inside_a_commit_and_at_an_instant(lake, quick):
 def test_a_view_follows_the_store(lake, quick):
     orders = lake.bert.queue("in-voices.eu")
     lake.anna.create_views("live_")
+    orders.depth()  # reads: what was known before the maintenance is too old to begin at
     before = quick.table("live_in_voices_eu").where("state = 'available'").count()
     sent = orders.send([{"order_id": 77}], headers={"correlation_id": "c-7", "tenant": "x"})
     found = quick.table("live_in_voices_eu").where("order_id = 77").collect()
