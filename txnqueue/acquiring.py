@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from txnqueue import finding, planning, ranges
+from txnqueue import finding, model, planning, ranges, removing
 from txnqueue.batch import Batch
 from txnqueue.client import Client
-from txnqueue.config import QueueInfo
+from txnqueue.config import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_number
 from txnqueue.ledger import LaneFold, Segment
 from txnqueue.model import PositionId, Range
 from txnqueue.moving import Route
 from txnqueue.planning import REMOVALS_MAX, Plan, Selection, Target
 from txnqueue.receiving import Receiver, Wanting
 from txnqueue.removing import first_of
+from txnqueue.selecting import Selector
 from txnqueue.sifting import firsts
 from txnqueue.transaction import Transaction
 from txnqueue.transient_work import resolve
@@ -29,6 +30,49 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _EVERYTHING = 1 << 62
+
+
+def move(
+    client: Client,
+    info: QueueInfo,
+    schema: StructType,
+    tx: Transaction | None,
+    route_of: Callable[[QueueInfo], Route],
+    reason: str,
+    selector: Selector | None,
+    limit: int | None,
+    among: Callable[[Segment], bool] = lambda segment: True,
+) -> int:
+    """Move what waits: by the commit of a transaction, or at once.
+
+    Args:
+        client: Who does it.
+        info: The queue.
+        schema: The payload's columns.
+        tx: The transaction; None moves at once.
+        route_of: Says where the messages of each part of the queue go.
+        reason: What the history says of it.
+        selector: What is meant; None: all that waits.
+        limit: At most so many; None: no matter how many.
+        among: Which messages come into question at all.
+
+    Returns:
+        How many moved, or will by the commit.
+    """
+    if limit is not None:
+        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+    if tx is not None and tx.already_committed:
+        return 0
+    routes = [(part, route_of(part)) for part in client.parts_of(info)]
+    if tx is not None:
+        wanted = selector.of_lane if selector is not None else None
+        return move_inside(client, routes, schema, tx, reason, wanted, among, limit)
+    moved = 0
+    for part, route in routes:
+        left = None if limit is None else limit - moved
+        side, sort = client.of(part), removing.moving(route, reason)
+        moved += removing.remove(side, part, model.MOVED, selector, sort, among, left)
+    return moved
 
 
 def move_inside(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import acquiring, model, moving, ranges, removing
+from txnqueue import acquiring, looking, moving, removing
 from txnqueue.altering import alter
 from txnqueue.batch import Batch
 from txnqueue.client import Client
@@ -15,26 +15,24 @@ from txnqueue.closing import is_closed
 from txnqueue.config import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
-    POSITIONS_PER_SEND_MAX,
     QueueInfo,
     check_number,
     check_text,
 )
 from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
 from txnqueue.dead_letters import DeadLetters
-from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.dropping import DropResult, drop
-from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch, TransactionAborted
+from txnqueue.errors import InvalidInput, SchemaMismatch, TransactionAborted
 from txnqueue.gathering import Upto, gather, upto_of
-from txnqueue.journal import AppendConflict
-from txnqueue.ledger import QueueFold, Segment
-from txnqueue.payload import Part, Placing, Send
+from txnqueue.ledger import QueueFold
+from txnqueue.payload import Part
 from txnqueue.payload.schemas import check_schema, schema_from
-from txnqueue.placing import check_headers, ordering_of, placing_of
-from txnqueue.receiving import Held, Receiver, Wanting, part_of
+from txnqueue.placing import check_headers, placing_of
+from txnqueue.receiving import Held, Receiver, Wanting
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.selecting import Selector
-from txnqueue.staging import is_kept, stage
+from txnqueue.sending import Sent, staged
+from txnqueue.staging import is_kept
 from txnqueue.transaction import Transaction
 from txnqueue.waiting import Patience
 
@@ -43,23 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from txnqueue.transient import Carried
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What a send answers.
-
-    Attributes:
-        count: How many messages were sent.
-        send_id: The send's id; message ids are ``<send id>:<offset>``.
-        transaction_id: The transaction that they belong to.
-        receipt: The commit, if the send was a transaction of its own.
-    """
-
-    count: int
-    send_id: str
-    transaction_id: str
-    receipt: Receipt | None
 
 
 class Queue:
@@ -161,11 +142,15 @@ class Queue:
         kept = is_kept(durable, info.settings.durable, tx, self.name)
         said = check_headers(headers or {}, header_columns or {})
         try:
-            send = self._stage(tx, kept, rows, order_by, placing, *said)
+            send = staged(
+                self._client, self._info, self.schema, tx, kept, rows, order_by, placing, *said
+            )
         except SchemaMismatch:
             if not self._client.renewed(info):  # columns that came since may be meant
                 raise
-            send = self._stage(tx, kept, rows, order_by, placing, *said)
+            send = staged(
+                self._client, self._info, self.schema, tx, kept, rows, order_by, placing, *said
+            )
         count = sum(run.count for run in send.runs)
         if inside is None and count:
             self._commit(tx)
@@ -248,11 +233,11 @@ class Queue:
     def depth(self) -> int:
         """Count what can be received now: not in flight, not delayed, not expired."""
         now_ms = self._client.runtime.now_ms()
-        return self._sum(lambda fold: fold.available(now_ms))
+        return looking.total(self._client, self._info, lambda fold: fold.available(now_ms))
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""
-        return self._sum(QueueFold.in_flight)
+        return looking.total(self._client, self._info, QueueFold.in_flight)
 
     def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
         """Throw messages away, for good and on record.
@@ -321,7 +306,9 @@ class Queue:
             return moving.to_queue(self._client.of(part), part, there, self.schema)
 
         selector = self._selector(where, matching, on)
-        return self._move(tx, route_of, "moved", selector, limit)
+        return acquiring.move(
+            self._client, self._info, self.schema, tx, route_of, "moved", selector, limit
+        )
 
     def dead_letters(self) -> DeadLetters:
         """Count this queue's dead letters by the reason why they are dead.
@@ -365,8 +352,17 @@ class Queue:
         def route_of(part: QueueInfo) -> moving.Route:
             return moving.to_origin(self._client.of(part))
 
-        among = moving.came_from_elsewhere
-        return self._move(tx, route_of, "redriven", self._selector(where), limit, among)
+        return acquiring.move(
+            self._client,
+            self._info,
+            self.schema,
+            tx,
+            route_of,
+            "redriven",
+            self._selector(where),
+            limit,
+            moving.came_from_elsewhere,
+        )
 
     def alter(
         self, add: str | StructType | None = None, **settings: Any
@@ -533,33 +529,6 @@ class Queue:
         check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         return seconds
 
-    def left(self, upto: Upto | None, selector: Selector | None = None) -> tuple[bool, int]:
-        """Say, by one reading, whether there is something to receive, and how much is not ours.
-
-        Args:
-            upto: Leave out what was posted after this.
-            selector: Only what it wants.
-
-        Returns:
-            Whether there is something, and how many messages are in flight, or are for other
-            consumers only.
-        """
-        ordered, now_ms = self._info.settings.ordered, self._client.runtime.now_ms()
-        found = of_others = 0
-        for part in self._client.parts_of(self._info):
-            side = self._client.of(part)
-            with side.lock:
-                fold, me = side.fold_to_change(part), side.consumer
-                taken = fold.lanes_of_others(me) if ordered else ()
-                of_others += fold.in_flight()
-                for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
-                    if selector is not None:
-                        segments = selector.of_lane(lane, segments)
-                    not_here = sum(s.size for s in segments if me in s.not_to)
-                    of_others += not_here
-                    found += sum(segment.size for segment in segments) - not_here
-        return found > 0, of_others
-
     # -------------------------------------------------------------------------- helpers
 
     def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Transaction | None:
@@ -589,128 +558,11 @@ class Queue:
             return None
         return Selector(self._client, self.name, self.schema, where, matching, on)
 
-    def _move(
-        self,
-        tx: Transaction | None,
-        route_of: Callable[[QueueInfo], moving.Route],
-        reason: str,
-        selector: Selector | None,
-        limit: int | None,
-        among: Callable[[Segment], bool] = lambda segment: True,
-    ) -> int:
-        if limit is not None:
-            check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
-        if tx is not None and tx.already_committed:
-            return 0
-        routes = [(part, route_of(part)) for part in self._client.parts_of(self._info)]
-        if tx is not None:
-            wanted = selector.of_lane if selector is not None else None
-            return acquiring.move_inside(
-                self._client, routes, self.schema, tx, reason, wanted, among, limit
-            )
-        moved = 0
-        for part, route in routes:
-            left = None if limit is None else limit - moved
-            side, sort = self._client.of(part), removing.moving(route, reason)
-            moved += removing.remove(side, part, model.MOVED, selector, sort, among, left)
-        return moved
-
-    def _sum(self, count: Callable[[QueueFold], int]) -> int:
-        """Count something in both parts of the queue."""
-        total = 0
-        for part in self._client.parts_of(self._info):
-            side = self._client.of(part)
-            with side.lock:
-                total += count(side.fold_to_show(part))
-        return total
-
-    def _stage(
-        self,
-        tx: Transaction,
-        durable: bool,
-        rows: object,
-        order_by: str | list[str] | None,
-        placing: Placing,
-        headers: Mapping[str, str],
-        header_columns: Mapping[str, str],
-    ) -> StagedSend:
-        info = self._info if durable else self._info.in_memory()
-        ordering = ordering_of(order_by, self.schema.names, self.name)
-        send = Send(
-            payload_id=info.payload_id,
-            slice=tx.slice,
-            send_id=self._client.runtime.new_id(),
-            schema=self.schema,
-            lanes=info.settings.lanes,
-            group_by=info.settings.lanes_by,
-            order_by=ordering,
-            placing=placing,
-            headers=headers,
-            header_columns=header_columns,
-            message_id=info.settings.detects_by,
-            note={"transaction_id": tx.id, "queue": self.name, **tx.client.author()},
-        )
-        return stage(
-            self._client,
-            rows,
-            self.name,
-            durable,
-            lambda side, here: self._take_note(tx, side, info, send, here),
-        )
-
-    def _take_note(
-        self, tx: Transaction, side: Client, info: QueueInfo, send: Send, rows: object
-    ) -> StagedSend:
-        """Stage rows, and let the transaction know what it has staged."""
-        payload = side.store.payload
-        try:
-            runs = payload.stage(send, rows)
-        except AppendConflict:  # rare: the payload table got a column while it was written to
-            send = replace(send, send_id=self._client.runtime.new_id())
-            runs = payload.stage(send, rows)
-        staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
-        if len(staged.places) > POSITIONS_PER_SEND_MAX:
-            raise LimitExceeded(
-                f"{len(staged.places)} different lanes, priorities, delays and times to live in "
-                f"one send; {POSITIONS_PER_SEND_MAX} are the most. Create the queue with a coarser "
-                "delay_step_seconds, or send in parts."
-            )
-        if runs:
-            tx.add_send(staged)
-        return staged
-
     def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[Carried]]:
-        """Say where the first available messages lie, over all lanes in turn.
-
-        Returns:
-            Where they lie, and what keeps those that are in memory there.
-        """
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
-        selector = self._selector(where)
-        parts: list[Part] = []
-        carried: list[Carried] = []
-        now_ms, memory = self._client.runtime.now_ms(), self._client.store.transient.payload
-        for info in self._client.parts_of(self._info):
-            side = self._client.of(info)
-            with side.lock:
-                found = list(self._first_of(side.fold_to_show(info), limit, now_ms, selector))
-                if info.transient:
-                    carried += [memory.carried(part.payload_id, part.send_id) for part in found]
-            parts += found
-            limit -= sum(ranges.count(part.ranges) for part in found)
-        return parts, carried
+        return looking.first(self._client, self._info, limit, self._selector(where))
 
-    def _first_of(
-        self, fold: QueueFold, limit: int, now_ms: int, selector: Selector | None
-    ) -> Iterator[Part]:
-        for lane, segments in fold.receivable(now_ms):
-            if selector is not None and limit > 0:
-                segments = selector.of_lane(lane, segments)
-            for segment in segments:
-                if limit <= 0:
-                    return
-                taken = ranges.take([(segment.first, segment.last)], limit)
-                limit -= ranges.count(taken)
-                count = segment.delivery_count
-                yield part_of(segment.position, taken, self.name, lane.lane, count)
+    def left(self, upto: Upto | None, selector: Selector | None = None) -> tuple[bool, int]:
+        """Say whether there is something to receive, as ``looking.left``."""
+        return looking.left(self._client, self._info, upto, selector)

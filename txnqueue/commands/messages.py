@@ -14,7 +14,7 @@ from txnqueue.commands.presenting import receipt_values
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
-    from txnqueue.queue import Sent
+    from txnqueue.sending import Sent
     from txnqueue.transaction import Transaction
 
 

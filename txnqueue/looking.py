@@ -1,0 +1,97 @@
+"""Look at what waits in a queue, without taking it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from txnqueue import ranges
+from txnqueue.client import Client
+from txnqueue.config import QueueInfo
+from txnqueue.gathering import Upto, upto_of
+from txnqueue.ledger import QueueFold
+from txnqueue.payload import Part
+from txnqueue.receiving import part_of
+from txnqueue.selecting import Selector
+
+if TYPE_CHECKING:
+    from txnqueue.transient import Carried
+
+
+def total(client: Client, info: QueueInfo, count: Callable[[QueueFold], int]) -> int:
+    """Count something in both parts of the queue."""
+    found = 0
+    for part in client.parts_of(info):
+        side = client.of(part)
+        with side.lock:
+            found += count(side.fold_to_show(part))
+    return found
+
+
+def left(
+    client: Client, info: QueueInfo, upto: Upto | None, selector: Selector | None = None
+) -> tuple[bool, int]:
+    """Say, by one reading, whether there is something to receive, and how much is not ours.
+
+    Args:
+        client: Who asks.
+        info: The queue.
+        upto: Leave out what was posted after this.
+        selector: Only what it wants.
+
+    Returns:
+        Whether there is something, and how many messages are in flight, or are for other
+        consumers only.
+    """
+    ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
+    found = of_others = 0
+    for part in client.parts_of(info):
+        side = client.of(part)
+        with side.lock:
+            fold, me = side.fold_to_change(part), side.consumer
+            taken = fold.lanes_of_others(me) if ordered else ()
+            of_others += fold.in_flight()
+            for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
+                if selector is not None:
+                    segments = selector.of_lane(lane, segments)
+                not_here = sum(s.size for s in segments if me in s.not_to)
+                of_others += not_here
+                found += sum(segment.size for segment in segments) - not_here
+    return found > 0, of_others
+
+
+def first(
+    client: Client, info: QueueInfo, limit: int, selector: Selector | None
+) -> tuple[list[Part], list[Carried]]:
+    """Say where the first available messages lie, over all lanes in turn.
+
+    Returns:
+        Where they lie, and what keeps those that are in memory there.
+    """
+    parts: list[Part] = []
+    carried: list[Carried] = []
+    now_ms, memory = client.runtime.now_ms(), client.store.transient.payload
+    for one in client.parts_of(info):
+        side = client.of(one)
+        with side.lock:
+            found = list(_first_of(side.fold_to_show(one), info.name, limit, now_ms, selector))
+            if one.transient:
+                carried += [memory.carried(part.payload_id, part.send_id) for part in found]
+        parts += found
+        limit -= sum(ranges.count(part.ranges) for part in found)
+    return parts, carried
+
+
+def _first_of(
+    fold: QueueFold, name: str, limit: int, now_ms: int, selector: Selector | None
+) -> Iterator[Part]:
+    for lane, segments in fold.receivable(now_ms):
+        if selector is not None and limit > 0:
+            segments = selector.of_lane(lane, segments)
+        for segment in segments:
+            if limit <= 0:
+                return
+            taken = ranges.take([(segment.first, segment.last)], limit)
+            limit -= ranges.count(taken)
+            count = segment.delivery_count
+            yield part_of(segment.position, taken, name, lane.lane, count)
