@@ -8,6 +8,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -389,8 +390,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     user: dict[str, Any] = {}
     if os.getuid() == 0:  # PostgreSQL does not run as root
         user = {"user": "nobody", "group": "nogroup"}
-        folder = Path("/tmp") / f"txnqueue-postgres-{os.getpid()}"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(prefix="txnqueue-postgres-", dir="/tmp"))
         shutil.chown(folder, "nobody", "nogroup")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

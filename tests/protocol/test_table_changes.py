@@ -140,10 +140,10 @@ def test_what_comes_back_at_the_end_of_a_drain_is_consumed(world: World) -> None
     queue = manager.queue("in")
     left = queue.left
 
-    def meanwhile(upto: Any) -> Any:
+    def meanwhile(*given: Any) -> Any:
         if held.held_until and len(held) and not given_back:
             given_back.append(held.release())
-        return left(upto)
+        return left(*given)
 
     given_back: list[int] = []
     queue.left = meanwhile  # type: ignore[method-assign]

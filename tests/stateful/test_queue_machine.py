@@ -1329,8 +1329,10 @@ class Simulation:
         ]
 
     def _create(self) -> None:
-        creation.SLICE_WIDTH = self.random.choice((4, 20, 1_000))
         creator = Client(self, "creator")
+        width, creation.SLICE_WIDTH = creation.SLICE_WIDTH, self.random.choice((4, 20, 1_000))
+        creation.create_store(creator.manager._client)
+        creation.SLICE_WIDTH = width
         for name in (*QUEUES, COMES_AND_GOES):
             queue = self.create(creator, name, self.lanes, name == "in")
             if name == "in":
