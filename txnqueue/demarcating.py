@@ -27,8 +27,10 @@ def start(
         "ticket": None if ticket is None else ticket.to_json(),
     }
     entries = (
-        _entry(model.STARTED, key, attempt, begun, 1, stamp, body),
-        _entry(model.ASSOCIATED, key, attempt, begun, 2, stamp, {"session": session}),
+        sealing.decision(model.STARTED, key, attempt, begun, stamp, body, sequence=1),
+        sealing.decision(
+            model.ASSOCIATED, key, attempt, begun, stamp, {"session": session}, sequence=2
+        ),
     )
     return Plan(
         entries, (model.unused(key), model.horizon_at_most(begun), model.layout_unchanged())
@@ -149,7 +151,16 @@ def _next(
     """
     prepared = branch.prepared is not None
     entries = tuple(
-        _entry(kind, branch.key, branch.attempt, branch.begun, sequence, stamp, body, reason)
+        sealing.decision(
+            kind,
+            branch.key,
+            branch.attempt,
+            branch.begun,
+            stamp,
+            body,
+            reason,
+            sequence=sequence,
+        )
         for sequence, (kind, body, reason) in enumerate(said, branch.next_sequence)
     )
     return Plan(
@@ -160,28 +171,4 @@ def _next(
             *(() if prepared else (model.horizon_at_most(branch.begun),)),
             model.layout_unchanged(),
         ),
-    )
-
-
-def _entry(
-    kind: str,
-    key: str,
-    attempt: str,
-    begun: int,
-    sequence: int,
-    stamp: Stamp,
-    body: dict[str, Any],
-    reason: str | None = None,
-) -> Entry:
-    return Entry(
-        model.transaction_shard(key),
-        key,
-        kind,
-        sequence=sequence,
-        transaction_key=key,
-        attempt=attempt,
-        begun=begun,
-        reason=reason,
-        body={"v": 1, **body},
-        **stamp.columns(),
     )

@@ -20,12 +20,15 @@ def decision(
     stamp: Stamp,
     body: dict[str, Any],
     reason: str | None = None,
+    *,
+    sequence: int | None = None,
 ) -> Entry:
-    """Write what is decided of an attempt: prepared, committed or rolled back."""
+    """Write what is decided of an attempt, or happens to a branch: that has a sequence."""
     return Entry(
         model.transaction_shard(key),
         key,
         kind,
+        sequence=sequence,
         transaction_key=key,
         attempt=attempt,
         begun=begun,
