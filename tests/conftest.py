@@ -22,6 +22,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = local_spark(
         "txnqueue tests",
+        short_lived=True,  # many different statements, few of them often
         settings={
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.shuffle.partitions": "2",

@@ -36,6 +36,8 @@ DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 INSTALL = "pip install 'txnqueue[spark]'"
 
+# The first of Java's two compilers only: what it makes is slower, and there at once.
+_QUICK = "-XX:TieredStopAtLevel=1"
 _PURPOSE = {
     "pyspark": "All stores but those in memory",
     "delta-spark": "Local sessions, not those of a platform with its own Delta,",
@@ -133,7 +135,7 @@ def local_spark(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
     if short_lived:
-        given = _with_option(given, "-XX:TieredStopAtLevel=1")
+        given = _with_option(given, _QUICK)
     wanted = _settings(cores, memory, given, coordinate)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for key, value in wanted.items():
@@ -281,7 +283,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _settings(cores: int, memory: str, given: Mapping[str, str], coordinate: str) -> dict[str, str]:
-    options = ["-Duser.timezone=UTC"]
+    options = ["-Duser.timezone=UTC", "-XX:ReservedCodeCacheSize=512m"]
     if "GC" not in given.get("spark.driver.extraJavaOptions", ""):
         options.append("-XX:+UseParallelGC")  # for many small jobs on few cores
     quiet = Path(__file__).parent / "resources" / "log4j2.properties"

@@ -169,3 +169,23 @@ def test_dead_letters_of_a_queue_that_is_gone_with_them(world):
     manager.drop_queue(f"{orders.name}.dead")
     with pytest.raises(QueueNotFound):
         orders.dead_letters()
+
+
+@pytest.mark.spark
+def test_what_spark_cannot_evaluate_is_a_typed_error_and_changes_nothing(spark):
+    """Of predicates and of frames to match; the messages are those of the twin in memory."""
+    world = World(MemoryStore(spark=spark), spark)
+    orders = world.queue()
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    before = world.store.journal.version()
+    for where in ("nope = 1", "n +", "n", "sum(n) = 1", "cast('x' as int) = 1", "1 / 0 = n"):
+        with pytest.raises(InvalidInput):
+            batch.accept(where=where)
+    for matching in (spark.range(2), spark.sql("SELECT 1 AS _message")):
+        with pytest.raises(InvalidInput):
+            batch.accept(matching=matching)
+    with pytest.raises(InvalidInput):
+        batch.reject(matching=batch.df, reason_column="nope")
+    assert world.store.journal.version() == before
+    assert batch.accept(where="n = 1") == batch.accept(matching=batch.df.where("n = 2")) == 1

@@ -40,7 +40,7 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
     if send.order_by:
         frame = frame.orderBy(*[identifier(name) for name in send.order_by])
     placed = frame.withColumn("_place", F.monotonically_increasing_id())
-    placed = placed.withColumn("_headers", _headers(send))
+    placed = placed.withColumn("_headers", headers_column(send))
     lane, route, alike = F.lit(0), F.lit(""), F.lit("")
     if send.routes is not None:
         route, alike = route_columns(send, F.col("_place"), F.col("_headers"))
@@ -97,7 +97,7 @@ def cast(value: Column, column: StructField) -> Column:
     return value.cast(column.dataType).alias(column.name)
 
 
-def _headers(send: Send) -> Column:
+def headers_column(send: Send) -> Column:
     """Write the headers of each row; without any they are null."""
     from pyspark.sql import functions as F
 
