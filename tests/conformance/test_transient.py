@@ -17,6 +17,7 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
+from tests.silence import unanswered
 from txnqueue import transient
 from txnqueue.branches import Branches
 from txnqueue.errors import (
@@ -285,26 +286,12 @@ def test_a_lost_durable_part_takes_the_transient_part_with_it(world: World) -> N
 def doubtful(world: World, queue: Queue, lands: bool) -> Any:
     """Commit both kinds while the store answers nothing: the decision lands, or does not."""
     client = world.manager("doubtful")
-    journal = client._client.store.journal
     tx = client.transaction(world.name("K"))
     tx.queue(queue.name).receive()
     tx.queue(queue.name).send(rows(5))
     tx.queue(queue.name).send(rows(6), durable=False)
-    append, read = journal.append, journal.read
-
-    def silent(*args: Any, **kwargs: Any) -> Any:
-        if lands:
-            append(*args, **kwargs)
-        journal.append, journal.read = gone, gone
-        raise ConnectionError("no reply")
-
-    def gone(*args: Any, **kwargs: Any) -> Any:
-        raise ConnectionError("gone")
-
-    journal.append = silent
-    with pytest.raises(TransactionUnknown):
+    with unanswered(client._client.store.journal, lands=lands), pytest.raises(TransactionUnknown):
         tx.commit()
-    journal.append, journal.read = append, read
     return tx
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.protocol.faults import Crash, Injector
 from tests.protocol.world import World
+from tests.silence import interrupted
 from txnqueue import model
 from txnqueue.errors import TransactionFinished
 from txnqueue.manager import QueueManager
@@ -99,16 +100,7 @@ def test_an_interrupted_commit_that_landed_applies_its_changes(world: World) -> 
     manager = world.manager("A")
     tx = manager.transaction("k")
     tx.table(world.table).append([{"i": 1}])
-    journal = manager._client.store.journal
-    append = journal.append
-
-    def interrupted(*args: Any) -> None:
-        append(*args)
-        journal.append = append
-        raise KeyboardInterrupt
-
-    journal.append = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(manager._client.store.journal, lands=True):
         tx.commit()
     with pytest.raises(TransactionFinished):
         tx.rollback()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.protocol.faults import Crash, Fault, Injector
 from tests.protocol.world import World
+from tests.silence import interrupted
 from txnqueue.errors import TransactionUnknown
 from txnqueue.protocols.amqp import (
     Accepted,
@@ -98,17 +99,7 @@ def test_a_discharge_that_was_interrupted_is_repeated_once_and_for_all(lands: bo
     txn_id = controller.declare()
     sender.send({"i": 7}, txn_id)
     receiver.dispose([held], Accepted(), txn_id)
-    journal = world.store.journal
-    append = journal.append
-
-    def interrupted(*asked: Any) -> Any:
-        journal.append = append
-        if lands:
-            append(*asked)
-        raise KeyboardInterrupt
-
-    journal.append = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(world.store.journal, lands=lands):
         controller.discharge(txn_id)
     controller.discharge(txn_id)
     assert numbers(manager.queue("out")) == [7] and numbers(manager.queue("in")) == [1]

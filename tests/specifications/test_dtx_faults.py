@@ -5,8 +5,8 @@ And a method that failed can be called again, as the text of its error says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, rows
 from tests.protocol import world as faulty
 from tests.protocol.faults import Crash, Fault, Injector
+from tests.silence import unanswered
 from tests.specifications.dtx_world import Dtx, refused
 from txnqueue.errors import TransactionFinished
 from txnqueue.protocols.dtx import Channel, ChannelException, Connection, XaStatus, Xid
@@ -23,25 +24,9 @@ CALLS = 40
 TRIES = 3
 
 
-@contextmanager
-def unheard(channel: Channel) -> Iterator[None]:
+def unheard(channel: Channel) -> AbstractContextManager[None]:
     """Let the next append land, and nothing be read or written after it."""
-    journal = channel._connection.manager._client.store.journal
-    append = journal.append
-
-    def fails(*args: Any, **kwargs: Any) -> Any:
-        raise ConnectionError("the store is away")
-
-    def lands(units: Any, metadata: Any) -> Any:
-        append(units, metadata)
-        journal.append = journal.read = fails
-        raise ConnectionError("no reply")
-
-    journal.append = lands
-    try:
-        yield
-    finally:
-        del journal.append, journal.read
+    return unanswered(channel._connection.manager._client.store.journal, lands=True)
 
 
 # ------------------------------------------------------------ an end that nobody heard of

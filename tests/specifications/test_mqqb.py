@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
+from tests.silence import unanswered
 from txnqueue.errors import (
     InvalidInput,
     SchemaMismatch,
@@ -366,22 +367,8 @@ def test_a_commit_in_doubt_has_no_status_until_it_is_known(world: World, landed:
     local = mqqb.local
     transaction = local.create_transaction()
     local.dequeue_message(mqqb.position(0), transaction_identifier=transaction.identifier)
-    journal, append, read = world.store.journal, world.store.journal.append, None
-    read = journal.read
-
-    def unheard(units: Any, metadata: Any) -> Any:
-        if landed:
-            append(units, metadata)
-        journal.read = broken
-        raise ConnectionError("no reply")
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        raise ConnectionError("nobody answers")
-
-    journal.append = unheard
-    with pytest.raises(TransactionUnknown):
+    with unanswered(world.store.journal, lands=landed), pytest.raises(TransactionUnknown):
         local.transaction_commit(transaction.identifier)
-    journal.append, journal.read = append, read
     assert transaction.identifier in local.transaction_collection
     again = local.transaction_commit(transaction.identifier)
     assert again is (OK if landed else SEQUENCE)
@@ -442,22 +429,8 @@ def test_a_prepare_in_doubt_can_be_asked_for_again_and_never_promises_too_much(
     transaction = local.create_transaction()
     id_ = transaction.identifier
     local.dequeue_message(mqqb.position(0), "priced", id_)
-    journal = mqqb.world.store.journal
-    append, read = journal.append, journal.read
-
-    def away(*args: Any, **kwargs: Any) -> Any:
-        raise ConnectionError("away")
-
-    def silent(*args: Any, **kwargs: Any) -> Any:
-        if lands:
-            append(*args, **kwargs)
-        journal.append, journal.read = away, away
-        raise ConnectionError("no reply")
-
-    journal.append = silent
-    with pytest.raises(TransactionUnknown):
+    with unanswered(mqqb.world.store.journal, lands=lands), pytest.raises(TransactionUnknown):
         local.transaction_prepare(id_)
-    journal.append, journal.read = append, read
     answer = local.transaction_prepare(id_)
     assert answer is (OK if lands else SEQUENCE)
     prepared = mqqb.world.manager("other").recover().prepared

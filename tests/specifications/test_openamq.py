@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
 from tests.protocol.faults import Crash, FaultyStore, Injector, faults_of
+from tests.silence import interrupted, unanswered
 from txnqueue.errors import (
     LeaseLost,
     SchemaMismatch,
@@ -508,22 +509,8 @@ def test_a_commit_in_doubt_is_settled_by_asking(world: World, lands: bool, then:
     got(broker, channel, 1)
     channel.ack()
     channel.send(broker.bills.name, rows(4))
-    journal = world.store.journal
-    append, read = journal.append, journal.read
-
-    def away(*args: Any, **kwargs: Any) -> Any:
-        raise ConnectionError("away")
-
-    def silent(*args: Any, **kwargs: Any) -> Any:
-        if lands:
-            append(*args, **kwargs)
-        journal.append, journal.read = away, away
-        raise ConnectionError("no reply")
-
-    journal.append = silent
-    with pytest.raises(TransactionUnknown):
+    with unanswered(world.store.journal, lands=lands), pytest.raises(TransactionUnknown):
         channel.commit()
-    journal.append, journal.read = append, read
     if lands and then == "commit":
         assert channel.commit().count == 2
     elif lands:
@@ -619,17 +606,7 @@ def test_a_commit_that_was_interrupted_can_be_repeated(world: World, lands: bool
     got(broker, channel, 1, 2)
     channel.ack(1)
     channel.send(broker.bills.name, rows(4))
-    journal = world.store.journal
-    append = journal.append
-
-    def interrupted(*asked: Any) -> Any:
-        journal.append = append
-        if lands:
-            append(*asked)
-        raise KeyboardInterrupt
-
-    journal.append = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(world.store.journal, lands=lands):
         channel.commit()
     for more in (lambda: channel.send(broker.bills.name, rows(5)), lambda: channel.ack(2)):
         with pytest.raises(TransactionFinished, match="commit it again"):
