@@ -20,7 +20,6 @@ from txnqueue.model import PositionId, Range
 from txnqueue.moving import Route
 from txnqueue.planning import REMOVALS_MAX, Plan, Selection, Target
 from txnqueue.receiving import Receiver, Wanting
-from txnqueue.removing import first_of
 from txnqueue.selecting import Selector
 from txnqueue.sifting import firsts
 from txnqueue.transaction import Transaction
@@ -158,7 +157,7 @@ class _Taker(Receiver):
                 self.more = self.more or len(waiting) > REMOVALS_MAX
                 twice: list[Segment] = []
                 once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
-                once = first_of(once, left)
+                once = removing.first_of(once, left)
                 left -= sum(segment.size for segment in once)
                 here = Selection(lane.lane, lane.next_sequence)
                 if twice:

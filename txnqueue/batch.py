@@ -473,11 +473,11 @@ class Batch:
         sides = self._by_side(lambda one: name_of(one) in chosen)
         if len(sides) == 1:
             holding.settle(*sides[0], chosen)
+            self._account.settled(chosen)
         else:  # both kinds, as a whole: that takes a transaction
             with self._client.begin_transaction() as tx:
                 tx.adopt(self)
                 self._account.say(tx.attempt, chosen)
-        self._account.settled(chosen)
 
     def _check_ours(self) -> None:
         """Check that what is not settled is held still.

@@ -134,9 +134,7 @@ def local_spark(
     # Spark starts its Python workers as "python3" otherwise, whichever that is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
-    if short_lived:
-        given = _with_option(given, _QUICK)
-    wanted = _settings(cores, memory, given, coordinate)
+    wanted = _settings(cores, memory, given, coordinate, short_lived=short_lived)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
@@ -282,8 +280,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _settings(cores: int, memory: str, given: Mapping[str, str], coordinate: str) -> dict[str, str]:
+def _settings(
+    cores: int,
+    memory: str,
+    given: Mapping[str, str],
+    coordinate: str,
+    *,
+    short_lived: bool = False,
+) -> dict[str, str]:
     options = ["-Duser.timezone=UTC", "-XX:ReservedCodeCacheSize=512m"]
+    if short_lived:
+        options.append(_QUICK)
     if "GC" not in given.get("spark.driver.extraJavaOptions", ""):
         options.append("-XX:+UseParallelGC")  # for many small jobs on few cores
     quiet = Path(__file__).parent / "resources" / "log4j2.properties"
@@ -318,11 +325,6 @@ def _settings(cores: int, memory: str, given: Mapping[str, str], coordinate: str
         for key, own in added.items()
     }
     return {**defaults, **given, **merged}
-
-
-def _with_option(given: Mapping[str, str], option: str) -> dict[str, str]:
-    key = "spark.driver.extraJavaOptions"
-    return {**given, key: " ".join(filter(None, [option, given.get(key)]))}
 
 
 def _record(coordinate: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import catalog, model, recalling, retiring
@@ -14,6 +15,7 @@ from txnqueue.client import Client
 from txnqueue.config import check_known_as
 from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.framing import frame_of
+from txnqueue.model import Entry
 from txnqueue.snapshot import Snapshot, author_of
 from txnqueue.topology import Topology
 from txnqueue.tracing import steps_of
@@ -123,12 +125,14 @@ class History:
             send_id, _, offset = message_id.rpartition(":")
             if not offset.isdecimal():
                 raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
-            found = [(send_id, int(offset))]
+            found, searched = [(send_id, int(offset))], set[str]()
         elif queue is not None and where is not None:
-            found = self._find(queue, where, partial)
+            found, searched = self._find(queue, where)
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
         entries = sorted(recalling.everything(self._client.store).entries, key=lambda e: e.place)
+        if searched and not partial:
+            self._check_there(queue, searched, entries)
         return [step for one in found for step in steps_of(one, entries)]
 
     def changes(self, after: int = -1, upto: int | None = None) -> DataFrame:
@@ -196,10 +200,13 @@ class History:
         self._client.open()
         return verify(self._client)
 
-    def _find(self, name: str, where: str, partial: bool) -> list[tuple[str, int]]:
+    def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
         """Find messages that were sent to a queue, or to any dropped one of that name.
 
         What was published is looked for at the exchanges that the queue was bound to.
+
+        Returns:
+            The messages, and the queues that were searched.
         """
         entries = self._client.catalog_entries()
         infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
@@ -214,22 +221,24 @@ class History:
                 schema = Snapshot.schema_of(owner)
                 with contextlib.suppress(InvalidInput):  # of columns that only the queue has
                     found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
-        if not partial:
-            self._check_there(name, {info.queue_id for info in infos})
-        return found[:TRACED_MAX]
+        return found[:TRACED_MAX], {info.queue_id for info in infos}
 
-    def _check_there(self, name: str, queue_ids: set[str]) -> None:
-        """Check, after the payload was searched, that nothing had been removed of it.
+    def _check_there(self, name: str | None, queue_ids: set[str], entries: Iterable[Entry]) -> None:
+        """Check that nothing had been removed of the payload that was searched.
+
+        Args:
+            name: What the queues are called.
+            queue_ids: The queues.
+            entries: All entries, read after the search.
 
         Raises:
             PayloadRemoved: Some had.
         """
-        store = self._client.store
-        entries = recalling.everything(store).entries
+        payload = self._client.store.payload
         sent = (e for e in entries if e.kind == model.POSTED and e.queue_id in queue_ids)
         sent = (e for e in sent if not model.was_moved(e.body.get("origin")))
         for owner, slices in retiring.named_slices(sent).items():
-            if slices - store.payload.slices(owner):
+            if slices - payload.slices(owner):
                 raise PayloadRemoved(
                     f"Payload of what was sent to {name!r} is past its retention and was removed: "
                     "partial=True searches what is still there; a message id finds any message.",

@@ -210,14 +210,11 @@ class Receiver:
         self, tombstones: dict[str, tuple[Owner, list[Claim]]]
     ) -> dict[str, list[tuple[str, Claim]]]:
         """Find what overdue branches hold in other queues: there no lease needs to be over."""
-        if not any(branching.is_branch(owner.key or "") for owner, _ in tombstones.values()):
+        branches = [a for a, (o, _) in tombstones.items() if branching.is_branch(o.key or "")]
+        if not branches:
             return {}
         held = held_inside(self.client, but=self.info)
-        return {
-            attempt: held[attempt][1]
-            for attempt, (owner, _) in tombstones.items()
-            if attempt in held and branching.is_branch(owner.key or "")
-        }
+        return {attempt: held[attempt][1] for attempt in branches if attempt in held}
 
     def _over(self, fold: QueueFold, taker: Owner, now_ms: int) -> list[Claim]:
         """List the claims that may be tried; a transaction lives as long as one of its does."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from txnqueue.client import Client
+from txnqueue.config import check_flag
 from txnqueue.errors import InvalidInput
 from txnqueue.transaction import Transaction
 
@@ -24,9 +25,7 @@ def is_kept(durable: object, otherwise: bool, tx: Transaction, name: str) -> boo
     Raises:
         InvalidInput: It is neither yes nor no, or the transaction takes durable messages only.
     """
-    if durable is not None and not isinstance(durable, bool):
-        raise InvalidInput(f"durable={durable!r}: say True or False.", name="durable")
-    kept = otherwise if durable is None else durable
+    kept = otherwise if durable is None else check_flag("durable", durable)
     if not kept and not tx.takes_transient:
         raise InvalidInput(
             f"Messages in memory cannot be sent in branch {tx.id!r}: send to {name!r} with "
