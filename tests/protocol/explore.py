@@ -17,11 +17,11 @@ from typing import Any
 
 import greenlet
 
+from tests.protocol.copying import Start, contents
 from tests.protocol.faults import Crash
 from tests.protocol.world import World
 from txnqueue.errors import TxnQueueError
 from txnqueue.journal import AppendConflict
-from txnqueue.store import MemoryStore
 
 STEPS = ("read", "append starts", "append lands", "history", "apply starts", "apply lands")
 """The steps whose order matters: staged payload is invisible, and reading it changes nothing.
@@ -97,14 +97,13 @@ class Run:
 
     def __init__(
         self,
-        build: Callable[[World], None],
+        start: Start,
         programs: dict[str, Program],
         budget: dict[str, int],
     ) -> None:
         self.hub = greenlet.getcurrent()
         self.active: Client | None = None
-        self.world = World(store=MemoryStore(step=self._step))
-        build(self.world)
+        self.world = start.copy(self._step)
         self.budget = dict(budget)
         self.late: list[Callable[[], None]] = []
         self._intercept()
@@ -281,10 +280,12 @@ def explore(
     found = Found()
     budget = {"crash": crash, "lose": lose, "late": late, "tick": tick}
     seen: set[str] = set()
+    judged: set[str] = set()
+    start = Start(build)
     todo: list[list[Choice]] = [[]]
     while todo:
         path = todo.pop()
-        run = Run(build, programs, budget)
+        run = Run(start, programs, budget)
         for choice in path:
             run.do(choice)
         while True:
@@ -297,7 +298,10 @@ def explore(
                 found.paths += 1
                 for client in run.clients:
                     found.note(f"{client.name} {client.ending}")
-                _judge(run, judge, path)
+                ended = contents(run.world)
+                if ended not in judged:
+                    judged.add(ended)
+                    _judge(run, judge, path)
                 break
             todo.extend([*path, other] for other in choices[1:])
             path = [*path, choices[0]]

@@ -650,7 +650,7 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "a prepared transaction is swept": (prepared_may_be_swept, exploring(PREPARED, tick=1)),
     "a drain takes its own batch over": (
         takes_its_own_batch_over,
-        exploring({"A": programs.drainer("A"), "B": programs.recoverer("B")}, tick=1),
+        exploring({"A": programs.drainer("A")}, tick=1),
     ),
     "an acknowledgement without looking": (acknowledges_unseen, exploring(TWO_LEASES, tick=1)),
     "a commit without settlements": (commits_without_settling, crashing("commit")),
