@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from txnqueue import catalog, compacting, model
@@ -14,6 +14,7 @@ from txnqueue.appending import Landed, Planner, land
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
+from txnqueue.journal import Reading
 from txnqueue.ledger import KeyState, QueueFold
 from txnqueue.payload.kinds import BothKinds
 from txnqueue.planning import Plan, Stamp
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 KNOWN_SECONDS_MAX = 600.0
 """After so many seconds without an append or a receive, the version is asked for again."""
+SHARDS_MAX = 1_000
+"""So many shards, or a few more, are read by one query."""
 
 
 class Client:
@@ -353,34 +356,65 @@ class Client:
         return fold
 
     def fold(self, info: QueueInfo) -> QueueFold:
-        """Bring the fold of a queue up to the newest version: one query, of what is new.
+        """Bring the fold of a queue up to the newest version: one query, of what is new."""
+        (fold,) = self.folds([info])
+        return fold
 
-        One thread at a time: what two have read at once would be applied twice.
+    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueFold]:
+        """Bring the folds of some queues up to the newest version: one query, of what is new.
+
+        Those that were not folded before take one more for each thousand shards. One thread at
+        a time: what two have read at once would be applied twice.
         """
         with self.lock:
-            fold = self._read_on(info)
-            if fold.altered is not None:
-                known = self.newest(info)
-                if fold.altered.body["sequence"] > known.sequence:
-                    self.learn(catalog.told(fold.altered, known))
-            if fold.closed is not None:
-                self._learn_closed(closed_error(fold.closed))
-            return fold
+            wanted = list(infos)
+            folds = [self._folds.get(i.queue_id) or self._empty_fold(i) for i in wanted]
+            self._read_at = self.runtime.monotonic()
+            folds = self._read_on(wanted, folds)
+            for info, fold in zip(wanted, folds, strict=True):
+                self._learn_of(info, fold)
+            return folds
 
-    def _read_on(self, info: QueueInfo) -> QueueFold:
-        fold = self._folds.get(info.queue_id) or self._empty_fold(info)
-        reading = self.store.journal.read(fold.shards, after=fold.version)
-        if model.horizon(reading.entries) > fold.version >= 0:
-            # What came since the fold was read may have left the journal: start afresh.
-            fold = self._empty_fold(info)
-            reading = self.store.journal.read(fold.shards)
-        self._read_at = self.runtime.monotonic()
-        try:
-            compacting.advance(fold, reading.entries, reading.version)
-        except BaseException:
-            del self._folds[info.queue_id]  # half applied: the next one starts afresh
-            raise
-        return fold
+    def _learn_of(self, info: QueueInfo, fold: QueueFold) -> None:
+        if fold.altered is not None:
+            known = self.newest(info)
+            if fold.altered.body["sequence"] > known.sequence:
+                self.learn(catalog.told(fold.altered, known))
+        if fold.closed is not None:
+            self._learn_closed(closed_error(fold.closed))
+
+    def _read_on(self, infos: list[QueueInfo], folds: list[QueueFold]) -> list[QueueFold]:
+        warm = [fold for fold in folds if fold.version >= 0]
+        if warm:
+            after = min(fold.version for fold in warm)
+            reading = self._read_shards(warm, after)
+            horizon = model.horizon(reading.entries)
+            # What came since a fold was read may have left the journal: it starts afresh.
+            self._advance([fold for fold in warm if horizon <= fold.version], reading)
+            folds = [
+                self._empty_fold(info) if 0 <= fold.version < horizon else fold
+                for info, fold in zip(infos, folds, strict=True)
+            ]
+        cold = iter([fold for fold in folds if fold.version < 0])
+        while some := _some(cold):
+            self._advance(some, self._read_shards(some))
+        return folds
+
+    def _read_shards(self, folds: Iterable[QueueFold], after: int = -1) -> Reading:
+        shards = dict.fromkeys(shard for fold in folds for shard in fold.shards)
+        return self.store.journal.read(tuple(shards), after=after)
+
+    def _advance(self, folds: Iterable[QueueFold], reading: Reading) -> None:
+        by_shard = defaultdict[str, list[model.Entry]](list)
+        for entry in reading.entries:
+            by_shard[entry.shard].append(entry)
+        for fold in folds:
+            mine = [e for shard in fold.shards for e in by_shard[shard] if e.version > fold.version]
+            try:
+                compacting.advance(fold, mine, reading.version)
+            except BaseException:
+                del self._folds[fold.queue_id]  # half applied: the next one starts afresh
+                raise
 
     def _empty_fold(self, info: QueueInfo) -> QueueFold:
         settings = info.settings
@@ -498,6 +532,10 @@ class TransientClient(Client):
             self._learn_closed(closed_error(fold.closed))
         return fold
 
+    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueFold]:
+        """Bring the folds of the transient parts of some queues up to now."""
+        return [self.fold(info) for info in infos]
+
     def queues(self) -> dict[str, QueueInfo]:
         """Read the catalog: the transient parts of the queues by name."""
         return {name: info.in_memory() for name, info in self._durable.queues().items()}
@@ -524,3 +562,13 @@ class TransientClient(Client):
             if landed is not None:
                 self._shared.landed()
         return landed
+
+
+def _some(folds: Iterator[QueueFold]) -> list[QueueFold]:
+    """Take the next folds that one query reads."""
+    found: list[QueueFold] = []
+    shards = 0
+    while shards < SHARDS_MAX and (fold := next(folds, None)) is not None:
+        found.append(fold)
+        shards += len(fold.shards)
+    return found

@@ -134,7 +134,7 @@ class _Run:
         now_ms = self._client.runtime.now_ms()
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
         with self._client.lock:
-            folds = [self._client.fold(info) for info in infos]
+            folds = self._client.folds(infos)
             entries = self._journal.read_all().entries
             found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
         return max(found, model.horizon(entries))
@@ -326,7 +326,7 @@ class _Run:
         """Find the longest time for which anything is held that is in flight now."""
         now_ms = self._client.runtime.now_ms()
         with self._client.lock:
-            claims = [claim for info in infos for claim in self._client.fold(info).claims()]
+            claims = [claim for fold in self._client.folds(infos) for claim in fold.claims()]
         held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.deadline_ms > now_ms)
         return max(held_ms, default=0) / 1000
 

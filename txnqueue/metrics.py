@@ -45,10 +45,10 @@ class Metrics:
         with client.lock, client.transient.lock:
             infos = client.queues()
             now_ms = client.runtime.now_ms()
-            folds = {
-                info.queue_id: [client.of(part).fold(part) for part in client.parts_of(info)]
-                for info in infos.values()
-            }
+            folds = {fold.queue_id: [fold] for fold in client.folds(infos.values())}
+            for info in infos.values():
+                in_memory = client.parts_of(info)[1:]
+                folds[info.queue_id] += [client.of(part).fold(part) for part in in_memory]
             self._rows = [_measured(client, info, folds, now_ms) for info in infos.values()]
 
     def rows(self) -> list[dict[str, Any]]:

@@ -325,13 +325,12 @@ def held_inside(
     """Find what transactions hold in all queues, or all but one: by attempt, with the queue."""
     found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
     with client.lock:
-        for info in client.queues().values():
-            if but is not None and info.queue_id == but.queue_id:
-                continue
-            for claim in client.fold(info).claims():
+        infos = [i for i in client.queues().values() if but is None or i.queue_id != but.queue_id]
+        for fold in client.folds(infos):
+            for claim in fold.claims():
                 if claim.owner.is_transaction:
                     held = found.setdefault(claim.owner.attempt or "", (claim.owner, []))
-                    held[1].append((info.queue_id, claim))
+                    held[1].append((fold.queue_id, claim))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ class Snapshot:
         self._client = client
         self._entries = sorted(entries, key=lambda entry: entry.place)
         self._infos = catalog.queues(self._entries)
+        self._by_shard = defaultdict[str, list[Entry]](list)
+        self._by_queue = defaultdict[str | None, list[Entry]](list)
+        for entry in self._entries:
+            self._by_shard[entry.shard].append(entry)
+            self._by_queue[entry.queue_id].append(entry)
         newest = max((entry.recorded_at_ms for entry in self._entries), default=0)
         self.at_ms = newest if at_ms is None else at_ms
         self.commit_seq = max((entry.commit_seq for entry in self._entries), default=-1)
@@ -173,13 +179,12 @@ class Snapshot:
 
     def _fold(self, info: QueueInfo) -> QueueFold:
         fold = QueueFold(info.queue_id, info.settings.lanes)
-        shards = set(fold.shards)
-        fold.advance((e for e in self._entries if e.shard in shards), 0)
+        fold.advance((e for shard in fold.shards for e in self._by_shard[shard]), 0)
         return fold
 
     def _queue_row(self, info: QueueInfo) -> dict[str, Any]:
         fold = self._fold(info)
-        mine = [entry for entry in self._entries if entry.queue_id == info.queue_id]
+        mine = self._by_queue[info.queue_id]
         standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
         available = fold.available(self.at_ms)
         posted = sum(entry.count or 0 for entry in mine if entry.kind == model.POSTED)
