@@ -266,7 +266,7 @@ class Client:
     def queues(self) -> dict[str, QueueInfo]:
         """Read the catalog: the queues by name."""
         self.open()
-        self._queues = catalog.queues(self.store.journal.read([model.CATALOG]).entries)
+        self._queues = catalog.queues(self.catalog_entries())
         self._infos.update((info.queue_id, info) for info in self._queues.values())
         return dict(self._queues)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from txnqueue.errors import (
     QueueExists,
     QueueNotFound,
     SchemaMismatch,
+    StoreNotFound,
 )
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 def create_store(client: Client) -> None:
     """Make the store if it is not there, and write down its layout."""
-    if client.store.exists() and client.layouts():
+    with contextlib.suppress(StoreNotFound):
         client.open()
         return
     client.store.create()
@@ -95,7 +97,7 @@ def create_queue(
         client.store.payload.create(one.payload_id, schema)
 
     def plan(lost: int) -> Plan | None:
-        entries = client.store.journal.read([model.CATALOG]).entries
+        entries = client.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)
         there = [one.name for one in wanted if one.name in known]
