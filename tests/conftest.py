@@ -10,6 +10,12 @@ import pytest
 
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 
+OPTIMIZES_LATE = (
+    "-XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
+    "-XX:Tier4CompileThreshold=90000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java's thorough compiler only for what is really hot: most statements run a few times."""
+
 # How long an example takes says how busy the machine is, and nothing about the library.
 hypothesis.settings.register_profile("txnqueue", deadline=None)
 hypothesis.settings.load_profile("txnqueue")
@@ -22,8 +28,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = local_spark(
         "txnqueue tests",
-        short_lived=True,  # many different statements, few of them often
         settings={
+            "spark.driver.extraJavaOptions": OPTIMIZES_LATE,
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "2",

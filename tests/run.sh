@@ -34,7 +34,8 @@ fi
 if [ $# -gt 0 ]; then
     stage "pytest" "$bin/python" -m pytest "$@"
 else
-    # Three at a time, for the two cores of a small machine: each waits now and then.
+    # Three at a time, for the two cores of a small machine: each waits now and then. Only the
+    # first has Java processes beside its own, and only after what needs no Spark at all.
     core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
     core="$core tests/delta/test_cost.py"
     logs=$(mktemp -d)
@@ -42,11 +43,12 @@ else
         "$bin/python" -m pytest -q -p no:cacheprovider "$@"
     }
     # shellcheck disable=SC2086
-    pytest -m spark $core >"$logs/core" 2>&1 &
+    pytest -m "spark and not processes" $core >"$logs/core" 2>&1 &
     core_pid=$!
-    pytest -m spark ${core//tests/--ignore=tests} >"$logs/spark" 2>&1 &
+    pytest -m "spark and not processes" ${core//tests/--ignore=tests} >"$logs/spark" 2>&1 &
     spark_pid=$!
     stage "pytest, in memory" pytest -m "not spark"
+    stage "pytest, several drivers" pytest -m processes
     stage "pytest, the core on Delta" wait "$core_pid"
     cat "$logs/core"
     stage "pytest, all else on Spark" wait "$spark_pid"

@@ -19,11 +19,18 @@ import pytest
 from txnqueue.manager import QueueManager
 
 pytest.importorskip("typer")
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.timeout(900),
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_SECONDS = 120
 SCHEMA = "id long, name string"
+QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""A dozen Java processes that live for seconds: they compile quickly instead of well."""
 HANDLER = """
 import os, signal
 
@@ -50,7 +57,7 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"},
+            env={**os.environ, **QUICK, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"},
         )
         self._said: list[str] = []
         self._ready = threading.Event()
@@ -137,7 +144,7 @@ def test_the_job_survives_a_kill_and_repeats_on_a_cluster(
         return subprocess.run(
             [*submit, *options],
             cwd=tmp_path,
-            env={**os.environ, **paths, **environment},
+            env={**os.environ, **QUICK, **paths, **environment},
             capture_output=True,
             text=True,
             check=False,

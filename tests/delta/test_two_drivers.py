@@ -15,7 +15,7 @@ from tests.conftest import LONG
 from tests.protocol.audit import check
 from txnqueue import QueueManager, model
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
 KILLS = 100 if LONG else 10
 SENDS = 200 if LONG else 25
 READY_SECONDS = 90

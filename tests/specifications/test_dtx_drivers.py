@@ -20,6 +20,7 @@ DRIVER = Path(__file__).resolve().parents[1] / "delta" / "branch_driver.py"
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.timeout(900)
 @pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32", "S4-37")
 def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: Any, tmp_path: Path):
