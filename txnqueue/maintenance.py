@@ -101,7 +101,8 @@ class _Run:
     def run(self, vacuum: bool) -> Maintenance:
         infos = list(self._client.queues().values())
         target = self._target(infos)
-        compacted = sum(self._compact(info, target) for info in infos)
+        due = self._due(infos, target)
+        compacted = sum(self._compact(info, target) for info in due)
         entries = self._journal.read_all().entries
         horizon = self._advance(entries, target)
         if not self._dry_run:  # what nobody adds to any more below the horizon is known now
@@ -138,6 +139,12 @@ class _Run:
             entries = self._journal.read_all().entries
             found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
         return max(found, model.horizon(entries))
+
+    def _due(self, infos: Sequence[QueueInfo], target: int) -> list[QueueInfo]:
+        """Find the queues with a lane that a compaction lets entries leave: one query for all."""
+        with self._client.lock:
+            found = zip(infos, self._client.folds(infos), strict=True)
+            return [i for i, fold in found if any(_is_due(fold, n, target) for n in fold.lanes)]
 
     def _compact(self, info: QueueInfo, target: int) -> int:
         """Compact the lanes of a queue that anything could leave."""

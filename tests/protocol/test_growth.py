@@ -20,11 +20,12 @@ COMMITS_PER_ROUND = 3
 class CountingJournal(MemoryJournal):
     """A journal that counts which entries calls look at: those read, and those of guards."""
 
-    looked_at = 0
+    looked_at = reads = 0
 
     def read(self, shards: Any, after: int = -1, upto: int | None = None) -> Any:
         reading = super().read(shards, after, upto)
         self.looked_at += len(reading.entries)
+        self.reads += 1
         return reading
 
     def _admitted(self, unit: Any, snapshot: int) -> bool:
@@ -102,3 +103,19 @@ def test_without_maintenance_it_grows() -> None:
     plant.work(900, maintained=False)
     after = plant.costs()
     assert after["cold claim"] > 5 * before["cold claim"]
+
+
+@pytest.mark.parametrize("ask", ["recover", "metrics", "maintain"])
+def test_what_asks_all_queues_reads_no_more_often_for_many(ask: str) -> None:
+    counted = []
+    for queues in (1, 40):
+        plant = Plant()
+        for number in range(queues):
+            queue = plant.worker.create_queue(f"q{number}", "n long", dead_letter=False)
+            queue.send([{"n": number}])
+            queue.receive(1)
+        for client in (plant.manager(), plant.worker):  # who knows no queue, and who knows all
+            before = plant.store.journal.reads
+            getattr(client, ask)()
+            counted.append(plant.store.journal.reads - before)
+    assert counted[:2] == counted[2:]
