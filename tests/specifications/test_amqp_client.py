@@ -13,7 +13,7 @@ from proton import Message
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
 
-from tests.conformance.conftest import in_memory, rows
+from tests.conformance.conftest import on_delta_when_long, rows
 from tests.specifications.amqp_server import Server
 from txnqueue.protocols.amqp import TransactionalResource
 
@@ -103,7 +103,7 @@ def run(world: Any, orders: Any, steps: Any) -> Client:
     return client
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-01", "S1-14", "S1-25", "S1-34", "S1-35")
 def test_proton_posts_and_retires_in_transactions(world: Any) -> None:
     orders = world.queue()
@@ -139,7 +139,7 @@ def test_proton_posts_and_retires_in_transactions(world: Any) -> None:
     assert [message.body["n"] for message in client.received] == [1]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-04", "S1-16", "S1-20", "S1-29")
 def test_proton_hears_why_a_commit_is_refused(world: Any) -> None:
     orders = world.queue()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import in_memory
+from tests.conformance.conftest import on_delta_when_long
 from tests.specifications.controllers import Scene, bodies, condition, row
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp import (
@@ -134,7 +134,7 @@ def test_sections_without_a_use_are_skipped(codec: Any) -> None:
         codec.decode(codec.encode_type(Declare()))
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-26")
 def test_a_controller_that_speaks_in_octets(world: Any, codec: Any) -> None:
     """Messages as octets, in frames that are shorter than a message."""

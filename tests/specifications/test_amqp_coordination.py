@@ -77,7 +77,7 @@ def test_declare_and_discharge_allocate_and_complete_and_demarcate_nothing(world
     assert condition(caught.value) == TransactionError.UNKNOWN_ID.value
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-02")
 @pytest.mark.parametrize(
     "how",
@@ -109,7 +109,7 @@ def test_live_transactions_of_a_session_do_not_mix(world: Any) -> None:
     assert scene.waiting() == [1, 3]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-03", "S1-11")
 @pytest.mark.parametrize("able", [True, False])
 def test_other_sessions_of_the_connection_join_in_if_the_capability_allows(
@@ -161,7 +161,7 @@ def test_a_closed_control_link_rolls_back_what_it_declared(world: Any, how: str)
     assert scene.waiting() == [1, 3]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-05")
 def test_a_control_link_is_not_resumed(world: Any) -> None:
     session = opened(Scene(world))
@@ -183,7 +183,7 @@ def test_a_control_link_is_not_resumed(world: Any) -> None:
     assert condition(answer.state.error) == "amqp:transaction:unknown-id"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-06", "S1-08")
 def test_a_declare_is_one_amqp_value_section_and_the_others_are_ignored(world: Any) -> None:
     session = opened(Scene(world))
@@ -193,7 +193,7 @@ def test_a_declare_is_one_amqp_value_section_and_the_others_are_ignored(world: A
     assert isinstance(answer.state, Declared) and 1 <= len(answer.state.txn_id) <= 32
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-07")
 @pytest.mark.parametrize("body", [Declare(), Discharge(b"x"), Discharge(b"x", fail=True)])
 def test_declare_and_discharge_must_not_be_settled(world: Any, body: Any) -> None:
@@ -203,7 +203,7 @@ def test_declare_and_discharge_must_not_be_settled(world: Any, body: Any) -> Non
     assert control(session, body) == [], "what was under way meanwhile is ignored"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-08", "S1-44")
 def test_the_resource_assigns_the_txn_id(world: Any) -> None:
     scene = Scene(world)
@@ -216,7 +216,7 @@ def test_the_resource_assigns_the_txn_id(world: Any) -> None:
         Declared()  # type: ignore[call-arg]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-09", "S1-13")
 @pytest.mark.parametrize("outcomes", [None, ("amqp:rejected:list",), WITHOUT_REJECTED, ()])
 def test_a_declare_that_fails_is_rejected_or_ends_the_link(world: Any, outcomes: Any) -> None:
@@ -230,7 +230,7 @@ def test_a_declare_that_fails_is_rejected_or_ends_the_link(world: Any, outcomes:
         assert scene.controller.declare()
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-10", "S1-11")
 def test_the_resource_tells_what_it_can_and_the_controller_checks(world: Any) -> None:
     scene = Scene(world, capabilities=(LOCAL, SEVERAL))
@@ -247,7 +247,7 @@ def test_the_resource_tells_what_it_can_and_the_controller_checks(world: Any) ->
     assert scene.controller.control.capabilities == (LOCAL, SEVERAL)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-11")
 def test_capabilities_are_symbols(world: Any) -> None:
     assert {one.value for one in TxnCapability} == {
@@ -263,7 +263,7 @@ def test_capabilities_are_symbols(world: Any) -> None:
             TransactionalResource(world.manager(), capabilities=(unknown,))
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-12")
 def test_several_transactions_on_a_session_need_a_capability(world: Any) -> None:
     scene = Scene(world, capabilities=(LOCAL,))
@@ -279,7 +279,7 @@ def test_several_transactions_on_a_session_need_a_capability(world: Any) -> None
     assert len({able.declare() for _ in range(3)}) == 3
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-13", "S1-19")
 def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -> None:
     scene = Scene(world, capabilities=(LOCAL, SEVERAL, DISTRIBUTED))
@@ -301,7 +301,7 @@ def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -
         scene.controller.declare(global_id=b"global-1")
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-19")
 def test_a_discharge_that_fails_makes_the_global_transaction_rollback_only(world: Any) -> None:
     scene = Scene(world, capabilities=(LOCAL, SEVERAL, DISTRIBUTED))
@@ -318,7 +318,7 @@ def test_a_discharge_that_fails_makes_the_global_transaction_rollback_only(world
     assert scene.waiting() == [2], "without a global-id the discharge decides"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-13")
 @pytest.mark.parametrize("global_id", [b"\xff\xff", "x" * 300, "", 7])
 def test_a_global_id_that_cannot_be_an_id_is_refused(world: Any, global_id: Any) -> None:
@@ -329,7 +329,7 @@ def test_a_global_id_that_cannot_be_an_id_is_refused(world: Any, global_id: Any)
     assert scene.controller.declare()
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-14")
 def test_a_txn_id_is_binary_of_1_to_32_octets(world: Any) -> None:
     assert transaction_id(b"x") == b"x" and len(transaction_id(b"x" * 32)) == 32
@@ -345,7 +345,7 @@ def test_a_txn_id_is_binary_of_1_to_32_octets(world: Any) -> None:
     assert condition(caught.value) == "amqp:invalid-field"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-14")
 def test_a_txn_id_names_the_transaction_in_the_store(world: Any) -> None:
     scene = Scene(world)
@@ -405,7 +405,7 @@ def failing(*_: Any, **__: Any) -> None:
     raise OSError("no space left")
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-16", "S1-18")
 def test_a_discharge_that_was_refused_has_rolled_back(world: Any) -> None:
     scene = Scene(world)
@@ -451,7 +451,7 @@ def test_a_discharge_as_failed_always_completes(world: Any) -> None:
     assert scene.waiting() == [1]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-18", "S1-20")
 def test_a_txn_id_that_is_unknown_or_finished(world: Any) -> None:
     scene = Scene(world)
@@ -464,7 +464,7 @@ def test_a_txn_id_that_is_unknown_or_finished(world: Any) -> None:
             assert condition(caught.value) == "amqp:transaction:unknown-id"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-20")
 def test_a_transaction_that_took_too_long_is_rolled_back(world: Any) -> None:
     scene = Scene(world, timeout_seconds=10)
@@ -492,7 +492,7 @@ def test_a_transaction_that_took_too_long_is_rolled_back(world: Any) -> None:
         assert condition(caught.value) == "amqp:transaction:timeout"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-20")
 def test_a_transaction_whose_lease_was_taken_over_took_too_long(world: Any) -> None:
     scene = Scene(world)

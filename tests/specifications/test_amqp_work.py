@@ -98,7 +98,7 @@ def test_who_disappears_leaves_nothing_behind(world: Any) -> None:
     assert scene.waiting() == [1] and scene.counts == (1, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-22")
 def test_a_transactional_state_has_a_txn_id_and_maybe_an_outcome(world: Any) -> None:
     with pytest.raises(TypeError):
@@ -116,7 +116,7 @@ def test_a_transactional_state_has_a_txn_id_and_maybe_an_outcome(world: Any) -> 
     assert (second.state, second.settled) == (Accepted(), True)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-23")
 def test_the_resource_tells_the_transaction_of_what_it_does(world: Any) -> None:
     scene = Scene(world)
@@ -135,7 +135,7 @@ def test_the_resource_tells_the_transaction_of_what_it_does(world: Any) -> None:
     assert later.state is None
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-24", "S1-18")
 def test_work_of_an_unknown_transaction(world: Any) -> None:
     scene = Scene(world)
@@ -158,7 +158,7 @@ def test_work_of_an_unknown_transaction(world: Any) -> None:
 # ---------------------------------------------------------------------------- posting
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-26")
 def test_the_parts_of_a_delivery_are_one_message(world: Any) -> None:
     scene = Scene(world)
@@ -172,7 +172,7 @@ def test_the_parts_of_a_delivery_are_one_message(world: Any) -> None:
     assert scene.waiting() == [2, 1]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-26")
 @pytest.mark.parametrize("later", ["another", "none", "one where there was none"])
 def test_the_parts_of_a_delivery_name_one_transaction(world: Any, later: str) -> None:
@@ -197,7 +197,7 @@ def test_the_parts_of_a_delivery_name_one_transaction(world: Any, later: str) ->
     assert scene.waiting() == []
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-27")
 def test_a_discharge_of_half_a_delivery_ends_the_control_link(world: Any) -> None:
     scene = Scene(world)
@@ -216,7 +216,7 @@ def test_a_discharge_of_half_a_delivery_ends_the_control_link(world: Any) -> Non
     assert scene.waiting() == [], "all transactions of the link are rolled back"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-27")
 def test_a_delivery_that_is_aborted_is_not_half_posted(world: Any) -> None:
     scene = Scene(world)
@@ -229,7 +229,7 @@ def test_a_delivery_that_is_aborted_is_not_half_posted(world: Any) -> None:
     assert scene.waiting() == [1]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-28")
 @pytest.mark.parametrize(("mode", "settles"), [(ReceiverSettleMode.FIRST, True), (SECOND, False)])
 def test_the_outcome_is_told_before_the_discharge_is_accepted(
@@ -271,7 +271,7 @@ def test_what_was_sent_settled_and_cannot_be_posted_forbids_the_commit(
         assert not scene.controller.control.attached
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-30")
 def test_an_outcome_that_can_no_longer_be_applied_forbids_the_commit(world: Any) -> None:
     """Here the outcome of a retirement: the lease ended, and somebody else has the message."""
@@ -291,7 +291,7 @@ def test_an_outcome_that_can_no_longer_be_applied_forbids_the_commit(world: Any)
     assert scene.counts == (0, 1)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-31")
 @pytest.mark.parametrize("fail", [False, True])
 def test_an_unsettled_posting_shows_the_outcome_that_was_applied(world: Any, fail: bool) -> None:
@@ -311,7 +311,7 @@ def test_an_unsettled_posting_shows_the_outcome_that_was_applied(world: Any, fai
 # -------------------------------------------------------------------------- retirement
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-32")
 @pytest.mark.parametrize("acquired", ["inside", "outside"])
 def test_an_outcome_in_another_live_transaction_ends_the_control_link(
@@ -349,7 +349,7 @@ def test_an_outcome_may_be_of_another_transaction_than_a_discharged_one(world: A
     assert scene.counts == (1, 0) and scene.waiting() == [2]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-34")
 @pytest.mark.parametrize(
     ("outcome", "left", "dead"),
@@ -377,7 +377,7 @@ def test_a_commit_applies_each_outcome(world: Any, outcome: Any, left: Any, dead
     assert counts == [int(isinstance(outcome, Modified))] * len(left)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-35")
 @pytest.mark.parametrize("how", ["failed", "refused", "detached"])
 def test_after_each_roll_back_the_controller_still_holds_the_messages(world: Any, how: str) -> None:
@@ -406,7 +406,7 @@ def test_after_each_roll_back_the_controller_still_holds_the_messages(world: Any
     assert scene.counts == (0, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-36")
 @pytest.mark.parametrize("default", [None, Modified(delivery_failed=True), Rejected()])
 def test_settled_and_rolled_back_the_default_outcome_is_applied(world: Any, default: Any) -> None:
@@ -426,7 +426,7 @@ def test_settled_and_rolled_back_the_default_outcome_is_applied(world: Any, defa
     assert counts == ([] if rejected else [int(default is not None)])
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-34", "S1-36")
 def test_settled_and_committed_the_given_outcome_is_applied(world: Any) -> None:
     scene = Scene(world)
@@ -438,7 +438,7 @@ def test_settled_and_committed_the_given_outcome_is_applied(world: Any) -> None:
     assert scene.counts == (0, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-37")
 def test_unsettled_and_rolled_back_the_state_is_the_former_one(world: Any) -> None:
     scene = Scene(world)
@@ -457,7 +457,7 @@ def test_unsettled_and_rolled_back_the_state_is_the_former_one(world: Any) -> No
     assert scene.counts == (0, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-34")
 def test_links_that_close_leave_outcomes_to_their_transaction(world: Any) -> None:
     scene = Scene(world)
@@ -476,7 +476,7 @@ def test_links_that_close_leave_outcomes_to_their_transaction(world: Any) -> Non
 # ------------------------------------------------------------------------- acquisition
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-38")
 def test_the_transaction_of_a_link_is_its_own(world: Any) -> None:
     scene = Scene(world)
@@ -491,7 +491,7 @@ def test_the_transaction_of_a_link_is_its_own(world: Any) -> None:
     assert scene.counts == (2, 2)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-39")
 def test_a_discharge_leaves_credit_and_clears_the_transaction(world: Any) -> None:
     scene = Scene(world)
@@ -508,7 +508,7 @@ def test_a_discharge_leaves_credit_and_clears_the_transaction(world: Any) -> Non
     assert scene.counts == (0, 1)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-39")
 def test_a_link_that_drains_has_no_credit_left_when_its_transaction_ends(world: Any) -> None:
     scene = Scene(world)
@@ -524,7 +524,7 @@ def test_a_link_that_drains_has_no_credit_left_when_its_transaction_ends(world: 
     assert bodies(receiver.flow(5, again)) == [1] and receiver.credit == 4
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-40")
 def test_a_link_that_does_not_acquire_in_transactions_is_ended(world: Any) -> None:
     scene = Scene(world, transactional_acquisition=False)
@@ -555,7 +555,7 @@ def test_an_acquisition_is_undone_with_its_outcome(world: Any, settled: bool, fa
     assert scene.counts == ((2, 0) if fail else (0, 0))
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-41")
 def test_sent_settled_in_no_transaction_is_gone_at_once(world: Any) -> None:
     scene = Scene(world)
@@ -564,7 +564,7 @@ def test_sent_settled_in_no_transaction_is_gone_at_once(world: Any) -> None:
     assert scene.counts == (0, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-42")
 @pytest.mark.parametrize("settled", [True, False])
 def test_the_outcome_of_an_acquired_message_belongs_to_its_transaction(
@@ -580,7 +580,7 @@ def test_the_outcome_of_an_acquired_message_belongs_to_its_transaction(
     assert scene.waiting() == [1] and scene.counts == (1, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-43")
 @pytest.mark.parametrize("how", ["failed", "refused", "committed"])
 def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: str) -> None:
@@ -610,7 +610,7 @@ def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: s
     assert not half.complete, "nothing of it comes after it was given up"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-43")
 def test_it_is_given_up_before_the_discharge_is_answered(world: Any) -> None:
     scene = Scene(world)

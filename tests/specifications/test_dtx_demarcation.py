@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.errors import BranchMisused, InvalidInput, LimitExceeded, TransactionFinished
@@ -69,7 +69,7 @@ def test_any_octets_survive_the_store():
         assert Xid.from_transaction_id(xid.transaction_id) == xid
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-02")
 def test_branches_that_differ_in_one_part_are_different_branches(world: World):
     dtx = Dtx(world)
@@ -83,7 +83,7 @@ def test_branches_that_differ_in_one_part_are_different_branches(world: World):
 # ------------------------------------------------------------------------------ tickets
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-04")
 def test_a_ticket_says_who_may_work_in_a_branch_and_who_may_decide_it(world: World):
     dtx, xid = Dtx(world), None
@@ -112,7 +112,7 @@ def test_a_ticket_says_who_may_work_in_a_branch_and_who_may_decide_it(world: Wor
     assert boss.commit(xid, one_phase=True, ticket=ticket) is XaStatus.OK
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-04")
 def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: World):
     dtx = Dtx(world)
@@ -133,7 +133,7 @@ def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: Worl
     boss.forget(xid, ticket=ticket)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-04")
 def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World):
     dtx, channel = Dtx(world), None
@@ -143,7 +143,7 @@ def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World):
     assert dtx.entries() == before
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-04", "S4-28")
 def test_a_ticket_lists_the_branches_of_its_realm(world: World):
     dtx = Dtx(world)
@@ -164,7 +164,7 @@ def test_a_ticket_lists_the_branches_of_its_realm(world: World):
 # -------------------------------------------------------------------- select, start, end
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-05", "S4-06")
 def test_select_comes_first_and_may_be_repeated(world: World):
     dtx = Dtx(world)
@@ -181,7 +181,7 @@ def test_select_comes_first_and_may_be_repeated(world: World):
     assert fresh.end(xid) is XaStatus.OK
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-06")
 def test_a_channel_works_in_one_branch_at_a_time(world: World):
     dtx = Dtx(world)
@@ -217,7 +217,7 @@ def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobo
     assert dtx.waiting() == [1, 2, 3, 4, 5]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-08", "S4-03")
 def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
     dtx = Dtx(world)
@@ -234,7 +234,7 @@ def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
             channel.start(xid)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-09")
 def test_join_and_resume_exclude_each_other(world: World):
     dtx = Dtx(world)
@@ -264,7 +264,7 @@ def test_channels_of_several_managers_work_in_one_branch(world: World):
     assert dtx.waiting() == [3, 8, 9] and dtx.orders.in_flight() == 0
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-10")
 def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World):
     dtx = Dtx(world)
@@ -276,7 +276,7 @@ def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World):
     assert dtx.waiting() == [3, 9, 10]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-10", "S4-03")
 def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: World):
     dtx = Dtx(world)
@@ -293,7 +293,7 @@ def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: Worl
         dtx.channel("b").start(xid, join=True)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-11", "S4-16")
 def test_a_suspended_branch_goes_on_where_it_stopped(world: World):
     dtx = Dtx(world)
@@ -316,7 +316,7 @@ def test_a_suspended_branch_goes_on_where_it_stopped(world: World):
     assert dtx.waiting() == [2, 3, 7, 9] and dtx.orders.in_flight() == 0
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-11")
 def test_another_channel_may_resume_and_keeps_what_was_done(world: World):
     dtx = Dtx(world)
@@ -333,7 +333,7 @@ def test_another_channel_may_resume_and_keeps_what_was_done(world: World):
     assert dtx.waiting() == [3, 8, 9]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-11")
 def test_resume_of_what_is_not_suspended(world: World):
     dtx = Dtx(world)
@@ -347,7 +347,7 @@ def test_resume_of_what_is_not_suspended(world: World):
         channel.start(xid, resume=True)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-12", "S4-15", "S4-17")
 def test_failed_work_makes_the_branch_rollback_only_for_everybody(world: World):
     dtx = Dtx(world)
@@ -364,7 +364,7 @@ def test_failed_work_makes_the_branch_rollback_only_for_everybody(world: World):
     assert dtx.waiting() == [1, 2, 3]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-12")
 def test_a_rollback_only_branch_is_not_resumed(world: World):
     dtx = Dtx(world)
@@ -377,7 +377,7 @@ def test_a_rollback_only_branch_is_not_resumed(world: World):
     assert second.rollback(xid) is XaStatus.OK
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-13")
 def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World):
     dtx = Dtx(world)
@@ -398,7 +398,7 @@ def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World):
         channel.end(xid)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-14")
 def test_fail_and_suspend_together_change_nothing(world: World):
     dtx = Dtx(world)
@@ -412,7 +412,7 @@ def test_fail_and_suspend_together_change_nothing(world: World):
     assert channel.end(xid) is XaStatus.OK
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-14", "S4-03")
 def test_an_error_while_ending_can_be_tried_again(world: World):
     dtx = Dtx(world)
@@ -426,7 +426,7 @@ def test_an_error_while_ending_can_be_tried_again(world: World):
     assert dtx.waiting() == [2, 3, 9]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-15")
 def test_an_end_without_flags_says_that_the_work_is_done(world: World):
     dtx = Dtx(world)
@@ -437,7 +437,7 @@ def test_an_end_without_flags_says_that_the_work_is_done(world: World):
     assert channel.prepare(xid) is XaStatus.OK
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-16")
 def test_suspended_work_that_nobody_resumes_can_be_rolled_back(world: World):
     dtx = Dtx(world)
@@ -454,7 +454,7 @@ def test_suspended_work_that_nobody_resumes_can_be_rolled_back(world: World):
 # ------------------------------------------------------------------ what a session may not
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-07")
 def test_a_session_is_not_decided_by_itself(world: World):
     dtx = Dtx(world)
@@ -482,7 +482,7 @@ def test_a_session_is_not_decided_by_itself(world: World):
     leased.accept()
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-07")
 def test_a_channel_that_is_closed_at_work_has_failed(world: World):
     dtx, xid = Dtx(world), None
@@ -494,7 +494,7 @@ def test_a_channel_that_is_closed_at_work_has_failed(world: World):
     assert dtx.waiting() == [1, 2, 3]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-08")
 def test_other_transactions_cannot_take_a_branchs_name(world: World):
     dtx, xid = Dtx(world), None
@@ -505,7 +505,7 @@ def test_other_transactions_cannot_take_a_branchs_name(world: World):
         dtx.channel().start(xid.transaction_id)  # type: ignore[arg-type]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-07")
 def test_a_branch_that_is_at_work_is_visible_to_the_plain_interface(world: World):
     dtx = Dtx(world)

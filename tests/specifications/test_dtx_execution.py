@@ -38,7 +38,7 @@ def test_saying_it_again_changes_nothing(world: World):
     assert world.store.journal.version() == before
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-37")
 def test_two_that_say_so_at_once_lose_nothing(world: World):
     world.queue()
@@ -48,7 +48,7 @@ def test_two_that_say_so_at_once_lose_nothing(world: World):
     assert first.complete(0) == 2
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-37")
 def test_the_mark_is_what_it_is_defined_to_be_whatever_the_order(world: World):
     world.queue()
@@ -65,7 +65,7 @@ def test_the_mark_is_what_it_is_defined_to_be_whatever_the_order(world: World):
         before = mark
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-37")
 def test_what_is_no_command_id_is_refused(world: World):
     world.queue()

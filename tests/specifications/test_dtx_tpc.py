@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
 from tests.conftest import LONG
 from tests.specifications import coordinator
 from tests.specifications.dtx_world import refused
@@ -54,7 +54,7 @@ def test_two_phases(world: World, orders: Any):
     connection.commit()  # nothing is left to be done
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-18")
 def test_one_phase(world: World, orders: Any):
     connection = connect(world)
@@ -63,7 +63,7 @@ def test_one_phase(world: World, orders: Any):
     assert numbers(orders.peek_messages()) == [2, 9]
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-18")
 @pytest.mark.parametrize("prepared", [False, True])
 def test_roll_back(world: World, orders: Any, prepared: bool):
@@ -93,7 +93,7 @@ def test_another_process_recovers(world: World, orders: Any):
     assert found not in restarted.tpc_recover()
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-18", "S4-06")
 def test_calls_out_of_order_are_refused(world: World, orders: Any):
     connection = connect(world)
@@ -120,14 +120,14 @@ def test_calls_out_of_order_are_refused(world: World, orders: Any):
         connection.tpc_begin(xid)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-03")
 def test_what_is_not_offered_answers_540(world: World):
     with refused(540):
         connect(world).cursor()
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-02")
 def test_text_becomes_octets_and_back(world: World):
     connection = connect(world)
@@ -138,7 +138,7 @@ def test_text_becomes_octets_and_back(world: World):
         connection.xid(1, "ü" * 60, "x" * 20)
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-32", "S4-24")
 def test_what_took_too_long_is_aborted(world: World, orders: Any):
     connection = connect(world)
@@ -154,7 +154,7 @@ def test_what_took_too_long_is_aborted(world: World, orders: Any):
     connection.tpc_rollback()  # which is what was wanted
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-22")
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_operators_decision_is_told_where_it_differs(world: World, orders: Any, committed: bool):
@@ -214,7 +214,7 @@ def both_or_none(world: World, orders: Any, database: sqlite3.Connection, step: 
     assert bool(sent) == (step in ("decided", "committed")), step
 
 
-@in_memory
+@on_delta_when_long
 @rule("S4-25")
 @pytest.mark.parametrize("step", coordinator.STEPS)
 def test_a_coordinator_that_is_killed_at_a_step_leaves_both_or_none(

@@ -133,7 +133,7 @@ def test_one_transaction_covers_messages_and_tables(broker: Broker) -> None:
     assert broker.manager._client.store.journal.version() == before, "nothing is noted when idle"
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-02")
 @pytest.mark.parametrize("at", range(5))
 def test_without_transactions_what_was_done_before_a_failure_stays(broker: Broker, at: int) -> None:
@@ -161,7 +161,7 @@ def test_a_failure_anywhere_leaves_nothing(broker: Broker, at: int) -> None:
     assert broker.waiting() == [1] and broker.undo_data() == []
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-05", "S2-06")
 def test_a_later_failure_undoes_nothing_of_earlier_messages(world: Any, tmp_path: Path) -> None:
     broker = Broker(world, tmp_path, messages=3)
@@ -285,7 +285,7 @@ def test_auxiliary_transactions_follow_one_another(broker: Broker) -> None:
     assert broker.waiting() == [1]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-11")
 def test_each_data_source_has_its_own(broker: Broker) -> None:
     def node(processing: Processing) -> None:
@@ -301,7 +301,7 @@ def test_each_data_source_has_its_own(broker: Broker) -> None:
     assert (broker.ledger("audit"), broker.ledger(), broker.rows()) == ([1], [2], [1])
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-12")
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_is_left_open_follows_the_outcome(broker: Broker, fails: bool) -> None:
@@ -321,7 +321,7 @@ def test_what_is_left_open_follows_the_outcome(broker: Broker, fails: bool) -> N
     assert broker.taken != fails
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-12")
 def test_what_cannot_follow_is_told(broker: Broker) -> None:
     class Refusing(sqlite3.Connection):
@@ -336,7 +336,7 @@ def test_what_cannot_follow_is_told(broker: Broker) -> None:
     assert (broker.ledger(), broker.sent(), broker.taken) == ([], [1], True)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-13")
 @pytest.mark.parametrize("first", ["coordinated", "uncoordinated"])
 def test_a_database_may_refuse_both_uses_in_one_flow(broker: Broker, first: str) -> None:
@@ -353,7 +353,7 @@ def test_a_database_may_refuse_both_uses_in_one_flow(broker: Broker, first: str)
     assert (broker.ledger(), broker.ledger("other"), broker.sent()) == ([1], [2], [1])
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-14")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_commit_and_rollback_act_on_auxiliary_transactions_only(broker: Broker, end: str) -> None:
@@ -394,7 +394,7 @@ def test_each_uncoordinated_get_and_put_commits_by_itself(broker: Broker, end: s
     assert (broker.second.depth(), broker.second.in_flight()) == (0, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-01", "S2-15")
 def test_a_coordinated_get_and_put_belong_to_the_main_transaction(broker: Broker) -> None:
     broker.second.send([{"n": 7}])
@@ -410,7 +410,7 @@ def test_a_coordinated_get_and_put_belong_to_the_main_transaction(broker: Broker
     assert (broker.second.depth(), broker.second.in_flight()) == (0, 0) and broker.sent() == [7]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-16")
 @pytest.mark.parametrize("fails", [True, False])
 def test_how_a_flow_is_split_into_nodes_changes_nothing(
@@ -445,7 +445,7 @@ def test_how_a_flow_is_split_into_nodes_changes_nothing(
     assert results == [expected] * 3
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-17", "S2-12")
 def test_in_a_flow_that_is_not_coordinated_every_table_is_outside(broker: Broker) -> None:
     nodes = [
@@ -470,7 +470,7 @@ def test_in_a_flow_that_is_not_coordinated_every_table_is_outside(broker: Broker
 # --------------------------------------------------------------------------- PostgreSQL
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-01", "S2-04", "S2-08", "S2-11")
 def test_postgres_inside_and_beside(broker: Broker, database: str) -> None:  # noqa: F811
     """A database with two-phase commit takes both uses at once."""
@@ -497,7 +497,7 @@ def test_postgres_inside_and_beside(broker: Broker, database: str) -> None:  # n
     flow.close()
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S2-04")
 def test_what_a_database_refuses_rolls_everything_back(
     broker: Broker,

@@ -113,7 +113,7 @@ def test_a_commit_processes_every_operation_in_order(mqqb: Mqqb) -> None:
     assert mqqb.world.manager("reader").history.verify().ok
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-01", "S3-02", "S3-03")
 def test_what_is_not_in_the_collection_changes_nothing(mqqb: Mqqb) -> None:
     local = mqqb.local
@@ -129,7 +129,7 @@ def test_what_is_not_in_the_collection_changes_nothing(mqqb: Mqqb) -> None:
     assert {status.value for status in RStatus} == {0x00000000, 0xC00E0051}
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-05")
 def test_an_enqueued_message_is_available_with_the_commit_and_never_after_an_abort(
     mqqb: Mqqb,
@@ -146,7 +146,7 @@ def test_an_enqueued_message_is_available_with_the_commit_and_never_after_an_abo
     assert [event.position for event in mqqb.seen] == [kept]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-06")
 def test_the_reason_of_a_dequeue_is_kept_in_the_store(mqqb: Mqqb) -> None:
     local, position = mqqb.local, mqqb.position(0)
@@ -161,7 +161,7 @@ def test_the_reason_of_a_dequeue_is_kept_in_the_store(mqqb: Mqqb) -> None:
     assert (mqqb.seen[1].reason, mqqb.orders.depth()) == ("received", 1)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-07")
 def test_a_move_is_a_new_position_of_the_same_message(mqqb: Mqqb) -> None:
     local, old = mqqb.local, mqqb.position(1)
@@ -195,7 +195,7 @@ def test_a_moved_position_takes_its_place_by_the_targets_rules(mqqb: Mqqb) -> No
     assert mqqb.numbers(orders) == [2, 3]
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-09")
 def test_there_are_three_types_of_operations_and_a_committed_transaction_is_gone(
     mqqb: Mqqb,
@@ -209,7 +209,7 @@ def test_there_are_three_types_of_operations_and_a_committed_transaction_is_gone
     assert transaction.transactional_operation_collection == []
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-10", "S3-03")
 def test_a_transaction_is_decided_once(mqqb: Mqqb) -> None:
     local = mqqb.local
@@ -232,7 +232,7 @@ def test_a_transaction_is_decided_once(mqqb: Mqqb) -> None:
 # -------------------------------------------------------------- beside the plain interface
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-02", "S3-03")
 def test_what_others_ended_is_not_in_the_collection(world: World) -> None:
     mqqb = Mqqb(world, lease_seconds=60)
@@ -250,7 +250,7 @@ def test_what_others_ended_is_not_in_the_collection(world: World) -> None:
     assert mqqb.seen == []
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-02", "S3-06", "S3-07")
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_is_in_every_collection(world: World, commit: bool) -> None:
@@ -317,7 +317,7 @@ def test_a_transaction_of_the_plain_interface_is_decided_here_and_the_reverse(
     assert world.manager("reader").history.verify().ok
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-06")
 def test_a_locked_position_that_is_purged_is_pending_and_deleted_instead_of_returned(
     mqqb: Mqqb,
@@ -342,7 +342,7 @@ def test_a_locked_position_that_is_purged_is_pending_and_deleted_instead_of_retu
     assert (mqqb.orders.depth(), mqqb.orders.in_flight()) == (0, 0)
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-03")
 def test_an_abort_makes_positions_available_in_their_old_places(mqqb: Mqqb) -> None:
     local = mqqb.local
@@ -439,7 +439,7 @@ def test_a_prepare_in_doubt_can_be_asked_for_again_and_never_promises_too_much(
     assert mqqb.numbers(mqqb.orders) == ([2, 3] if lands else [1, 2, 3])
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S3-01", "S3-04")
 def test_who_fails_to_hear_an_event_keeps_no_operation_from_being_processed(mqqb: Mqqb) -> None:
     local = mqqb.local

@@ -136,7 +136,7 @@ def test_what_is_sent_in_a_transaction_waits_and_the_rest_does_not(world: World)
 
 
 @rule("S0-05")
-@in_memory
+@on_delta_when_long
 def test_one_queue_is_dispatched_or_all_that_have_messages(world: World) -> None:
     broker = Broker(world, dead_letter=True)
     channel, empty = broker.channel(), world.queue("empty")
@@ -183,7 +183,7 @@ def test_both_kinds_are_dispatched_and_ungot(world: World) -> None:
 
 
 @rule("S0-07")
-@in_memory
+@on_delta_when_long
 def test_two_channels_of_one_connection_share_no_dispatch(world: World) -> None:
     broker = Broker(world)
     connection = Connection(world.manager())
@@ -198,7 +198,7 @@ def test_two_channels_of_one_connection_share_no_dispatch(world: World) -> None:
 
 
 @rule("S0-09")
-@in_memory
+@on_delta_when_long
 def test_a_dispatch_is_a_lease_of_the_core(world: World) -> None:
     broker = Broker(world, lease_seconds=60)
     channel = broker.channel()
@@ -219,7 +219,7 @@ def test_a_dispatch_is_a_lease_of_the_core(world: World) -> None:
 
 
 @rule("S0-10")
-@in_memory
+@on_delta_when_long
 @pytest.mark.parametrize("transacted", [True, False])
 @pytest.mark.parametrize(
     ("tags", "left"),
@@ -248,7 +248,7 @@ def test_an_acknowledgement_is_about_any_number(
 
 
 @rule("S0-11")
-@in_memory
+@on_delta_when_long
 @pytest.mark.parametrize("persistent", [True, False])
 def test_in_a_transaction_an_acknowledgement_is_a_mark(world: World, persistent: bool) -> None:
     broker = Broker(world)
@@ -383,7 +383,7 @@ def test_a_commit_happens_entirely_or_not_at_all() -> None:
 
 
 @rule("S0-17")
-@in_memory
+@on_delta_when_long
 def test_after_a_commit_the_queues_with_new_messages_are_dispatched(world: World) -> None:
     broker = Broker(world)
     connection = Connection(world.manager())
@@ -413,7 +413,7 @@ def test_after_a_commit_the_queues_with_new_messages_are_dispatched(world: World
 
 
 @rule("S0-17")
-@in_memory
+@on_delta_when_long
 def test_a_consumer_that_fails_does_not_undo_a_commit(world: World) -> None:
     broker = Broker(world)
     connection = Connection(world.manager())
@@ -462,7 +462,7 @@ def test_a_roll_back_drops_what_was_sent_and_keeps_what_was_dispatched(world: Wo
 
 
 @rule("S0-21")
-@in_memory
+@on_delta_when_long
 def test_a_roll_back_is_about_the_last_transaction(world: World) -> None:
     broker = Broker(world)
     channel = broker.channel()
@@ -481,7 +481,7 @@ def test_a_roll_back_is_about_the_last_transaction(world: World) -> None:
 
 
 @rule("S0-21")
-@in_memory
+@on_delta_when_long
 def test_messages_that_were_lost_abort_the_commit_alone(world: World) -> None:
     """It is as after a roll back, and the next transaction is a new one."""
     broker = Broker(world, lease_seconds=60)
@@ -532,7 +532,7 @@ def test_a_commit_in_doubt_is_settled_by_asking(world: World, lands: bool, then:
 
 
 @rule("S0-22")
-@in_memory
+@on_delta_when_long
 def test_an_unget_of_nothing_reports_so_and_changes_nothing(world: World) -> None:
     broker = Broker(world)
     channel = broker.channel()
@@ -549,7 +549,7 @@ def test_an_unget_of_nothing_reports_so_and_changes_nothing(world: World) -> Non
 
 
 @rule("S0-23")
-@in_memory
+@on_delta_when_long
 def test_a_closed_channel_gives_everything_back(world: World) -> None:
     broker = Broker(world, lease_seconds=60)
     lost = broker.channel()
@@ -571,7 +571,7 @@ def test_a_closed_channel_gives_everything_back(world: World) -> None:
 
 
 @rule("S0-24")
-@in_memory
+@on_delta_when_long
 def test_every_operation_reports_a_status(world: World) -> None:
     broker = Broker(world)
     orders = broker.orders.name

@@ -36,6 +36,7 @@ SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.session.timeZone": "UTC",
