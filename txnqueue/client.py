@@ -80,6 +80,8 @@ class Client:
     def open(self) -> None:
         """Check once that the store is there and has a layout that this library knows.
 
+        The same query reads which queues there are.
+
         Raises:
             StoreNotFound: There is no store at this root.
             LayoutUnsupported: Another version of the library wrote it.
@@ -87,7 +89,7 @@ class Client:
         if self._slice_width is not None:
             return
         try:
-            layouts = self.layouts()
+            found = self._shards.read([model.FENCE, model.CATALOG])
         except Exception as error:
             if self.store.exists():
                 raise
@@ -96,6 +98,7 @@ class Client:
                 "new store.",
                 root=self.store.root,
             ) from error
+        layouts = _layouts(found)
         if not layouts:
             raise StoreNotFound(
                 f"The store at {self.store.root!r} was begun and never finished: create_queue "
@@ -119,11 +122,11 @@ class Client:
             )
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
         self._store_id = str(newest.body["store_id"])
+        self._know(entry for entry in found if entry.shard == model.CATALOG)
 
     def layouts(self) -> list[model.Entry]:
         """Read the entries that say which layout the store has."""
-        fence = self.store.journal.read([model.FENCE]).entries
-        return [entry for entry in fence if entry.kind == model.LAYOUT_CHANGED]
+        return _layouts(self.store.journal.read([model.FENCE]).entries)
 
     def make_queue(self, info: QueueInfo, transaction: Transaction) -> Queue:
         """Make a queue whose calls all work in a transaction."""
@@ -265,8 +268,10 @@ class Client:
 
     def queues(self) -> dict[str, QueueInfo]:
         """Read the catalog: the queues by name."""
-        self.open()
-        self._queues = catalog.queues(self.catalog_entries())
+        return self._know(self.catalog_entries())
+
+    def _know(self, entries: Iterable[model.Entry]) -> dict[str, QueueInfo]:
+        self._queues = catalog.queues(entries)
         self._infos.update((info.queue_id, info) for info in self._queues.values())
         return dict(self._queues)
 
@@ -562,6 +567,10 @@ class TransientClient(Client):
             if landed is not None:
                 self._shared.landed()
         return landed
+
+
+def _layouts(fence: Iterable[model.Entry]) -> list[model.Entry]:
+    return [entry for entry in fence if entry.kind == model.LAYOUT_CHANGED]
 
 
 def _some(folds: Iterator[QueueFold]) -> list[QueueFold]:

@@ -12,7 +12,7 @@ from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import RetryPolicy, check_known_as, check_reason, check_text
 from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
-from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.errors import Busy, InvalidInput, TransactionUnknown
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
 from txnqueue.transaction import Status, Transaction
 from txnqueue.transient_work import resolve
@@ -268,9 +268,20 @@ class Transactions:
         Returns:
             What was aborted and released, what is prepared and waits for a decision, and what
             could not be carried out yet, with what to do.
+
+        Raises:
+            Busy: Others were faster with one of them at every try; what was finished before it
+                stands, so that it is only to be called again.
         """
         self._client.open()
-        return recover(self._client, connections, branch_seconds_min)
+        try:
+            return recover(self._client, connections, branch_seconds_min)
+        except Busy as error:
+            raise Busy(
+                "Others were faster at every try with one of the things to finish; what was "
+                "finished before stands: call recover again.",
+                **error.details,
+            ) from error
 
     def _outcome_in_memory(self, transaction_id: str) -> Outcome:
         """Say what became of a transaction that had no durable work, as long as it is known."""

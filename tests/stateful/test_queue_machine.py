@@ -65,6 +65,9 @@ KINDS = {
     "refuse": model.RELEASED,
 }
 
+STANDS_FOR_ITSELF = {"rollback", "close queue", "recover"}
+"""Appends of calls that make several: what landed before one that did not is not undone."""
+
 # ------------------------------------------------------------------------------- the model
 
 
@@ -727,7 +730,7 @@ class Client(Fleeting):
             if is_closed(error):
                 queue_id = error.queue_id.removesuffix(model.IN_MEMORY)
                 assert queue_id in self.reference.closed, f"P9 it is open: {error}"
-            landed = set(self.reference.landed[self.call]) - {"rollback", "close queue"}
+            landed = set(self.reference.landed[self.call]) - STANDS_FOR_ITSELF
             assert HandlerFailed in expected or not landed or self.doubtful, (
                 f"P9 {self.call} landed, and raised {error!r}"
             )
