@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from txnqueue import catalog, compacting, model
@@ -14,11 +14,10 @@ from txnqueue.appending import Landed, Planner, land
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
-from txnqueue.journal import Reading
 from txnqueue.ledger import KeyState, QueueFold
 from txnqueue.payload.kinds import BothKinds
 from txnqueue.planning import Plan, Stamp
-from txnqueue.remembering import ShardReader
+from txnqueue.remembering import FoldReader, ShardReader
 from txnqueue.runtime import Runtime
 from txnqueue.store import Store
 from txnqueue.topology import Topology
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 KNOWN_SECONDS_MAX = 600.0
 """After so many seconds without an append or a receive, the version is asked for again."""
-SHARDS_MAX = 1_000
-"""So many shards, or a few more, are read by one query."""
 
 
 class Client:
@@ -62,7 +59,7 @@ class Client:
         self._queues: dict[str, QueueInfo] = {}
         self._infos: dict[str, QueueInfo] = {}
         self.closed: dict[str, QueueError] = {}
-        self._folds: dict[str, QueueFold] = {}
+        self._folds = FoldReader(store.journal)
         self._shards = ShardReader(store.journal)
         self._staging: set[str] = set()
         self.confirmations: list[model.Entry] = []
@@ -372,10 +369,9 @@ class Client:
         a time: what two have read at once would be applied twice.
         """
         with self.lock:
-            wanted = list(infos)
-            folds = [self._folds.get(i.queue_id) or self._empty_fold(i) for i in wanted]
             self._read_at = self.runtime.monotonic()
-            folds = self._read_on(wanted, folds)
+            wanted = list(infos)
+            folds = self._folds.read(wanted)
             for info, fold in zip(wanted, folds, strict=True):
                 self._learn_of(info, fold)
             return folds
@@ -387,45 +383,6 @@ class Client:
                 self.learn(catalog.told(fold.altered, known))
         if fold.closed is not None:
             self._learn_closed(closed_error(fold.closed))
-
-    def _read_on(self, infos: list[QueueInfo], folds: list[QueueFold]) -> list[QueueFold]:
-        warm = [fold for fold in folds if fold.version >= 0]
-        if warm:
-            after = min(fold.version for fold in warm)
-            reading = self._read_shards(warm, after)
-            horizon = model.horizon(reading.entries)
-            # What came since a fold was read may have left the journal: it starts afresh.
-            self._advance([fold for fold in warm if horizon <= fold.version], reading)
-            folds = [
-                self._empty_fold(info) if 0 <= fold.version < horizon else fold
-                for info, fold in zip(infos, folds, strict=True)
-            ]
-        cold = iter([fold for fold in folds if fold.version < 0])
-        while some := _some(cold):
-            self._advance(some, self._read_shards(some))
-        return folds
-
-    def _read_shards(self, folds: Iterable[QueueFold], after: int = -1) -> Reading:
-        shards = dict.fromkeys(shard for fold in folds for shard in fold.shards)
-        return self.store.journal.read(tuple(shards), after=after)
-
-    def _advance(self, folds: Iterable[QueueFold], reading: Reading) -> None:
-        by_shard = defaultdict[str, list[model.Entry]](list)
-        for entry in reading.entries:
-            by_shard[entry.shard].append(entry)
-        for fold in folds:
-            mine = [e for shard in fold.shards for e in by_shard[shard] if e.version > fold.version]
-            try:
-                compacting.advance(fold, mine, reading.version)
-            except BaseException:
-                del self._folds[fold.queue_id]  # half applied: the next one starts afresh
-                raise
-
-    def _empty_fold(self, info: QueueInfo) -> QueueFold:
-        settings = info.settings
-        fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
-        self._folds[info.queue_id] = fold
-        return fold
 
     def key_states(
         self, keys: Iterable[str], archived_since: int | None = None
@@ -571,13 +528,3 @@ class TransientClient(Client):
 
 def _layouts(fence: Iterable[model.Entry]) -> list[model.Entry]:
     return [entry for entry in fence if entry.kind == model.LAYOUT_CHANGED]
-
-
-def _some(folds: Iterator[QueueFold]) -> list[QueueFold]:
-    """Take the next folds that one query reads."""
-    found: list[QueueFold] = []
-    shards = 0
-    while shards < SHARDS_MAX and (fold := next(folds, None)) is not None:
-        found.append(fold)
-        shards += len(fold.shards)
-    return found

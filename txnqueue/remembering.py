@@ -1,16 +1,24 @@
-"""Shards as last read: entries never change, so that only what came since is read again."""
+"""What was read of the journal: entries never change, so that only what came since is read again.
+
+Shards are remembered as they are, queues as the folds of theirs.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
-from txnqueue import model
-from txnqueue.journal import Journal
+from txnqueue import compacting, model
+from txnqueue.config import QueueInfo
+from txnqueue.journal import Journal, Reading
+from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 
 ENTRIES_MAX = 100_000
 """So many entries are remembered at most; beyond, everything is forgotten and read anew."""
+SHARDS_MAX = 1_000
+"""So many shards, or a few more, are read by one query."""
 
 
 class ShardReader:
@@ -61,3 +69,66 @@ class ShardReader:
         for shard, (version, before) in known.items():
             new = (e for e in reading.entries if e.shard == shard and e.version > version)
             self._known[shard] = (max(version, reading.version), (*before, *new))
+
+
+class FoldReader:
+    """Keeps the folds of queues; one thread at a time may ask it."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Read from a journal; nothing is folded yet."""
+        self._journal = journal
+        self._known: dict[str, QueueFold] = {}
+
+    def read(self, infos: Sequence[QueueInfo]) -> list[QueueFold]:
+        """Bring the folds of some queues up to the newest version.
+
+        That is one query of what is new, and one more for each thousand shards of queues that
+        were not folded before.
+        """
+        folds = [self._known.get(info.queue_id) or self._empty(info) for info in infos]
+        warm = [fold for fold in folds if fold.version >= 0]
+        if warm:
+            reading = self._read(warm, min(fold.version for fold in warm))
+            horizon = model.horizon(reading.entries)
+            self._advance([fold for fold in warm if horizon <= fold.version], reading)
+            # What came since a fold was read may have left the journal: it starts afresh.
+            folds = [
+                self._empty(info) if 0 <= fold.version < horizon else fold
+                for info, fold in zip(infos, folds, strict=True)
+            ]
+        cold = iter([fold for fold in folds if fold.version < 0])
+        while some := _some(cold):
+            self._advance(some, self._read(some))
+        return folds
+
+    def _read(self, folds: Iterable[QueueFold], after: int = -1) -> Reading:
+        shards = dict.fromkeys(shard for fold in folds for shard in fold.shards)
+        return self._journal.read(tuple(shards), after=after)
+
+    def _advance(self, folds: Iterable[QueueFold], reading: Reading) -> None:
+        by_shard = defaultdict[str, list[Entry]](list)
+        for entry in reading.entries:
+            by_shard[entry.shard].append(entry)
+        for fold in folds:
+            mine = [e for shard in fold.shards for e in by_shard[shard] if e.version > fold.version]
+            try:
+                compacting.advance(fold, mine, reading.version)
+            except BaseException:
+                del self._known[fold.queue_id]  # half applied: the next one starts afresh
+                raise
+
+    def _empty(self, info: QueueInfo) -> QueueFold:
+        settings = info.settings
+        fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
+        self._known[info.queue_id] = fold
+        return fold
+
+
+def _some(folds: Iterator[QueueFold]) -> list[QueueFold]:
+    """Take the next folds that one query reads."""
+    found: list[QueueFold] = []
+    shards = 0
+    while shards < SHARDS_MAX and (fold := next(folds, None)) is not None:
+        found.append(fold)
+        shards += len(fold.shards)
+    return found
