@@ -13,6 +13,7 @@ from txnqueue.client import KNOWN_SECONDS_MAX, Client
 from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
 from txnqueue.errors import (
+    Busy,
     HandlerFailed,
     InvalidInput,
     TransactionAborted,
@@ -182,7 +183,7 @@ class Drain:
         # consumer: then the run is not at its end.
         finished = room() > 0 and not self._of_others
         if finished and self._given:
-            self._end()
+            finished = self._end()
         result = replace(self._result(finished), stopped=bounds.stopped())
         self._log("drain ended", None, finished=finished, messages=self._messages)
         return result
@@ -211,13 +212,20 @@ class Drain:
         self._number = max([self._number, *found])
         return "end" not in committed
 
-    def _end(self) -> None:
-        """Record that the run has finished; another driver of the run may do so as well."""
+    def _end(self) -> bool:
+        """Record that the run has finished; another driver of the run may do so as well.
+
+        Returns:
+            Whether it is recorded: if others were faster at every try, the next run does it.
+        """
         try:
             Transaction(self._client, f"{self._run_id}/end").commit()
         except TransactionAborted as error:
+            if isinstance(error.__cause__, Busy):
+                return False
             if error.details.get("receipt") is None:
                 raise
+        return True
 
     def _transaction(self) -> Transaction:
         """Begin the transaction of the next batch.

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from txnqueue import model
 from txnqueue.errors import HandlerFailed, InvalidInput
+from txnqueue.journal import AppendConflict
 
 
 def test_a_drain_consumes_what_was_there_at_its_start(world):
@@ -45,6 +47,28 @@ def test_a_finished_run_claims_nothing(world):
     again = world.open(orders, "b").drain(lambda batch, tx: None, run_id=run_id)
     assert (again.messages, again.finished, again.already_finished) == (0, True, True)
     assert orders.depth() == 1
+
+
+@in_memory
+def test_a_run_whose_end_is_not_recorded_is_not_finished(world):
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(1))
+    client = world.open(orders, "b")
+    journal = client._client.store.journal
+    append = journal.append
+
+    def crowded(units, metadata):
+        ends = [e.kind for unit in units for e in unit.entries if e.stream == f"{run_id}/end"]
+        if model.COMMITTED in ends:
+            raise AppendConflict("somebody was faster")
+        return append(units, metadata)
+
+    journal.append = crowded
+    result = client.drain(lambda batch, tx: None, run_id=run_id)
+    journal.append = append
+    assert (result.messages, result.finished, orders.depth()) == (1, False, 0)
+    again = client.drain(lambda batch, tx: None, run_id=run_id)
+    assert (again.messages, again.finished, again.already_finished) == (0, True, False)
 
 
 @in_memory
