@@ -17,7 +17,7 @@ from txnqueue import QueueManager, model
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
 KILLS = 100 if LONG else 10
-SENDS = 200 if LONG else 25
+SENDS = 200 if LONG else 12
 READY_SECONDS = 90
 
 
