@@ -22,6 +22,12 @@ OUTCOMES = {
 }
 
 
+@pytest.fixture
+def shared_root(tmp_path) -> str:
+    """A store for each test on Delta: what is to be recovered is asked of a whole store."""
+    return str(tmp_path / "store")
+
+
 def act(channel, xid, step):
     """Take one step of the grammar."""
     if step == "recover":
