@@ -45,7 +45,7 @@ def alter(
             client.store.payload.add_columns(one.payload_id, columns)
 
     def plan(lost: int) -> Plan | None:
-        entries = client.store.journal.read([model.CATALOG]).entries
+        entries = client.catalog_entries()
         mine, *followers = _involved(info, catalog.queues(entries), columns)
         wanted = [(mine, changed(mine, columns, settings))]
         wanted += [(one, changed(one, columns, {})) for one in followers]

@@ -176,7 +176,7 @@ def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
         return True
     if info.schema_version == 1:
         return False
-    entries = client.store.journal.read([model.CATALOG]).entries
+    entries = client.catalog_entries()
     return any(catalog.columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
 
 

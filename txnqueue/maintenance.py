@@ -100,8 +100,7 @@ class _Run:
 
     def run(self, vacuum: bool) -> Maintenance:
         infos = list(self._client.queues().values())
-        target = self._target(infos)
-        due = self._due(infos, target)
+        target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
         entries = self._journal.read_all().entries
         horizon = self._advance(entries, target)
@@ -130,21 +129,22 @@ class _Run:
 
     # --------------------------------------------------------------- lanes and the horizon
 
-    def _target(self, infos: Sequence[QueueInfo]) -> int:
-        """Find how far the horizon may advance."""
+    def _begin(self, infos: Sequence[QueueInfo]) -> tuple[int, list[QueueInfo]]:
+        """Find how far the horizon may advance, and what a compaction lets leave by that.
+
+        Returns:
+            The horizon to advance to, and the queues with a lane that is due.
+        """
         now_ms = self._client.runtime.now_ms()
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
         with self._client.lock:
             folds = self._client.folds(infos)
             entries = self._journal.read_all().entries
             found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
-        return max(found, model.horizon(entries))
-
-    def _due(self, infos: Sequence[QueueInfo], target: int) -> list[QueueInfo]:
-        """Find the queues with a lane that a compaction lets entries leave: one query for all."""
-        with self._client.lock:
-            found = zip(infos, self._client.folds(infos), strict=True)
-            return [i for i, fold in found if any(_is_due(fold, n, target) for n in fold.lanes)]
+            target = max(found, model.horizon(entries))
+            each = zip(infos, folds, strict=True)
+            due = [i for i, fold in each if any(_is_due(fold, n, target) for n in fold.lanes)]
+        return target, due
 
     def _compact(self, info: QueueInfo, target: int) -> int:
         """Compact the lanes of a queue that anything could leave."""

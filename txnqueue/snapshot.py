@@ -155,7 +155,7 @@ class Snapshot:
 
     def binding_rows(self) -> list[dict[str, Any]]:
         """List what ``bindings`` shows."""
-        return binding_rows(e for e in self._entries if e.shard == model.CATALOG)
+        return binding_rows(self._by_shard[model.CATALOG])
 
     def message_rows(self, name: str) -> pa.Table:
         """Read the messages that stood in a queue, available ones first."""

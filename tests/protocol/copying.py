@@ -44,7 +44,11 @@ class Start:
             self._build(world)
             return world
         return World(
-            store=self._thawed(step), clock=Clock(built.clock.now_ms), generation=built.generation
+            store=self._thawed(step),
+            clock=Clock(built.clock.now_ms),
+            generation=built.generation,
+            explicit=set(built.explicit),
+            prepared=set(built.prepared),
         )
 
     def _frozen(self, store: MemoryStore) -> bytes:
@@ -87,4 +91,5 @@ def contents(world: World) -> str:
     }
     journal = [entries for entries, _ in store.journal.commits]
     kept = (store.journal._removed, store.journal.archive.kept)
-    return repr((world.clock.now_ms, journal, kept, payload, tables, world.prepared))
+    told = sorted(world.prepared), sorted(world.explicit)
+    return repr((world.clock.now_ms, journal, kept, payload, tables, told))

@@ -15,7 +15,7 @@ import datetime
 import re
 from collections.abc import Mapping
 
-from txnqueue import catalog, model
+from txnqueue import catalog
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import InvalidName, PlatformMissing
@@ -76,7 +76,7 @@ def of_store(
     if client.store.spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
     client.store.journal.archive.create()  # the views read it, also before anything is there
-    entries = client.store.journal.read([model.CATALOG]).entries
+    entries = client.catalog_entries()
     if as_of is None:
         infos, ever = client.queues(), catalog.every_queue(entries)
         return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
@@ -86,7 +86,7 @@ def of_store(
     else:
         snapshot = history.as_of(as_of)
         commit_seq = as_of
-    entries = tuple(e for e in entries if e.commit_seq <= commit_seq)
+    entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
     topology = Topology.of(entries)
     return statements(names, infos, prefix, commit_seq, snapshot.at_ms, ever, topology)
