@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one."""
+"""What all tests share: one Spark session, and one PostgreSQL, for those that need it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from tests.postgres import database, postgres  # noqa: F401
 
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 

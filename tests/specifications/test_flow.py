@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.postgres import connect, values
 from tests.protocol.faults import Crash, Fault, Injector, faults_of
 from tests.protocol.world import World as CrashWorld
-from tests.test_databases import connect, database, postgres, values  # noqa: F401
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionUnknown
 from txnqueue.journal import AppendConflict
 from txnqueue.protocols.flow import LAKEHOUSE, DataSource, MessageFlow, Processing
@@ -472,7 +472,7 @@ def test_in_a_flow_that_is_not_coordinated_every_table_is_outside(broker: Broker
 
 @on_delta_when_long
 @pytest.mark.rule("S2-01", "S2-04", "S2-08", "S2-11")
-def test_postgres_inside_and_beside(broker: Broker, database: str) -> None:  # noqa: F811
+def test_postgres_inside_and_beside(broker: Broker, database: str) -> None:
     """A database with two-phase commit takes both uses at once."""
     source = DataSource("bank", lambda: connect(database))
 
@@ -501,7 +501,7 @@ def test_postgres_inside_and_beside(broker: Broker, database: str) -> None:  # n
 @pytest.mark.rule("S2-04")
 def test_what_a_database_refuses_rolls_everything_back(
     broker: Broker,
-    database: str,  # noqa: F811
+    database: str,
 ) -> None:
     source = DataSource("bank", lambda: connect(database))
     over = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (1000)")  # noqa: E731

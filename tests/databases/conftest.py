@@ -1,0 +1,14 @@
+"""The world of the tests with databases: one queue, in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.create("in")
+    return world

@@ -1,0 +1,64 @@
+"""A driver process that moves a message, with rows in a database and two tables, and is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tests import attached
+from tests.postgres import connect, insert
+from tests.protocol.faults import Crash, Fault, Injector
+from tests.protocol.world import World
+from txnqueue.store import DeltaStore
+from txnqueue.testing import Clock
+
+
+class Killer(Injector):
+    """Ends the process where a crash is due: nothing more of it runs."""
+
+    def call(self, name: str, perform: Callable[[], Any]) -> Any:
+        """Make one call, or die."""
+        try:
+            return super().call(name, perform)
+        except Crash:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Calls:
+    """A branch in the database whose calls count like those of the store."""
+
+    def __init__(self, branch: Any, killer: Killer) -> None:
+        for name in ("prepare", "commit"):
+            setattr(branch, name, self._through(killer, name, getattr(branch, name)))
+
+    @staticmethod
+    def _through(killer: Killer, name: str, act: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: killer.call(f"database {name}", act)
+
+
+def main(root: str, database: str, generation: str, now_ms: str, at: str, fault: str) -> None:
+    """Move the next message, and be killed at this call."""
+    store = DeltaStore(attached.session(), root)
+    world = World(store=store, clock=Clock(int(now_ms)), generation=int(generation))
+    killer = Killer(int(at), Fault(fault))
+    manager = world.manager("A", killer)
+    manager.queues()
+    killer.arm()
+    tx = manager.transaction(f"move-{generation}")
+    batch = tx.queue("in").receive(1)
+    (message,) = batch.messages()
+    tx.queue("out").send([{"i": message["i"]}])
+    for table in ("gold", "silver"):
+        tx.table(f"{root}/{table}").append(batch.df.select("i"))
+    insert(tx.enlist("ledger", connect(database)), message["i"])
+    Calls(tx._participants._branches["ledger"], killer)
+    tx.commit()
+    print(*killer.calls, sep=",", flush=True)
+    os._exit(0)  # the session is not its own to stop
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

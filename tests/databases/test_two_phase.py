@@ -1,0 +1,228 @@
+"""Databases that prepare: their branches follow the queue's decision."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from typing import Any
+
+import pytest
+
+from tests.postgres import connect, insert, values
+from tests.protocol.faults import Crash, Fault, Injector
+from tests.protocol.world import World
+from txnqueue.errors import LimitExceeded, TransactionAborted
+from txnqueue.transaction import Status
+
+_KEYS = (f"key-{n}" for n in itertools.count())
+
+
+class Hiding:
+    """A database that prepares, loses its connection, and may tell what is prepared, or not."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Any] = []
+        self.committed: list[Any] = []
+        self._xid: Any = None
+
+    def xid(self, *parts: Any) -> Any:
+        return parts
+
+    def tpc_begin(self, xid: Any) -> None:
+        self._xid = xid
+
+    def tpc_prepare(self) -> None:
+        self.prepared.append(self._xid)
+
+    def tpc_commit(self, xid: Any = None) -> None:
+        if xid is None:
+            raise ConnectionError("it is gone")
+        self.prepared.remove(xid)
+        self.committed.append(xid)
+
+    def tpc_recover(self) -> list[Any]:
+        return list(self.prepared)
+
+
+def test_what_cannot_be_seen_is_not_confirmed(world: World) -> None:
+    """A connection that cannot list what is prepared says nothing of it."""
+    database = Hiding()
+    with world.manager("A").transaction(next(_KEYS)) as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("billing", database)
+    assert tx.receipt is not None and not tx.receipt.applied
+    blind = sqlite3.connect(":memory:")
+    assert world.manager("B").recover({"billing": blind}).databases == ("billing",)
+    assert database.prepared, "the commit never came there"
+    assert world.manager("B").recover({"billing": database}).databases == ()
+    assert database.committed and not database.prepared
+
+
+def test_postgres_commits_with_the_queue(world: World, database: str) -> None:
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 7}])
+    with connect(database) as connection, connect(database) as reader:
+        with manager.transaction() as tx:
+            (message,) = tx.queue("in").receive(1).messages()
+            insert(tx.enlist("ledger", connection), message["i"])
+            assert values(reader) == []
+        assert tx.receipt is not None and tx.receipt.applied
+        assert values(reader) == [7] and manager.queue("in").depth() == 0
+        assert reader.tpc_recover() == []
+
+
+def test_postgres_rolls_back_with_the_queue(world: World, database: str) -> None:
+    with connect(database) as connection, connect(database) as reader:
+        with pytest.raises(ZeroDivisionError), world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection), 1)
+            raise ZeroDivisionError
+        assert values(reader) == [] and reader.tpc_recover() == []
+
+
+def test_a_branch_that_cannot_prepare_aborts_everything(world: World, database: str) -> None:
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 7}])
+    with connect(database) as good, connect(database) as bad, connect(database) as reader:
+        bad.execute("DROP TABLE IF EXISTS late")
+        bad.execute("CREATE TABLE late (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        bad.commit()
+        with pytest.raises(TransactionAborted), manager.transaction() as tx:
+            tx.queue("in").receive(1)
+            insert(tx.enlist("good", good), 1)
+            worse = tx.enlist("bad", bad)
+            insert(worse, 5, "late")
+            insert(worse, 5, "late")  # found out at the preparation only
+        assert values(reader) == [] and reader.tpc_recover() == []
+        assert manager.queue("in").depth() == 1
+
+
+def test_prepared_work_waits_in_both(world: World, database: str) -> None:
+    key = next(_KEYS)
+    with connect(database) as connection:
+        tx = world.manager("A").transaction(key)
+        insert(tx.enlist("ledger", connection), 1)
+        tx.prepare()
+        connection.close()
+    world.lease_over()
+    with connect(database) as again:
+        found = world.manager("B").recover({"ledger": again}, branch_seconds_min=0)
+        assert found.prepared == (key,) and len(again.tpc_recover()) == 1
+        again.rollback()
+        receipt = world.manager("B").commit(key)
+        assert not receipt.applied
+        found = world.manager("C").recover()
+        assert found.databases == ("ledger",)
+        found = world.manager("C").recover({"ledger": again})
+        assert found.databases == () == found.prepared
+        again.rollback()
+        assert values(again) == [1]
+    decided = world.manager("D").outcome(key).receipt
+    assert decided is not None and decided.applied
+
+
+STEPS = [*(f"store call {n}" for n in range(8)), "prepare", "commit"]
+
+
+def dying(act: Any, what: str) -> Any:
+    """Do it, and be killed right after it."""
+
+    def dies() -> None:
+        act()
+        raise Crash(what)
+
+    return dies
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_any_step_is_finished_from_both_sides(
+    world: World, database: str, step: str
+) -> None:
+    """Each store call of a commit, and each of the database's, may be the last."""
+    key, injector = next(_KEYS), Injector()
+    manager = world.manager("A", injector)
+    manager.queue("in").send([{"i": 7}])
+    connection = connect(database)
+    tx = manager.transaction(key)
+    tx.queue("in").receive(1)
+    insert(tx.enlist("ledger", connection), 7)
+    injector.arm()
+    if step in ("prepare", "commit"):
+        branch = tx._participants._branches["ledger"]
+        setattr(branch, step, dying(getattr(branch, step), step))
+    else:
+        injector.at, injector.fault = int(step[-1]), Fault.CRASH_AFTER
+    died = False
+    try:
+        tx.commit()
+    except Crash:
+        died = True
+    connection.close()
+    world.lease_over()
+    recovering = world.manager("B")
+    with connect(database) as again:
+        found = recovering.recover({"ledger": again}, branch_seconds_min=0)
+        assert found.prepared == () == found.databases
+        again.rollback()
+        committed = recovering.outcome(key).status is Status.COMMITTED
+        assert values(again) == ([7] if committed else [])
+        assert again.tpc_recover() == []
+    assert recovering.queue("in").depth() == (0 if committed else 1)
+    if step in ("prepare", "commit"):
+        assert died and committed == (step == "commit")
+
+
+def test_others_branches_are_left_alone(world: World, database: str) -> None:
+    with connect(database) as connection, connect(database) as other:
+        foreign = other.xid(1, "somebody", "else")
+        other.tpc_begin(foreign)
+        insert(other, 9)
+        other.tpc_prepare()
+        mine = world.manager("A").transaction(next(_KEYS))
+        insert(mine.enlist("ledger", connection), 1)
+        mine._participants.prepare()
+        other.close()
+        connection.close()
+    elsewhere = World(generation=100)  # ids of its own
+    elsewhere.create("in")
+    with connect(database) as again:
+        elsewhere.manager("X").recover({"ledger": again}, branch_seconds_min=0)
+        assert len(again.tpc_recover()) == 2, "another store's branch was touched"
+        world.manager("B").recover({"ledger": again})
+        assert len(again.tpc_recover()) == 2, "a branch that is decided just now was aborted"
+        world.manager("B").recover({"ledger": again}, branch_seconds_min=0)
+        assert [x.gtrid for x in again.tpc_recover()] == ["somebody"]
+        again.tpc_rollback(again.tpc_recover()[0])
+
+
+def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, database: str) -> None:
+    key = next(_KEYS)
+    with connect(database) as connection, connect(database) as recovering:
+        tx = world.manager("A").transaction(key)
+        insert(tx.enlist("ledger", connection), 1)
+        branch = tx._participants._branches["ledger"]
+        branch.commit = dying(lambda: None, "before the commit")  # type: ignore[method-assign]
+        listed = recovering.tpc_recover
+
+        class Meanwhile:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(recovering, name)
+
+            def tpc_recover(self) -> Any:
+                found = listed()
+                recovering.rollback()
+                with pytest.raises(Crash):
+                    tx.commit()
+                return found
+
+        found = world.manager("B").recover({"ledger": Meanwhile()}, branch_seconds_min=0)
+        assert found.databases == ("ledger",)
+        connection.close()
+        recovering.rollback()
+        assert world.manager("B").recover({"ledger": recovering}).databases == ()
+        recovering.rollback()
+        assert values(recovering) == [1]
+
+
+def test_an_id_too_long_for_a_branch_is_refused(world: World, database: str) -> None:
+    with connect(database) as connection, pytest.raises(LimitExceeded):
+        world.manager("A").transaction("x" * 65).enlist("ledger", connection)
