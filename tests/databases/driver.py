@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests import attached
+from tests import drivers
 from tests.postgres import connect, insert
 from tests.protocol.faults import Crash, Fault, Injector
 from tests.protocol.world import World
@@ -41,7 +41,7 @@ class Calls:
 
 def main(root: str, database: str, generation: str, now_ms: str, at: str, fault: str) -> None:
     """Move the next message, and be killed at this call."""
-    store = DeltaStore(attached.session(), root)
+    store = DeltaStore(drivers.session("mover"), root)
     world = World(store=store, clock=Clock(int(now_ms)), generation=int(generation))
     killer = Killer(int(at), Fault(fault))
     manager = world.manager("A", killer)
@@ -56,8 +56,8 @@ def main(root: str, database: str, generation: str, now_ms: str, at: str, fault:
     insert(tx.enlist("ledger", connect(database)), message["i"])
     Calls(tx._participants._branches["ledger"], killer)
     tx.commit()
-    print(*killer.calls, sep=",", flush=True)
-    os._exit(0)  # the session is not its own to stop
+    print(*killer.calls, sep=",")
+    drivers.leave()
 
 
 if __name__ == "__main__":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import attached
 from tests.conftest import LONG
+from tests.drivers import start
 from tests.postgres import connect, values
 from tests.protocol.faults import Fault
 from tests.protocol.world import World
@@ -46,8 +47,7 @@ class Lake:
 
     def move(self, generation: int, at: int, fault: Fault) -> tuple[int, str, str]:
         """Let a driver move it, killed at a call; tell how it ended, and what it said."""
-        driver = attached.start(
-            self._spark,
+        driver = start(
             "tests.databases.driver",
             self.root,
             self.database,
@@ -55,6 +55,8 @@ class Lake:
             self.world.clock.now_ms,
             at,
             fault.value,
+            attach_to=self._spark,
+            stderr=subprocess.PIPE,
         )
         said, failed = driver.communicate()
         return driver.returncode, said, failed

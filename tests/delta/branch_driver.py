@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
+
+from tests import drivers
+from txnqueue import QueueManager
+from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 
 
 def main(root: str, shared: str) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from txnqueue import QueueManager
-    from txnqueue.environment import local_spark
-    from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
-
-    spark = local_spark("branch driver", cores=1, memory="1g", short_lived=True)
-    manager = QueueManager(spark, root, actor="driver", consumer="driver")
+    """Work in the shared branch and in others, and die."""
+    session = drivers.session("branch driver")
+    manager = QueueManager(session, root, actor="driver", consumer="driver")
     channel = Connection(manager, default_timeout_seconds=3600).channel()
     channel.select()
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+from tests import drivers
+from txnqueue import QueueManager
 
 
 def main(root: str, role: str, name: str, count: str) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from txnqueue import QueueManager
-    from txnqueue.environment import local_spark
-
-    spark = local_spark(f"driver {name}", cores=1, memory="1g", short_lived=True)
-    manager = QueueManager(spark, root, actor=name, consumer=name)
+    """Produce so many sends of ten messages, or consume until the queue is empty."""
+    manager = QueueManager(drivers.session(name), root, actor=name, consumer=name)
     print("ready", flush=True)
     if role == "produce":
         for n in range(int(count)):
@@ -31,6 +29,7 @@ def main(root: str, role: str, name: str, count: str) -> None:
         )
         print(f"drained {result.messages}", flush=True)
     print("done", flush=True)
+    drivers.leave()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Two real driver processes on one store, killed at random; nothing is lost, nothing twice."""
+"""Two real driver processes on one store, killed at random; nothing is lost, nothing twice.
+
+With a Java of their own, which dies with them in the middle of whatever it writes; and
+attached to one that lives on, and carries out what the dead had asked of it.
+"""
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
+from tests.drivers import start
 from tests.protocol.audit import check
 from txnqueue import QueueManager, model
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
-KILLS = 100 if LONG else 10
+KILLS = {"own": 100 if LONG else 3, "attached": 100 if LONG else 10}
+"""By whose Java it is: one of its own takes half a minute to start."""
 SENDS = 200 if LONG else 12
 READY_SECONDS = 90
 
@@ -24,22 +28,14 @@ READY_SECONDS = 90
 class Driver:
     """One driver process, started again whenever it was killed."""
 
-    def __init__(self, root: str, role: str, name: str) -> None:
-        self._command = [
-            sys.executable,
-            str(Path(__file__).with_name("driver.py")),
-            root,
-            role,
-            name,
-            str(SENDS),
-        ]
+    def __init__(self, *arguments: object, attach_to: Any) -> None:
+        self._attach_to = attach_to
+        self._arguments = arguments
         self.done = False
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        self.process = start("tests.delta.driver", *self._arguments, attach_to=self._attach_to)
         self.wait_for("ready")
 
     def wait_for(self, word: str) -> None:
@@ -50,7 +46,7 @@ class Driver:
                 self.done = True
             if line.startswith((word, "done")):
                 return
-        assert self.process.wait() in (0, -9), f"the driver failed: {self._command}"
+        assert self.process.wait() in (0, -9), f"the driver failed: {self._arguments}"
 
     def kill(self) -> None:
         self.process.kill()
@@ -63,7 +59,10 @@ class Driver:
 
 
 @pytest.mark.timeout(7200 if LONG else 1500)
-def test_killed_drivers_lose_nothing_and_do_nothing_twice(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("java", KILLS)
+def test_killed_drivers_lose_nothing_and_do_nothing_twice(
+    spark: Any, tmp_path: Path, java: str
+) -> None:
     seed = time.time_ns()
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -71,9 +70,13 @@ def test_killed_drivers_lose_nothing_and_do_nothing_twice(spark: Any, tmp_path: 
     manager = QueueManager(spark, root, actor="auditor")
     for name in ("in", "out"):
         manager.create_queue(name, "i long", lease_seconds=5, deliveries_max=1000)
-    drivers = [Driver(root, "produce", "producer"), Driver(root, "consume", "consumer")]
+    attach_to = spark if java == "attached" else None
+    drivers = [
+        Driver(root, "produce", "producer", SENDS, attach_to=attach_to),
+        Driver(root, "consume", "consumer", SENDS, attach_to=attach_to),
+    ]
     kills = 0
-    while kills < KILLS:
+    while kills < KILLS[java]:
         time.sleep(dice.uniform(0.0, 4.0))  # a random moment, not a wait for something
         victim = dice.choice(drivers)
         victim.kill()

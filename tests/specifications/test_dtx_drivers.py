@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import numbers
+from tests.drivers import start
 from tests.protocol.audit import check
 from tests.specifications.dtx_world import refused
 from txnqueue import QueueManager, Status
 from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
-
-DRIVER = Path(__file__).resolve().parents[1] / "delta" / "branch_driver.py"
 
 
 @pytest.mark.spark
@@ -36,13 +34,9 @@ def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: A
     )
     channel.start(shared)
     assert numbers(channel.queue("orders").receive(1)) == [0]
-    driver = subprocess.run(
-        [sys.executable, str(DRIVER), root, shared.transaction_id],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (driver.returncode, driver.stdout) == (-9, "ready\n"), driver.stderr[-2000:]
+    driver = start("tests.delta.branch_driver", root, shared.transaction_id, stderr=subprocess.PIPE)
+    said, failed = driver.communicate()
+    assert (driver.returncode, said) == (-9, "ready\n"), failed[-2000:]
     channel.end(shared)
     execution = Execution(manager, "loader")
     assert (execution.mark, execution.complete(2), execution.mark) == (2, 4, 4)

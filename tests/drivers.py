@@ -1,0 +1,68 @@
+"""Driver processes of their own: each with its own Java, or attached to that of the test.
+
+An attached one is there within two seconds instead of half a minute. All of the library runs
+in the new process and dies with it; what it asked of Java last is carried out nevertheless.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parents[1]
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
+
+def start(
+    module: str, *arguments: object, attach_to: Any = None, stderr: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """Start a module as a driver process.
+
+    Args:
+        module: The module that is run.
+        arguments: What it is called with.
+        attach_to: The session whose Java it attaches to; None: it starts its own.
+        stderr: Where its warnings go.
+
+    Returns:
+        The process; what it prints can be read from it.
+    """
+    environment = dict(os.environ)
+    if attach_to is not None:
+        gateway = attach_to.sparkContext._gateway.gateway_parameters
+        environment |= {_PORT: str(gateway.port), _SECRET: gateway.auth_token}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=_FOLDER,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
+
+
+def session(name: str) -> Any:
+    """Start the session of a driver process, or attach to the one that it was started for."""
+    if _PORT not in os.environ:
+        from txnqueue.environment import local_spark
+
+        return local_spark(name, cores=1, memory="1g", short_lived=True)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    gateway = launch_gateway()
+    there = gateway.jvm.SparkSession.getDefaultSession().get()
+    java = gateway.jvm.JavaSparkContext(there.sparkContext())
+    settings = SparkConf(_jvm=gateway.jvm, _jconf=java.getConf())
+    return SparkSession(SparkContext(gateway=gateway, jsc=java, conf=settings), there)
+
+
+def leave() -> None:
+    """End a driver process whose session others may still use."""
+    sys.stdout.flush()
+    if _PORT in os.environ:
+        os._exit(0)
