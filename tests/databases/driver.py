@@ -45,7 +45,7 @@ def main(root: str, database: str, generation: str, now_ms: str, at: str, fault:
     world = World(store=store, clock=Clock(int(now_ms)), generation=int(generation))
     killer = Killer(int(at), Fault(fault))
     manager = world.manager("A", killer)
-    manager.queues()
+    manager.list_queues()
     killer.arm()
     tx = manager.transaction(f"move-{generation}")
     batch = tx.queue("in").receive(1)

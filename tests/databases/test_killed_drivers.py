@@ -15,13 +15,13 @@ from tests.conftest import LONG
 from tests.drivers import start
 from tests.postgres import connect, values
 from tests.protocol.faults import Fault
-from tests.protocol.world import World
+from tests.protocol.world import LEASE_SECONDS, World
 from txnqueue.store import DeltaStore
 from txnqueue.transaction import Status
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EVERY = 1 if LONG else 6
-"""The default run has each sixth kill only."""
+EVERY = 1 if LONG else 11
+"""The default run has each eleventh kill only."""
 KILLS_MIN = 20 if LONG else 4
 
 
@@ -34,7 +34,8 @@ class Lake:
         self.world = World(store=DeltaStore(spark, root))
         self.sent = 0
         for queue in ("in", "out"):
-            self.world.create(queue)
+            creator = self.world.helper("creator")
+            creator.create_queue(queue, "i long", lease_seconds=LEASE_SECONDS, deliveries_max=1000)
         for table in ("gold", "silver"):
             spark.sql(f"CREATE TABLE delta.`{root}/{table}` (i long) USING delta")
 
@@ -83,8 +84,8 @@ class Lake:
 
 def kills() -> Iterator[tuple[int, Fault]]:
     """Before and after each call; the tests end when there are no more calls."""
-    every = itertools.product(itertools.count(), (Fault.CRASH_BEFORE, Fault.CRASH_AFTER))
-    return itertools.islice(every, EVERY - 1, None, EVERY)
+    for number in itertools.count(EVERY - 1, EVERY):
+        yield number // 2, (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)[number % 2]
 
 
 @pytest.mark.timeout(1800)
@@ -101,5 +102,6 @@ def test_a_driver_killed_at_any_call_leaves_both_sides_alike(
         assert code == -signal.SIGKILL, failed
         killed += 1
     assert "database prepare" in said and "database commit" in said
+    print(f"{killed} kills")
     assert killed >= KILLS_MIN
     lake.world.ledger()
