@@ -18,6 +18,14 @@ OPTIMIZES_LATE = (
 )
 """Java's thorough compiler only for what is really hot: most statements run a few times."""
 
+INTERPRETED = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Queries of a few rows take longer to compile than to run. The demo, the notebooks, the command
+line and the long run have what users have."""
+
 # How long an example takes says how busy the machine is, and nothing about the library.
 hypothesis.settings.register_profile("txnqueue", deadline=None)
 hypothesis.settings.load_profile("txnqueue")
@@ -34,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             "spark.driver.extraJavaOptions": OPTIMIZES_LATE,
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.shuffle.partitions": "2",
+            **({} if LONG else INTERPRETED),
             "spark.databricks.delta.snapshotPartitions": "2",
         },
     )
