@@ -75,7 +75,7 @@ def land(
         "run_id": runtime.run_id,
     }
     started = runtime.monotonic()
-    since = journal.known_version() - 1
+    since = -1
     tried: list[Unit] = []
     in_doubt = False
     lost = 0
@@ -96,6 +96,8 @@ def land(
             raise
         if planned is None:
             return _find(journal, tried, since, transaction_id, None)
+        if not tried:  # what the plan has read is known by now
+            since = journal.known_version() - 1
         unit = _unit(planned, tried, operation, runtime)
         cause: Exception | None = None
         refused = False
@@ -189,19 +191,27 @@ def _find(
     transaction_id: str | None,
     cause: Exception | None,
 ) -> Landed | None:
-    """Look whether any try is in the journal, by append id."""
+    """Look whether any try is in the journal, by append id.
+
+    Raises:
+        TransactionUnknown: Nobody can say: it cannot be read, or may have been removed since.
+    """
     if not tried:
         return None
     ids = {unit.append_id for unit in tried}
     shards = {entry.shard for unit in tried for entry in unit.entries}
+    beginning = -1
     try:
         found = journal.read({*shards, model.FENCE}, after=since).entries
         if model.horizon(found) > since:  # what landed may have left the journal already
             found += journal.archive.read(append_ids=sorted(ids))
+            beginning = model.beginning(journal.read([model.FENCE]).entries)
     except Exception as error:
         raise _unknown(transaction_id, tried, cause) from error
     known = {e.entry_id: e for e in found if e.append_id in ids}
     mine = sorted(known.values(), key=lambda e: e.place)
+    if not mine and beginning > since:
+        raise _unknown(transaction_id, tried, cause)
     return Landed(tuple(mine), mine[0].version) if mine else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnqueue import demarcating, model, planning, sealing
+from txnqueue import demarcating, model, planning, recalling, sealing
 from txnqueue.applying import follow, is_applied
 from txnqueue.branching import COORDINATE, Branch
 from txnqueue.client import Client
@@ -197,6 +197,7 @@ def decide_prepared(
         TransactionFinished: It is decided otherwise already.
         TransactionMismatch: Nothing is prepared under this id, or a database decides it.
         NotPermitted: It is a branch that is restricted to other principals.
+        HistoryRemoved: The attempt that is named was decided, and that was removed.
     """
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
@@ -229,6 +230,9 @@ def decide_prepared(
         wanted_attempts += [] if branch is None else [branch.attempt]
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
         if not decisions:
+            beginning = recalling.beginning_of(client.store.journal)
+            if attempt is not None and beginning >= 0:
+                raise recalling.removed(f"What became of transaction {key!r}", beginning)
             raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
