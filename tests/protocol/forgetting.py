@@ -137,7 +137,7 @@ class Days:
             stalled.arm()
         self._maintain(keeper)
 
-    def keeper(self, injector: Meanwhile | None, off: int | None = None) -> QueueManager:
+    def keeper(self, injector: Injector | None, off: int | None = None) -> QueueManager:
         """Start somebody who maintains, by a clock that may be days off."""
         chosen = self.chance.choice((0, 0, 0, -2, 1)) if off is None else off
         off_ms = round(chosen * DAY * 1000)
@@ -243,10 +243,18 @@ def clocks_decide_nothing() -> None:
     days = Days(seed=0)
     queue = days.manager.queue("a")
     for _ in range(6):
-        for off in (0, -2, 1, -2):
-            queue.send([{"n": -1}])
-            queue.receive(1).accept()
-            days.counts["forgotten"] += _remove(days.keeper(None, off))
+        for off in (0, 1):
+            crashing = Injector()
+            crashing.stop_at = "add"  # the horizon is advanced, and the archive left to others
+            for injector in (None, crashing):
+                queue.send([{"n": -1}])
+                queue.receive(1).accept()
+                keeper = days.keeper(injector, off)
+                keeper.list_queues()
+                crashing.arm()
+                with contextlib.suppress(Crash):
+                    days.counts["forgotten"] += _remove(keeper)
+            days.counts["forgotten"] += _remove(days.keeper(None, -2))
         days.check()
         days.clock.advance(DAY)
     assert days.counts["forgotten"] > 20, "next to nothing was removed"
