@@ -198,6 +198,7 @@ class Transactions:
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was rolled back.
             NotPermitted: It is a branch that is restricted to other principals.
         """
@@ -214,6 +215,7 @@ class Transactions:
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
             NotPermitted: It is a branch that is restricted to other principals.
         """
@@ -235,6 +237,7 @@ class Transactions:
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
         """
         check_reason(reason)
