@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from txnqueue import __version__, compacting, forgetting, model, retiring, strays
 from txnqueue.client import Client
-from txnqueue.config import LEASE_SECONDS_MAX, QueueInfo, check_number
-from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
+from txnqueue.config import QueueInfo
+from txnqueue.errors import Busy, QueueError, StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.retention import Retention
 from txnqueue.strays import Strays
 
 logger = logging.getLogger("txnqueue")
@@ -28,44 +29,9 @@ ARCHIVED_MAX = 20_000
 """So many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is written into few."""
-DAYS_MAX = 36_600
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED})
 _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 """What leaves no later than the entry that ended it: alone it would look open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long what is kept.
-
-    Attributes:
-        transaction_seconds_max: For so long a transaction may stay undecided.
-        payload_days: So long payload is kept after the positions on it left the journal.
-        history_days: So long what left the journal is kept, not shorter than payload; None: for
-            ever.
-    """
-
-    transaction_seconds_max: float = 86_400.0
-    payload_days: int = 7
-    history_days: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
-        check_number("payload_retention_days", self.payload_days, 0, DAYS_MAX)
-        if not isinstance(self.payload_days, int):
-            raise InvalidInput("payload_retention_days: give a whole number.")
-        if self.history_days is None:
-            return
-        check_number("history_retention_days", self.history_days, 0, DAYS_MAX)
-        if not isinstance(self.history_days, int):
-            raise InvalidInput("history_retention_days: give a whole number.")
-        if self.history_days < self.payload_days:
-            raise InvalidInput(
-                f"history_retention_days={self.history_days} is less than "
-                f"payload_retention_days={self.payload_days}: what is kept must be known.",
-                name="history_retention_days",
-            )
 
 
 @dataclass(frozen=True, slots=True)

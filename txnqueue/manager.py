@@ -16,10 +16,11 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.exchange import Exchange
 from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
-from txnqueue.maintenance import Maintenance, Retention, maintain
+from txnqueue.maintenance import Maintenance, maintain
 from txnqueue.metrics import Metrics
 from txnqueue.queue import Queue
 from txnqueue.queues import Queues
+from txnqueue.retention import Retention
 from txnqueue.runtime import Runtime
 from txnqueue.store import DeltaStore, Store
 from txnqueue.transaction import Transaction

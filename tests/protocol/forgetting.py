@@ -16,6 +16,7 @@ import pytest
 
 from tests.protocol.faults import Crash, FaultyStore, Injector, Meanwhile, faults_of
 from txnqueue import model, recalling
+from txnqueue.branches import Branches
 from txnqueue.errors import (
     HistoryRemoved,
     QueueError,
@@ -27,7 +28,7 @@ from txnqueue.errors import (
 from txnqueue.manager import QueueManager
 from txnqueue.snapshot import Snapshot
 from txnqueue.store import MemoryStore
-from txnqueue.testing import Clock, memory_manager, runtime
+from txnqueue.testing import Clock, memory_manager, plain_schema, runtime
 from txnqueue.transaction import Status
 
 HOUR, DAY = 3_600.0, 24 * 3_600.0
@@ -46,6 +47,10 @@ class Days:
         unique = {"message_id": "n", "duplicate_window_seconds": HOUR}
         self.manager.create_queue("b", "n long", dead_letter=False, **unique)
         self.manager.create_queue("c", "n long", dead_letter=False)
+        self.store.tables.create("gold", plain_schema("n long"))
+        events = self.manager.create_exchange("events", "fanout", "n long not null")
+        events.bind("a")
+        events.bind("b")
         self.held: list[Any] = []
         self.open: list[Any] = []
         self.prepared: list[str] = []
@@ -74,7 +79,7 @@ class Days:
 
     def receive(self) -> None:
         seconds = self.chance.choice((HOUR, HOUR, 4 * DAY))
-        batch = self.queue().receive(self.chance.choice((1, 2, 5)), lease_seconds=seconds)
+        batch = self.queue().receive(self.chance.choice((1, 4, 20)), lease_seconds=seconds)
         if len(batch):
             self.held.append(batch)
 
@@ -87,6 +92,8 @@ class Days:
         tx = self.manager.transaction(lease_seconds=self.chance.choice((HOUR, 3 * DAY)))
         tx.queue(self.queue().name).receive(2)
         tx.queue(self.queue().name).send([{"n": next(self._numbers)}])
+        if self.chance.random() < 0.5:
+            tx.table("gold").append([{"n": next(self._numbers)}])
         self.open.append(tx)
 
     def end(self) -> None:
@@ -101,6 +108,20 @@ class Days:
     def decide(self) -> None:
         if self.prepared:
             self.chance.choice((self.manager.commit, self.manager.rollback))(self.prepared.pop())
+
+    def publish(self) -> None:
+        self.manager.exchange("events").publish([{"n": next(self._numbers)}] * 2)
+
+    def share(self) -> None:
+        """Work in a branch that several sessions may share, and commit it, or let it be."""
+        branches = Branches(self.manager._client)
+        key = f"xid:1:{next(self._numbers):x}:"
+        session = branches.start(key, HOUR)
+        session.queue("a").receive(1)
+        session.queue("b").send([{"n": next(self._numbers)}])
+        if self.chance.random() < 0.7:
+            branches.end(session)
+            branches.commit(key, one_phase=True)
 
     def purge(self) -> None:
         if self.chance.random() < 0.2:
@@ -203,10 +224,12 @@ def _same(found: Snapshot, truth: Snapshot, beginning: int) -> None:
 
 _ACTS = [
     *[Days.send] * 5,
-    *[Days.receive] * 5,
-    *[Days.settle] * 5,
+    *[Days.receive] * 8,
+    *[Days.settle] * 8,
     *[Days.begin] * 2,
     *[Days.end] * 3,
+    Days.publish,
+    Days.share,
     Days.decide,
     Days.purge,
     Days.recreate,

@@ -8,9 +8,9 @@ import pytest
 
 from txnqueue import model, recalling, retiring
 from txnqueue.errors import HistoryRemoved, InvalidInput
-from txnqueue.maintenance import Retention
 from txnqueue.model import Entry
 from txnqueue.recalling import Past
+from txnqueue.retention import Retention
 
 
 def advanced(version: int, day: str | None) -> Entry:
