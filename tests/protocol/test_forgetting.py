@@ -9,7 +9,7 @@ import pytest
 
 from tests.protocol.forgetting import CHECKS, days_go_by
 
-SEEDS = 2_000 if os.environ.get("TXNQUEUE_LONG") == "1" else 60
+SEEDS = 2_000 if os.environ.get("TXNQUEUE_LONG") == "1" else 32
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
