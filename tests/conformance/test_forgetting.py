@@ -153,6 +153,30 @@ def test_a_trace_of_what_may_have_been_removed_is_refused_unless_in_part(world: 
 
 
 @in_memory
+def test_a_search_in_a_queue_that_is_older_than_the_history_may_miss_messages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, n)
+    fresh = world.queue("fresh")
+    sent = {one.name: one.send(rows(7)).send_id for one in (queue, fresh)}
+    for one in (queue, fresh):
+        # SQL needs Spark; what matters here is what is said of the rest.
+        there = [(sent[one.name], 0)]
+        monkeypatch.setattr(keeper._client.store.payload, "find", lambda *_, there=there: there)
+        ask: Any = {"queue": one.name, "where": "n > 0"}
+        steps = [step["step"] for step in keeper.history.trace(**ask, partial=True)]
+        assert steps == ["sent"]
+        if one is fresh:
+            assert [step["step"] for step in keeper.history.trace(**ask)] == steps
+        else:
+            with pytest.raises(HistoryRemoved, match="partial=True"):
+                keeper.history.trace(**ask)
+
+
+@in_memory
 def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: World) -> None:
     queue, keeper = world.queue("kept", lanes=1), world.manager("keeper")
     queue.send(rows(*range(5)))
