@@ -418,7 +418,8 @@ class Client:
         """
         beginning = recalling.beginning_of(self.store.journal)
         if (owner.begun or 0) < beginning:
-            raise recalling.removed(f"What became of transaction {owner.key!r}", beginning)
+            what = f"What became of transaction {owner.key!r} is not known any more"
+            raise recalling.removed(what, beginning)
 
     def never_decided(self, state: KeyState, owner: Owner) -> bool:
         """Say whether an attempt has ended for ever without a decision.

@@ -232,7 +232,8 @@ def decide_prepared(
         if not decisions:
             beginning = recalling.beginning_of(client.store.journal)
             if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
-                raise recalling.removed(f"What became of transaction {key!r}", beginning)
+                what = f"Nothing is known of transaction {key!r}, or not any more"
+                raise recalling.removed(what, beginning)
             raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")

@@ -297,4 +297,6 @@ def _check_sent(
     else:
         whole = all(path and path[0]["step"] in ("sent", "published") for path in paths)
     if not whole:
-        raise recalling.removed("partial=True shows what is still known", past.beginning)
+        raise recalling.removed(
+            "Some of that may be missing; partial=True shows the rest", past.beginning
+        )

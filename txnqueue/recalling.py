@@ -40,7 +40,7 @@ class Past:
             HistoryRemoved: It does not.
         """
         if commit_seq < model.commit_seq(max(self.beginning, 0)):
-            raise removed(f"commit_seq={commit_seq}", self.beginning)
+            raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
 
 
 def everything(store: Store, upto: int | None = None) -> Past:
@@ -104,10 +104,10 @@ def beginning_of(journal: Journal) -> int:
 
 
 def removed(what: str, beginning: int) -> HistoryRemoved:
-    """Say that something lies before the beginning of the history."""
+    """Say of something that it lies before the beginning of the history."""
     first = model.commit_seq(beginning)
     return HistoryRemoved(
-        f"{what}: that was removed from the history, which begins at commit_seq {first}; "
+        f"{what}: the history begins at commit_seq {first}; "
         "maintain(history_retention_days=) says for how long it is kept.",
         commit_seq=first,
     )
