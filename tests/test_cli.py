@@ -88,6 +88,7 @@ def three(tmp_path):
         (errors.QueueExists(), 3),
         (errors.PlatformMissing(), 3),
         (errors.PayloadRemoved(), 3),
+        (errors.HistoryRemoved(), 3),
         (errors.HandlerFailed(), 4),
         (ValueError("x"), 1),
     ],

@@ -75,16 +75,16 @@ def land(
         "run_id": runtime.run_id,
     }
     started = runtime.monotonic()
-    since = journal.known_version() - 1
+    since = -1
     tried: list[Unit] = []
-    in_doubt = False
+    in_doubt = unsure = False  # unsure also after a conflict: the store may be wrong in that
     lost = 0
     while True:
         try:
             planned = plan(lost)
         except TxnQueueError as error:
             # What stands in the way may be an earlier try of our own that landed since.
-            found = _find(journal, tried, since, transaction_id, error)
+            found = _find(journal, tried, since, unsure, transaction_id, error)
             if found is not None:
                 return found
             if in_doubt and _may_land(journal, tried, transaction_id, error):
@@ -95,7 +95,9 @@ def land(
                 raise _unknown(transaction_id, tried, error) from error
             raise
         if planned is None:
-            return _find(journal, tried, since, transaction_id, None)
+            return _find(journal, tried, since, unsure, transaction_id, None)
+        if not tried:  # what the plan has read is known by now
+            since = journal.known_version() - 1
         unit = _unit(planned, tried, operation, runtime)
         cause: Exception | None = None
         refused = False
@@ -104,18 +106,18 @@ def land(
             if answer.won[0] and answer.version is not None:
                 landed = _landed(unit, answer.version)
                 if in_doubt and len(tried) > 1:  # an earlier try may have landed as well
-                    return _find(journal, tried, since, transaction_id, None) or landed
+                    return _find(journal, tried, since, unsure, transaction_id, None) or landed
                 return landed
             refused = True
         except AppendConflict as error:
-            cause = error
+            cause, unsure = error, True
         except TxnQueueError as error:
             if in_doubt:
                 raise _unknown(transaction_id, tried, error) from error
             raise
         except Exception as error:
-            cause, in_doubt = error, True
-        found = _find(journal, tried, since, transaction_id, cause)
+            cause, in_doubt, unsure = error, True, True
+        found = _find(journal, tried, since, unsure, transaction_id, cause)
         if found is not None:
             return found
         if refused:
@@ -186,22 +188,31 @@ def _find(
     journal: Journal,
     tried: list[Unit],
     since: int,
+    unsure: bool,
     transaction_id: str | None,
     cause: Exception | None,
 ) -> Landed | None:
-    """Look whether any try is in the journal, by append id."""
+    """Look whether any try is in the journal, by append id.
+
+    Raises:
+        TransactionUnknown: Nobody can say: it cannot be read, or may have been removed since.
+    """
     if not tried:
         return None
     ids = {unit.append_id for unit in tried}
     shards = {entry.shard for unit in tried for entry in unit.entries}
+    beginning = -1
     try:
         found = journal.read({*shards, model.FENCE}, after=since).entries
         if model.horizon(found) > since:  # what landed may have left the journal already
             found += journal.archive.read(append_ids=sorted(ids))
+            beginning = model.beginning(journal.read([model.FENCE]).entries)
     except Exception as error:
         raise _unknown(transaction_id, tried, cause) from error
     known = {e.entry_id: e for e in found if e.append_id in ids}
     mine = sorted(known.values(), key=lambda e: e.place)
+    if not mine and unsure and beginning > since:
+        raise _unknown(transaction_id, tried, cause)
     return Landed(tuple(mine), mine[0].version) if mine else None
 
 

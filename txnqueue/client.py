@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue import catalog, compacting, model
+from txnqueue import catalog, compacting, model, recalling
 from txnqueue.appending import Landed, Planner, land
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
-from txnqueue.ledger import KeyState, QueueFold
+from txnqueue.ledger import KeyState, Owner, QueueFold
 from txnqueue.payload.kinds import BothKinds
 from txnqueue.planning import Plan, Stamp
 from txnqueue.remembering import FoldReader, ShardReader
@@ -400,12 +400,37 @@ class Client:
         shards = map(model.transaction_shard, wanted)
         entries, horizon = self._shards.read_with_horizon(shards)
         if archived_since is not None and horizon > archived_since:
-            entries += self.store.journal.archive.read(streams=wanted)
+            archived = self.store.journal.archive.read(streams=wanted)
+            entries += recalling.decided(archived, entries)
         return {key: KeyState.of(key, entries, horizon) for key in wanted}
 
     def key_state(self, key: str, archived_since: int | None = -1) -> KeyState:
         """Read what the journal, or else the archive, says of one transaction key."""
         return self.key_states([key], archived_since)[key]
+
+    def check_known(self, owner: Owner) -> None:
+        """Check that the history reaches back to where an attempt began.
+
+        That it is found nowhere says something only then. To be called after it was looked for.
+
+        Raises:
+            HistoryRemoved: It may have been decided, and that may have been removed.
+        """
+        beginning = recalling.beginning_of(self.store.journal)
+        if (owner.begun or 0) < beginning:
+            what = f"What became of transaction {owner.key!r} is not known any more"
+            raise recalling.removed(what, beginning)
+
+    def never_decided(self, state: KeyState, owner: Owner) -> bool:
+        """Say whether an attempt has ended for ever without a decision.
+
+        Raises:
+            HistoryRemoved: It has ended, and nobody can say any more whether it was decided.
+        """
+        if state.decided(owner.attempt or "") is not None or not state.is_over(owner):
+            return False
+        self.check_known(owner)
+        return True
 
     def version_to_begin(self) -> int:
         """Return a version of the journal that is not much older than the newest one.

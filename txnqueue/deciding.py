@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnqueue import demarcating, model, planning, sealing
+from txnqueue import demarcating, model, planning, recalling, sealing
 from txnqueue.applying import follow, is_applied
-from txnqueue.branching import COORDINATE, Branch
+from txnqueue.branching import COORDINATE, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.duplicates import write_ids
@@ -197,6 +197,7 @@ def decide_prepared(
         TransactionFinished: It is decided otherwise already.
         TransactionMismatch: Nothing is prepared under this id, or a database decides it.
         NotPermitted: It is a branch that is restricted to other principals.
+        HistoryRemoved: Nothing is known of it, or not any more.
     """
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
@@ -229,6 +230,10 @@ def decide_prepared(
         wanted_attempts += [] if branch is None else [branch.attempt]
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
         if not decisions:
+            beginning = recalling.beginning_of(client.store.journal)
+            if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
+                what = f"Nothing is known of transaction {key!r}, or not any more"
+                raise recalling.removed(what, beginning)
             raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")

@@ -35,6 +35,7 @@
     ├── AlreadySettled           a message is settled once
     ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── PayloadRemoved           the payload is past its retention
+    ├── HistoryRemoved           what is asked for lies before the history's beginning
     ├── HandlerFailed            a drain's handler failed too often in a row
     └── Busy                     conflicts outlasted the retries; nothing changed
 
@@ -197,6 +198,10 @@ class ChangeWaiting(TxnQueueError):
 
 class PayloadRemoved(TxnQueueError):
     """The messages' payload is past its retention and was removed."""
+
+
+class HistoryRemoved(TxnQueueError):
+    """That was removed from the history: history.horizon() tells what can still be asked for."""
 
 
 class HandlerFailed(TxnQueueError):

@@ -16,6 +16,7 @@ from txnqueue.config import check_known_as
 from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.framing import frame_of
 from txnqueue.model import Entry
+from txnqueue.recalling import Past
 from txnqueue.snapshot import Snapshot, author_of
 from txnqueue.topology import Topology
 from txnqueue.tracing import steps_of
@@ -55,6 +56,7 @@ class History:
 
         Raises:
             InvalidInput: There is no such commit yet, or the instant has no time zone.
+            HistoryRemoved: It lies before the history's beginning; ``horizon`` tells that.
         """
         self._client.open()
         if commit_seq is not None and timestamp is not None:
@@ -66,16 +68,15 @@ class History:
         store = self._client.store
         newest = store.journal.version()
         if commit_seq is None:
-            return Snapshot(self._client, recalling.everything(store, newest).entries, None)
+            past = recalling.everything(store)
+            return Snapshot(self._client, past.entries, None, past.beginning)
         if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
             raise InvalidInput(
                 f"commit_seq={commit_seq!r}: the newest commit of this store is "
                 f"{model.commit_seq(newest)}.",
                 name="commit_seq",
             )
-        entries = recalling.everything(store, commit_seq >> 10).entries
-        kept = tuple(entry for entry in entries if entry.commit_seq <= commit_seq)
-        return Snapshot(self._client, kept, None)
+        return self._after(recalling.everything(store, commit_seq >> 10), commit_seq, None)
 
     def _at(self, timestamp: datetime.datetime) -> Snapshot:
         if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
@@ -83,10 +84,20 @@ class History:
                 f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
             )
         at_ms = round(timestamp.timestamp() * 1000)
-        entries = recalling.everything(self._client.store).entries
-        last = max((e.commit_seq for e in entries if e.recorded_at_ms <= at_ms), default=-1)
-        kept = tuple(entry for entry in entries if entry.commit_seq <= last)
-        return Snapshot(self._client, kept, at_ms)
+        past = recalling.everything(self._client.store)
+        then = (e.commit_seq for e in past.entries if e.recorded_at_ms <= at_ms)
+        return self._after(past, max(then, default=-1), at_ms)
+
+    def _after(self, past: Past, commit_seq: int, at_ms: int | None) -> Snapshot:
+        """Take the state after a commit.
+
+        Raises:
+            HistoryRemoved: It lies before the history's beginning.
+        """
+        if past.beginning >= 0:
+            past.check_known(commit_seq)
+        kept = tuple(entry for entry in past.entries if entry.commit_seq <= commit_seq)
+        return Snapshot(self._client, kept, at_ms, past.beginning)
 
     def trace(
         self,
@@ -104,7 +115,7 @@ class History:
                 queues of that name are searched as well, and the exchanges that they were bound to.
             where: A SQL predicate over the payload's columns.
             partial: Whether to search what is still there, if payload of what was sent to the
-                queue is past its retention and was removed.
+                queue is past its retention and was removed, or the history of it may have been.
 
         Returns:
             Rows with message_id, step (sent, published once for each queue that got it, moved,
@@ -112,12 +123,15 @@ class History:
             purge_pending, purged, queue_dropped, and changed for each table that the transaction
             changed which consumed it), queue, lane, target (the queue that it was moved to, or
             the table; with lineage also how its rows are found), exchange (that it was published
-            to), rows, transaction_id, attempt, decision (of that transaction, as it stands),
-            reason, actor, run_id, recorded_at and commit_seq.
+            to), rows, transaction_id, attempt, decision (of that transaction, as it stands; None
+            also if it was removed from the history), reason, actor, run_id, recorded_at and
+            commit_seq.
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given.
             PayloadRemoved: The predicate cannot be asked of all that was sent to the queue.
+            HistoryRemoved: Messages that are asked for may have been there before the history's
+                beginning.
         """
         self._client.open()
         if message_id is not None:
@@ -130,22 +144,28 @@ class History:
             found, searched = self._find(queue, where)
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
-        entries = sorted(recalling.everything(self._client.store).entries, key=lambda e: e.place)
-        if searched and not partial:
+        past = recalling.everything(self._client.store)
+        entries = sorted(past.entries, key=lambda entry: entry.place)
+        steps = [steps_of(one, entries) for one in found]
+        if not partial:
+            _check_sent(past, entries, searched, steps)
             self._check_there(queue, searched, entries)
-        return [step for one in found for step in steps_of(one, entries)]
+        return [step for path in steps for step in path]
 
     def changes(self, after: int = -1, upto: int | None = None) -> DataFrame:
         """Show what happened between two commits: one row per entry, in commit order.
 
         Args:
-            after: The commit_seq to begin after; everything when left out.
+            after: The commit_seq to begin after; all that is known when left out.
             upto: The last commit_seq; the newest when left out.
 
         Returns:
             Columns commit_seq long, kind, queue, table string, lane int, sequence,
             claim_sequence, count long, transaction_id, attempt, reason, actor, run_id string,
             recorded_at timestamp.
+
+        Raises:
+            HistoryRemoved: What came after that commit is not all there any more.
         """
         return frame_of(self._client, self.change_rows(after, upto), _CHANGES)
 
@@ -157,7 +177,10 @@ class History:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
-        entries = recalling.everything(self._client.store).entries
+        past = recalling.everything(self._client.store)
+        if after >= 0:
+            past.check_known(after + 1)
+        entries = past.entries
         ever = catalog.every_queue(entries)
         names = {queue_id: info.name for queue_id, info in ever.items()}
         tables = {
@@ -180,15 +203,21 @@ class History:
                 **author_of(entry),
             }
             for entry in sorted(entries, key=lambda e: e.place)
-            if after < entry.commit_seq and (upto is None or entry.commit_seq <= upto)
+            if entry.version >= past.beginning
+            and after < entry.commit_seq
+            and (upto is None or entry.commit_seq <= upto)
         ]
 
     def horizon(self) -> int:
         """Tell the oldest commit_seq whose state can be asked for.
 
-        Nothing is removed from the journal yet, so that this is its first commit.
+        It is the store's first commit until ``maintain(history_retention_days=)`` has removed
+        anything.
         """
         self._client.open()
+        beginning = recalling.beginning_of(self._client.store.journal)
+        if beginning >= 0:
+            return model.commit_seq(beginning)
         return min(entry.commit_seq for entry in self._client.layouts())
 
     def verify(self) -> Verification:
@@ -244,3 +273,30 @@ class History:
                     "partial=True searches what is still there; a message id finds any message.",
                     queue=name,
                 )
+
+
+def _check_sent(
+    past: Past, entries: list[Entry], queue_ids: set[str], paths: list[list[dict[str, Any]]]
+) -> None:
+    """Check that nothing of what a trace asks for may have been removed.
+
+    Args:
+        past: What is known.
+        entries: The same in commit order.
+        queue_ids: The queues that were searched; none if a message was named.
+        paths: The steps of each message.
+
+    Raises:
+        HistoryRemoved: A message was sent before the history's beginning, or may have been.
+    """
+    if past.beginning < 0:
+        return
+    if queue_ids:  # whose messages may have gone with all that was known of them
+        made = (e.version for e in entries if e.queue_id in queue_ids)
+        whole = min(made, default=-1) >= past.beginning
+    else:
+        whole = all(path and path[0]["step"] in ("sent", "published") for path in paths)
+    if not whole:
+        raise recalling.removed(
+            "Some of that may be missing; partial=True shows the rest", past.beginning
+        )

@@ -13,14 +13,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from txnqueue import __version__, compacting, model, retiring, strays
+from txnqueue import __version__, compacting, forgetting, model, retiring, strays
 from txnqueue.client import Client
-from txnqueue.config import LEASE_SECONDS_MAX, QueueInfo, check_number
-from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
+from txnqueue.config import QueueInfo
+from txnqueue.errors import Busy, QueueError, StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.retention import Retention
 from txnqueue.strays import Strays
 
 logger = logging.getLogger("txnqueue")
@@ -28,29 +29,9 @@ ARCHIVED_MAX = 20_000
 """So many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is written into few."""
-DAYS_MAX = 36_600
+_MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED})
 _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 """What leaves no later than the entry that ended it: alone it would look open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long what is kept.
-
-    Attributes:
-        transaction_seconds_max: For so long a transaction may stay undecided.
-        payload_days: So long payload is kept after the positions on it left the journal.
-    """
-
-    transaction_seconds_max: float = 86_400.0
-    payload_days: int = 7
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
-        check_number("payload_retention_days", self.payload_days, 0, DAYS_MAX)
-        if not isinstance(self.payload_days, int):
-            raise InvalidInput("payload_retention_days: give a whole number.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +43,7 @@ class Maintenance:
         horizon: The version of the journal below which nobody decides any more; -1: none.
         archived: Entries that left the journal for the archive.
         slices: Slices of payload that were dropped.
+        forgotten: Entries that were removed from the archive: the history begins later now.
         strays: Payload tables that were removed, because no queue ever got them: the creation
             that made them was interrupted.
         rewritten: Shards of the journal that were written into few files.
@@ -73,6 +55,7 @@ class Maintenance:
     horizon: int = -1
     archived: int = 0
     slices: int = 0
+    forgotten: int = 0
     strays: tuple[str, ...] = ()
     rewritten: int = 0
     skipped: tuple[str, ...] = ()
@@ -107,8 +90,9 @@ class _Run:
         if not self._dry_run:  # what nobody adds to any more below the horizon is known now
             entries = self._journal.read_all().entries
             horizon = model.horizon(entries)
-        gone = self._archive(retiring.finished(entries, horizon))
+        gone = self._archive(entries, horizon)
         left = [entry for entry in entries if entry.entry_id not in gone]
+        forgotten = self._forget(entries)
         stray = self._tidy()
         slices = self._drop_slices(left, horizon, stray.staging)
         rewritten = self._rewrite()
@@ -119,6 +103,7 @@ class _Run:
             horizon,
             len(gone),
             slices,
+            forgotten,
             stray.removed,
             rewritten,
             tuple(self._skipped),
@@ -173,7 +158,7 @@ class _Run:
         return sum(entry.kind == model.COMPACTED for entry in entries)
 
     def _advance(self, entries: Sequence[Entry], target: int) -> int:
-        """Advance the horizon, if anything could leave by that.
+        """Advance the horizon, and say which day it is, if anything could leave by that.
 
         Returns:
             The horizon that there is then.
@@ -181,8 +166,10 @@ class _Run:
         now = model.horizon(entries)
         width = self._client.slice_width
         leaving = retiring.finished(entries, target)
-        useful = any(entry.kind != model.HORIZON_ADVANCED for entry in leaving)
-        if target <= now or not (useful or target // width > max(now, 0) // width):
+        useful = any(entry.kind not in _MARKS for entry in leaving)
+        further = target > now and (useful or target // width > max(now, 0) // width)
+        today = self._today.isoformat()
+        if not (further or (useful and model.archive_day(entries) < today)):
             return now
         if self._dry_run:
             return target
@@ -190,7 +177,8 @@ class _Run:
 
         def plan(lost: int) -> Plan | None:
             fence = self._journal.read([model.FENCE]).entries
-            if model.horizon(fence) >= target:
+            horizon, day = model.horizon(fence), model.archive_day(fence)
+            if horizon >= target and day >= today:
                 return None
             sequences = (e.sequence or 0 for e in fence if e.kind == model.HORIZON_ADVANCED)
             sequence = max(sequences, default=0) + 1
@@ -199,8 +187,12 @@ class _Run:
                 "horizon",
                 model.HORIZON_ADVANCED,
                 sequence=sequence,
-                begun=target,
-                body={"v": 1, "staging": sorted(_staging(entries))},
+                begun=max(horizon, target),
+                body={
+                    "v": 1,
+                    "staging": sorted(_staging([*fence, *entries])),
+                    "day": max(day, today),  # never an earlier one, whoever's clock is slow
+                },
                 **self._client.stamp().columns(),
             )
             conditions = (
@@ -217,27 +209,33 @@ class _Run:
 
     # ------------------------------------------------------------------------ the archive
 
-    def _archive(self, entries: list[Entry]) -> set[model.PositionId]:
-        """Copy entries into the archive, read them back, and delete them from the journal.
+    def _archive(self, entries: Sequence[Entry], horizon: int) -> set[model.PositionId]:
+        """Copy what has finished into the archive, read it back, delete it from the journal.
+
+        It is kept under the day that the same reading says: whoever reads a later one archives
+        under that. So a day tells which states can do without what is kept under it.
 
         Returns:
             Which entries have left.
         """
+        day = model.archive_day(entries)
+        if day < self._today.isoformat() and not self._dry_run:
+            return set()  # payload is kept from that day on: it must be said first
+        finished = retiring.finished(entries, horizon)
         families: dict[str, list[Entry]] = defaultdict(list)
-        for entry in sorted(entries, key=lambda e: (e.kind not in _FIRST, e.place)):
+        for entry in sorted(finished, key=lambda e: (e.kind not in _FIRST, e.place)):
             families[entry.shard.partition("/")[0]].append(entry)
         gone: set[model.PositionId] = set()
         for family, found in families.items():
             for at in range(0, len(found), ARCHIVED_MAX):
                 piece = found[at : at + ARCHIVED_MAX]
-                if self._dry_run or self._move(family, piece):
+                if self._dry_run or self._move(family, piece, day):
                     gone.update(entry.entry_id for entry in piece)
                 else:  # what comes later in the family must not leave before
                     break
         return gone
 
-    def _move(self, family: str, entries: list[Entry]) -> bool:
-        day = self._today.isoformat()
+    def _move(self, family: str, entries: list[Entry], day: str) -> bool:
         archive = self._journal.archive
 
         def copy() -> None:
@@ -258,6 +256,33 @@ class _Run:
             f"deletion of {family}",
             lambda: self._journal.remove(there, day, self._metadata("remove archived")),
         )
+
+    def _forget(self, entries: Sequence[Entry]) -> int:
+        """Remove what is past the retention of the history."""
+        days = self._retention.history_days
+        if days is None or model.horizon(entries) < 0:  # nothing was ever archived
+            return 0
+        # One day more: a day that was said in its last minute is as many whole days ago.
+        last_day = (self._today - datetime.timedelta(days=days + 1)).isoformat()
+        removal = forgetting.find(self._journal, entries, last_day)
+        if removal is None:
+            return 0
+        archive, found = self._journal.archive, 0
+        if self._dry_run:
+            return archive.forget(removal.day, removal.standing, None)
+        try:
+            forgetting.announce(self._client, removal)
+        except Busy as error:
+            self._skipped.append(f"history: {error}")
+            return 0
+
+        def forget() -> None:
+            nonlocal found
+            about = self._metadata("remove history")
+            found = archive.forget(removal.day, removal.standing, about)
+
+        self._patiently("history", forget)
+        return found
 
     # ------------------------------------------------------------------------ the payload
 

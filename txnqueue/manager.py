@@ -16,10 +16,11 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.exchange import Exchange
 from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
-from txnqueue.maintenance import Maintenance, Retention, maintain
+from txnqueue.maintenance import Maintenance, maintain
 from txnqueue.metrics import Metrics
 from txnqueue.queue import Queue
 from txnqueue.queues import Queues
+from txnqueue.retention import Retention
 from txnqueue.runtime import Runtime
 from txnqueue.store import DeltaStore, Store
 from txnqueue.transaction import Transaction
@@ -117,6 +118,7 @@ class QueueManager(Queues, Transactions, Exchanges):
         *,
         transaction_seconds_max: float = 86_400.0,
         payload_retention_days: int = 7,
+        history_retention_days: int | None = None,
         vacuum: bool = True,
         dry_run: bool = False,
     ) -> Maintenance:
@@ -131,6 +133,10 @@ class QueueManager(Queues, Transactions, Exchanges):
                 messages.
             payload_retention_days: For so many days the payload of consumed messages is kept
                 after their entries have left the journal.
+            history_retention_days: For at least so many days past states can be asked for, and
+                transaction ids are known; not fewer than the payload is kept. What was over by
+                then is removed, except what was done to messages that still stand, and to what
+                came after them in their queue. None: all is kept.
             vacuum: Whether files are deleted that Delta has kept for older versions, where
                 their retention allows it.
             dry_run: Only tell what would be done.
@@ -142,7 +148,9 @@ class QueueManager(Queues, Transactions, Exchanges):
             InvalidInput: A value cannot be used.
         """
         self._client.open()
-        retention = Retention(transaction_seconds_max, payload_retention_days)
+        retention = Retention(
+            transaction_seconds_max, payload_retention_days, history_retention_days
+        )
         return maintain(self._client, retention, vacuum=vacuum, dry_run=dry_run)
 
     def apply_change(self, change_id: str) -> None:

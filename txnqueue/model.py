@@ -25,6 +25,7 @@ IN_MEMORY = "~memory"
 # kinds, by the shard that they lie in
 LAYOUT_CHANGED = "layout_changed"
 HORIZON_ADVANCED = "horizon_advanced"
+HISTORY_REMOVED = "history_removed"
 QUEUE_CLOSING = "queue_closing"
 QUEUE_DROPPED = "queue_dropped"
 QUEUE_CREATED = "queue_created"
@@ -370,6 +371,17 @@ def is_prepared(key: str, attempt: str) -> Condition:
 def horizon(entries: Iterable[Entry]) -> int:
     """Find the version below which nobody decides any more; -1 if there is none."""
     return max((e.begun or 0 for e in entries if e.kind == HORIZON_ADVANCED), default=-1)
+
+
+def archive_day(entries: Iterable[Entry]) -> str:
+    """Find the day (ISO) under which what leaves the journal is kept; "" if none was said yet."""
+    said = (e.body.get("day", "") for e in entries if e.kind == HORIZON_ADVANCED)
+    return max(said, default="")
+
+
+def beginning(entries: Iterable[Entry]) -> int:
+    """Find the version from which on the history is whole; -1 if nothing was ever removed."""
+    return max((e.begun or 0 for e in entries if e.kind == HISTORY_REMOVED), default=-1)
 
 
 # ------------------------------------------------------------------------------- items

@@ -13,7 +13,7 @@ from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.deciding import decide_prepared
 from txnqueue.dropping import DropResult, unfinished
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import HistoryRemoved, InvalidInput
 from txnqueue.ledger import Claim, KeyState, Owner
 from txnqueue.participants import (
     STORE_LENGTH,
@@ -189,7 +189,11 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
     left = set()
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
-        decided = _decided(client, owner, left_behind)
+        try:
+            decided = _decided(client, owner, left_behind)
+        except HistoryRemoved as error:  # only an operator can end it, at the database
+            logger.warning("branch left in doubt name=%s xid=%s error=%s", name, xid, error)
+            decided = None
         if decided is None:
             left.add(owner.attempt)
             continue
@@ -206,11 +210,15 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
 
 
 def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
-    """Find how the attempt of a branch ended; abort it if it is left behind."""
+    """Find how the attempt of a branch ended; abort it if it is left behind.
+
+    Raises:
+        HistoryRemoved: It began so long ago that its decision may have been removed.
+    """
     key, attempt = owner.key or "", owner.attempt or ""
     for _ in range(2):
         state = client.key_state(key)
-        if state.decided(attempt) is None and state.is_over(owner):
+        if client.never_decided(state, owner):
             return model.ROLLED_BACK  # below the horizon: it never happened
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)

@@ -51,6 +51,45 @@ def next_horizon(
     return min([old, *held, *_open_branches(found, model.horizon(found))])
 
 
+def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None:
+    """Find how much of the history may be removed.
+
+    Whoever archives does so under the day that the journal said when it was read: so what is
+    kept under an earlier day had finished before that day was said. No clock decides that.
+
+    Args:
+        entries: What advanced the horizon, in the journal and in the archive.
+        last_day: The history shall reach back to a day that was said by then (ISO).
+
+    Returns:
+        A version that every state from then on can be told without what is kept under the
+        days before a day, and that day; None if nothing may be removed.
+    """
+    advanced = (e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body)
+    said = [(e.body["day"], e.version) for e in advanced if e.body["day"] <= last_day]
+    if not said:
+        return None
+    day = max(day for day, _ in said)
+    return min(version for one, version in said if one == day), day
+
+
+def oldest_standing(entries: Iterable[Entry], version: int) -> dict[str, int]:
+    """Find the oldest position of each queue that is not removed: what came later stays.
+
+    So all that was ever done to a message stays as long as the message is known.
+
+    Args:
+        entries: Positions: those of the journal, and those that left it too lately.
+        version: Leave out what was posted from this version on.
+    """
+    found: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind == model.POSTED and entry.version < version:
+            queue_id = entry.queue_id or ""
+            found[queue_id] = min(entry.version, found.get(queue_id, entry.version))
+    return found
+
+
 def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
     """List the entries that may leave the journal: finished, and below the horizon."""
     by_family: dict[str, list[Entry]] = defaultdict(list)
@@ -115,8 +154,9 @@ def _open_branches(entries: Iterable[Entry], horizon: int) -> list[int]:
 
 
 def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
-    """A horizon has finished when there is a later one; whatever else stands here stays."""
-    return [e for e in entries if e.kind == model.HORIZON_ADVANCED and (e.begun or 0) < horizon]
+    """A horizon, or a beginning, has finished when there is a later one; all else here stays."""
+    newest = {model.HORIZON_ADVANCED: horizon, model.HISTORY_REMOVED: model.beginning(entries)}
+    return [e for e in entries if e.kind in newest and (e.begun or 0) < newest[e.kind]]
 
 
 def _of_transactions(entries: list[Entry], horizon: int, kept: set[str | None]) -> list[Entry]:

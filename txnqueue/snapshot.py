@@ -38,9 +38,16 @@ BINDINGS = f"kind exchange queue routing_key arguments {_AUTHOR}"
 class Snapshot:
     """The state of a store after one commit."""
 
-    def __init__(self, client: Client, entries: Iterable[Entry], at_ms: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        entries: Iterable[Entry],
+        at_ms: int | None,
+        beginning: int = -1,
+    ) -> None:
         """Fold entries; users get snapshots from ``manager.history.as_of``."""
         self._client = client
+        self._beginning = beginning
         self._entries = sorted(entries, key=lambda entry: entry.place)
         self._infos = catalog.queues(self._entries)
         self._by_shard = defaultdict[str, list[Entry]](list)
@@ -59,11 +66,12 @@ class Snapshot:
         accepted, rejected, dead_lettered, expired, purged, moved, duplicates long. Expired are
         also those that are still to be taken out; duplicates only those that were found. Of
         those in flight, purge_pending were purged meanwhile: they go instead of coming back.
+        They are counted from the history's beginning: what stood then counts as posted.
         """
         return self._frame(self.queue_rows(), _QUEUES)
 
     def transactions(self) -> DataFrame:
-        """Show every attempt that claimed, prepared or was decided.
+        """Show every attempt that claimed, prepared or was decided, as far as it is known.
 
         Columns: transaction_id, attempt, status, reason, actor, run_id string, recorded_at
         timestamp, commit_seq long (null while undecided).
@@ -71,7 +79,7 @@ class Snapshot:
         return self._frame(self.transaction_rows(), _TRANSACTIONS)
 
     def dispatches(self) -> DataFrame:
-        """Show every claim, settlement and move.
+        """Show every claim, settlement and move, as far as it is known.
 
         Columns: kind, queue string, lane int, sequence, claim_sequence long, transaction_id,
         attempt string, count long, reason, actor, run_id string, recorded_at timestamp,
@@ -112,23 +120,26 @@ class Snapshot:
 
     def transaction_rows(self) -> list[dict[str, Any]]:
         """List what ``transactions`` shows."""
-        rows: dict[str, dict[str, Any]] = {}
-        rank = {"pending": 0, model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
+        found: dict[str, Entry] = {}
+        horizon = model.horizon(self._by_shard[model.FENCE])
+        rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
         for entry in self._entries:
             if entry.attempt is None:
                 continue
-            status = entry.kind if entry.kind in rank else "pending"
-            row = rows.get(entry.attempt)
-            if row is not None and rank[row["status"]] >= rank[status]:
-                continue
-            rows[entry.attempt] = {
+            before = found.get(entry.attempt)
+            if before is None or rank.get(before.kind, 0) < rank.get(entry.kind, 0):
+                found[entry.attempt] = entry
+        return [
+            {
                 "transaction_id": entry.transaction_key,
                 "attempt": entry.attempt,
-                "status": status,
+                "status": entry.kind if entry.kind in rank else "pending",
                 **author_of(entry),
-                "commit_seq": entry.commit_seq if rank[status] == 2 else None,
+                "commit_seq": entry.commit_seq if entry.kind in model.DECISIONS else None,
             }
-        return list(rows.values())
+            for entry in found.values()
+            if entry.kind in rank or not self._may_be_decided(entry, horizon)
+        ]
 
     def dispatch_rows(self) -> list[dict[str, Any]]:
         """List what ``dispatches`` shows."""
@@ -177,17 +188,22 @@ class Snapshot:
 
         return StructType.fromJson(dict(info.schema))
 
-    def _fold(self, info: QueueInfo) -> QueueFold:
+    def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
+        """Say whether the decision of an attempt may be missing because it was removed."""
+        return entry.version < self._beginning and (entry.begun or 0) < horizon
+
+    def _fold(self, info: QueueInfo, before: int | None = None) -> QueueFold:
         fold = QueueFold(info.queue_id, info.settings.lanes)
-        fold.advance((e for shard in fold.shards for e in self._by_shard[shard]), 0)
+        mine = (e for shard in fold.shards for e in self._by_shard[shard])
+        fold.advance((e for e in mine if before is None or e.version < before), 0)
         return fold
 
     def _queue_row(self, info: QueueInfo) -> dict[str, Any]:
-        fold = self._fold(info)
-        mine = self._by_queue[info.queue_id]
+        fold, first = self._fold(info), self._fold(info, self._beginning)
+        mine = [e for e in self._by_queue[info.queue_id] if e.version >= self._beginning]
         standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
         available = fold.available(self.at_ms)
-        posted = sum(entry.count or 0 for entry in mine if entry.kind == model.POSTED)
+        posted = first.length() + sum(e.count or 0 for e in mine if e.kind == model.POSTED)
         removed = {
             kind: sum(entry.count or 0 for entry in mine if entry.kind == kind)
             for kind in sorted(model.REMOVALS)
@@ -198,7 +214,7 @@ class Snapshot:
             for s in lane.available
             if s.position.expired(self.at_ms)
         )
-        removed[model.PURGED] += fold.purged_in_flight
+        removed[model.PURGED] += fold.purged_in_flight - first.purged_in_flight
         gone = sum(removed.values())
         removed["duplicates"] = removed.pop(model.DUPLICATE)
         rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)

@@ -30,6 +30,7 @@ from txnqueue.config import (
 from txnqueue.deciding import Receipt, StagedSend, decide_prepared, receipt_of
 from txnqueue.errors import (
     Busy,
+    HistoryRemoved,
     InvalidInput,
     LeaseLost,
     QueueClosed,
@@ -273,7 +274,7 @@ class Transaction:
         """Roll back what surely cannot be committed or prepared, and say so."""
         try:
             yield
-        except TransactionUnknown:
+        except (TransactionUnknown, HistoryRemoved):
             self.status = Status.UNKNOWN
             raise
         except Busy as error:
@@ -339,7 +340,7 @@ class Transaction:
                 "rollback",
                 transaction_id=self.id,
             )
-        except TransactionUnknown:
+        except (TransactionUnknown, HistoryRemoved):
             self.status = Status.UNKNOWN
             raise
         if self._decision is not None:
@@ -560,6 +561,8 @@ class Transaction:
                 self._decision, self.status = decided, Status.COMMITTED
             return None
         if state.is_over(self.owner):  # below the horizon: it never happened, for ever
+            if self._deciding:  # unless an interrupted commit landed, long ago
+                self.client.never_decided(state, self.owner)
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt)
@@ -577,7 +580,7 @@ class Transaction:
         """
         state = self.client.key_state(self.id, archived_since=self._begun)
         decided = state.decided(self.attempt)
-        if decided is None and state.is_over(self.owner):
+        if self.client.never_decided(state, self.owner):
             raise TransactionAborted(
                 f"Transaction {self.id!r} was not decided in time: the store's maintenance has "
                 "closed the time in which it began. Run it again; maintain() says for how long a "

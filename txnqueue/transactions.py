@@ -28,9 +28,10 @@ class Outcome:
         transaction_id: The transaction's id.
         status: committed, rolled_back, prepared, active (a branch that is started), or
             unknown: nothing is decided. A transaction that left no entry is unknown, and
-            its messages return when its leases end.
+            its messages return when its leases end. So is one whose decision was removed
+            from the history; the reason says from where on it is known.
         receipt: The commit.
-        reason: Why it was rolled back.
+        reason: Why it was rolled back, or may be unknown.
         attempts: How many attempts the journal knows.
         heuristic: Whether an operator decided it, and nobody has forgotten that.
     """
@@ -118,6 +119,7 @@ class Transactions:
                     return
                 if status is Status.PREPARED:  # somebody has to decide it first
                     raise tx.failure
+                self._client.check_known(tx.owner)  # else nobody knows whether it was committed
             runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
 
     def run_transaction(
@@ -196,6 +198,7 @@ class Transactions:
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was rolled back.
             NotPermitted: It is a branch that is restricted to other principals.
         """
@@ -212,6 +215,7 @@ class Transactions:
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
             NotPermitted: It is a branch that is restricted to other principals.
         """
@@ -233,6 +237,7 @@ class Transactions:
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
         """
         check_reason(reason)
@@ -293,11 +298,20 @@ class Transactions:
         if state.decisions:
             last = list(state.decisions.values())[-1]
             return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts)
-        return Outcome(transaction_id, Status.UNKNOWN)
+        return self._unknown(transaction_id)
 
     def _append_outcome(self, known_as: str) -> Outcome:
         append_id, _, shard = known_as.removeprefix("append:").partition("@")
         mine = recalling.of_append(self._client.store, append_id, shard)
         if not mine:
-            return Outcome(known_as, Status.UNKNOWN)
+            return self._unknown(known_as)
         return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)
+
+    def _unknown(self, known_as: str) -> Outcome:
+        """Say that nothing is known of a transaction; maybe it was, and is not any more."""
+        beginning = recalling.beginning_of(self._client.store.journal)
+        if beginning < 0:
+            return Outcome(known_as, Status.UNKNOWN)
+        first = model.commit_seq(beginning)
+        reason = f"what was decided before commit_seq {first} was removed from the history"
+        return Outcome(known_as, Status.UNKNOWN, None, reason)

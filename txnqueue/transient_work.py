@@ -8,13 +8,14 @@ is in doubt it stays prepared until somebody knows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import model, planning, sealing
 from txnqueue.client import Client
-from txnqueue.errors import TransactionAborted
+from txnqueue.errors import HistoryRemoved, TransactionAborted
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
@@ -22,6 +23,7 @@ from txnqueue.planning import Plan
 if TYPE_CHECKING:
     from txnqueue.work import Work
 
+logger = logging.getLogger("txnqueue")
 Body = Callable[[str, planning.Stamp], dict[str, Any]]
 """Writes what a decision of a kind says besides."""
 
@@ -201,13 +203,21 @@ def resolve(
         client: Reads the journal.
         keys: The transactions to look at; None: all.
         abort: Those that are to be aborted if nothing is decided; None: all.
+
+    Raises:
+        HistoryRemoved: The outcome of one of the keys was removed; without keys it just waits.
     """
     waiting = client.store.transient.waiting()
     if keys is not None:
         wanted = set(keys)
         waiting = [entry for entry in waiting if entry.stream in wanted]
     for entry in waiting:
-        _resolve(client, entry, abort is None or entry.stream in set(abort))
+        try:
+            _resolve(client, entry, abort is None or entry.stream in set(abort))
+        except HistoryRemoved as error:
+            if keys is not None:
+                raise
+            logger.warning("left in doubt transaction_id=%s error=%s", entry.stream, error)
 
 
 def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
@@ -227,7 +237,8 @@ def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
     if abort:
         client.land(plan, "rollback", transaction_id=key)
     state = look()
-    if state.decided(attempt) == model.COMMITTED:
+    decided = state.decided(attempt)
+    if decided == model.COMMITTED:
         decide(client, attempt, commit=True)
-    elif state.is_over(owner) or state.committed is not None:  # it can no more
+    elif decided or state.committed is not None or client.never_decided(state, owner):
         decide(client, attempt, commit=False)

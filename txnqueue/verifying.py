@@ -16,6 +16,7 @@ from txnqueue.client import Client
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry, PositionId, Range
+from txnqueue.recalling import Past
 
 EVERYTHING: tuple[Range, ...] = ((0, (1 << 62) - 1),)
 """All offsets of a send."""
@@ -58,17 +59,23 @@ class Verification:
 
 
 def verify(client: Client) -> Verification:
-    """Check everything that the journal, Delta's log and the payload tables say."""
-    reading = recalling.everything(client.store)
-    entries = sorted(reading.entries, key=lambda entry: entry.place)
+    """Check everything that the journal, Delta's log and the payload tables say.
+
+    What was removed from the history is not asked for: what was whole in one entry with it is
+    checked from the history's beginning on. Messages are replayed from where each was sent,
+    because all that was done to one stays as long as it is known.
+    """
+    past = recalling.everything(client.store)
+    entries = sorted(past.entries, key=lambda entry: entry.place)
+    since = [entry for entry in entries if entry.version >= past.beginning]
     problems: list[str] = []
     claims = [
         *_decisions(entries, problems),
-        *_manifests(entries, problems),
+        *_manifests(entries, since, problems),
         *_messages(entries, problems),
-        *_compactions(entries, problems),
-        *_tables(entries),
-        *_log(client, entries, reading.version),
+        *_compactions(entries, past.beginning, problems),
+        *_tables(entries, past.beginning),
+        *_log(client, entries, past),
     ]
     claims += _payload(client, entries)
     newest = max((entry.commit_seq for entry in entries), default=-1)
@@ -101,10 +108,15 @@ def _decisions(entries: list[Entry], problems: list[str]) -> list[Claim]:
     ]
 
 
-def _manifests(entries: list[Entry], problems: list[str]) -> list[Claim]:
+def _manifests(entries: list[Entry], since: list[Entry], problems: list[str]) -> list[Claim]:
     """What a commit says that it posted and settled stands beside it, and nowhere else.
 
     That of a branch names the newest part of each session.
+
+    Args:
+        entries: All entries.
+        since: Those from the history's beginning on: of older commits not all is known.
+        problems: Takes what is wrong.
     """
     parts: dict[str | None, dict[str, int | None]] = defaultdict(dict)
     beside: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -117,7 +129,7 @@ def _manifests(entries: list[Entry], problems: list[str]) -> list[Claim]:
                 beside[entry.append_id, entry.attempt][f"{which} {entry.queue_id}"] += (
                     entry.count or 0
                 )
-    committed = [entry for entry in entries if entry.kind == model.COMMITTED]
+    committed = [entry for entry in since if entry.kind == model.COMMITTED]
     right = 0
     for entry in committed:
         manifest = entry.body.get("manifest", {})
@@ -168,31 +180,40 @@ def _messages(entries: list[Entry], problems: list[str]) -> list[Claim]:
     ]
 
 
-def _log(client: Client, entries: list[Entry], version: int) -> list[Claim]:
-    """Delta's log shows what the tables show: entries come once, and leave for the archive."""
-    journal = client.store.journal
+def _log(client: Client, entries: list[Entry], past: Past) -> list[Claim]:
+    """Delta's log shows what the tables show: entries come once, and leave for the archive.
+
+    From there may have been removed what is older than the history's beginning. What the log
+    does not show as inserted is older than the log.
+    """
+    journal, version = client.store.journal, past.version
     audit = journal.audit(version)
     known = {entry.entry_id for entry in entries}
     there = {entry.entry_id for entry in journal.read_all(upto=version).entries}
     back = len(audit.deleted & there)
+    inserted = {e for e, landed in audit.inserted.items() if landed >= past.beginning}
+    oldest = audit.since - 1
+    wanted = {e for e in audit.deleted if audit.inserted.get(e, oldest) >= past.beginning}
     claims = [
         Claim("entries that Delta's log shows as changed", audit.updated, 0),
-        Claim(
-            "entries deleted that the archive holds", len(audit.deleted & known), len(audit.deleted)
-        ),
+        Claim("entries deleted that the archive holds", len(wanted & known), len(wanted)),
         Claim("entries deleted that came back", back, 0),
     ]
     if audit.complete:
-        claims.append(
-            Claim("entries that Delta's log shows as inserted", len(audit.inserted), len(entries))
-        )
+        since = sum(entry.version >= past.beginning for entry in entries)
+        claims.append(Claim("entries that Delta's log shows as inserted", len(inserted), since))
     return claims
 
 
-def _compactions(entries: list[Entry], problems: list[str]) -> list[Claim]:
-    """What each compaction says is what the entries before it make of its lane."""
+def _compactions(entries: list[Entry], beginning: int, problems: list[str]) -> list[Claim]:
+    """What each compaction says is what the entries before it make of its lane.
+
+    Before the history's beginning not all entries are known, and what the last compaction said
+    then stands for them.
+    """
     infos = catalog.every_queue(entries)
     said = [e for e in entries if e.kind == model.COMPACTED and e.queue_id in infos]
+    said = [entry for entry in said if entry.version >= beginning]
     right = 0
     for compaction in said:
         info = infos[compaction.queue_id or ""]
@@ -204,7 +225,9 @@ def _compactions(entries: list[Entry], problems: list[str]) -> list[Claim]:
             if e.shard in fold.shards and e.lane == compaction.lane and e.version <= pin
         ]
         try:
-            fold.advance(mine, pin)
+            if beginning >= 0:
+                compacting.advance(fold, (e for e in mine if e.version < beginning), 0)
+            fold.advance((e for e in mine if e.version >= beginning), pin)
         except StoreCorrupt as error:
             problems.append(str(error))
             continue
@@ -285,16 +308,24 @@ def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:
     return gone, twice
 
 
-def _tables(entries: list[Entry]) -> list[Claim]:
-    """Every table change belongs to a committed transaction; what waits is counted."""
+def _tables(entries: list[Entry], beginning: int) -> list[Claim]:
+    """Every table change belongs to a committed transaction; what waits is counted.
+
+    Args:
+        entries: All entries.
+        beginning: Of changes that were decided before this version not all is known.
+    """
+    since = [entry for entry in entries if entry.version >= beginning]
     committed = {entry.attempt for entry in entries if entry.kind == model.COMMITTED}
-    decided = [entry for entry in entries if entry.kind == model.CHANGE_DECIDED]
+    decided = [entry for entry in since if entry.kind == model.CHANGE_DECIDED]
     right = sum(entry.attempt in committed for entry in decided)
-    left = sum(map(len, unapplied(entries).values()))
+    left = sum(map(len, unapplied(since).values()))
+    known = {entry.entry_id for entry in decided}
     ended = {
         tuple(entry.body["change"])
-        for entry in entries
+        for entry in since
         if entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
+        and (tuple(entry.body["change"]) in known or (entry.begun or 0) >= beginning)
     }
     return [
         Claim("table changes of committed transactions", right, len(decided)),

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark]
 MESSAGES = 2
 AT_MOST = 34
 """So many cells are run by default: they cost seconds each."""
-WRITES = ("append", "stage", "create", "add_columns", "apply", "add", "remove")
+WRITES = ("append", "stage", "create", "add_columns", "apply", "add", "remove", "forget")
 """The long run has each of these calls of each operation with each fault, some hours of it."""
 BY_DEFAULT = """
     create queue, drop queue, alter queue, send, publish, receive, accept, release, purge, redrive,

@@ -30,7 +30,7 @@ class Fault(str, enum.Enum):
 
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
-WRITES += ("add", "remove", "rewrite", "drop", "remove_payload")
+WRITES += ("add", "remove", "forget", "rewrite", "drop", "remove_payload")
 READS = ("version", "read", "read_all", "table", "frame", "texts", "describe", "check", "history")
 READS += ("slices", "strays", "read_archive", "files")
 
@@ -142,6 +142,9 @@ class FaultyArchive(_Faulty):
 
     def read(self, **wanted: Any) -> Any:
         return self._injector.call("read_archive", lambda: self._inner.read(**wanted))
+
+    def forget(self, day: str, standing: Any, metadata: Any) -> Any:
+        return self._through("forget", day, standing, metadata)
 
 
 class FaultyJournal(_Faulty):

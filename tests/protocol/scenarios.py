@@ -21,9 +21,11 @@ from txnqueue import model
 from txnqueue.branches import Branches
 from txnqueue.branching import Ending
 from txnqueue.errors import Busy, ChangeWaiting
+from txnqueue.maintenance import Maintenance
 from txnqueue.manager import QueueManager
 
 Act = Callable[[QueueManager, Any], Any]
+DAY_SECONDS = 24 * 3_600.0
 
 
 @dataclass(frozen=True)
@@ -363,10 +365,34 @@ def _used(world: World, client: QueueManager) -> None:
     queue.receive(1)  # in flight
 
 
+def _long_ago(world: World, client: QueueManager) -> None:
+    """Leave an archive of former days, and a journal of which more has finished by now."""
+    for n in (901, 902):
+        queue = world.manager("Y").queue("in")
+        queue.send([{"i": world.base + n}])
+        queue.receive(1).accept()
+        world.sent += 1
+        _maintain(world.manager("X"), world)
+        world.clock.advance(2 * DAY_SECONDS)
+    world.numbers(world.ledger())  # what is removed must be known before
+    _used(world, client)
+
+
 def _maintain(manager: QueueManager, world: World) -> None:
-    done = manager.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
+    _maintained(manager)
+
+
+def _forget(manager: QueueManager, world: World) -> None:
+    assert _maintained(manager, history_retention_days=1).forgotten
+
+
+def _maintained(manager: QueueManager, **more: Any) -> Maintenance:
+    done = manager.maintain(
+        transaction_seconds_max=0, payload_retention_days=0, vacuum=False, **more
+    )
     if done.skipped:
         raise Busy(done.skipped[0])
+    return done
 
 
 def _exchange(world: World, client: QueueManager) -> None:
@@ -694,6 +720,13 @@ OPERATIONS = [
         _used,
         _maintain,
         _wrote(model.HORIZON_ADVANCED),
+        whole=False,
+    ),
+    Operation(
+        "forget history",
+        _long_ago,
+        _forget,
+        _wrote(model.HISTORY_REMOVED),
         whole=False,
     ),
     Operation(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.protocol import forgetting as days
 from tests.protocol import keeping, programs
 from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
@@ -23,6 +24,7 @@ from txnqueue import (
     batch,
     compacting,
     dropping,
+    forgetting,
     holding,
     maintenance,
     model,
@@ -555,12 +557,12 @@ def pins_the_newest_version(patch: pytest.MonkeyPatch) -> None:
 def deletes_before_it_copies(patch: pytest.MonkeyPatch) -> None:
     """Let entries leave the journal before they stand in the archive."""
 
-    def hasty(self: Any, family: str, entries: Any) -> bool:
+    def hasty(self: Any, family: str, entries: Any, day: str) -> bool:
         gone = {entry.entry_id for entry in entries}
         shards = self._client.store.inner.journal._shards
         for shard in {entry.shard for entry in entries}:
             shards[shard] = [e for e in shards[shard] if e.entry_id not in gone]
-        self._journal.archive.add(entries, "2026-01-01", {})
+        self._journal.archive.add(entries, day, {})
         return True
 
     patch.setattr(maintenance._Run, "_move", hasty)
@@ -618,6 +620,49 @@ def keeps_open_what_is_over(patch: pytest.MonkeyPatch) -> None:
 def removes_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """Remove payload tables that nothing names without writing that down first."""
     patch.setattr(strays, "_given_up", lambda client, owner: True)
+
+
+def removes_before_it_says_so(patch: pytest.MonkeyPatch) -> None:
+    """Remove entries from the archive, and say after it that the history begins later."""
+    real = forgetting.announce
+
+    def hasty(client: Client, removal: forgetting.Removal) -> None:
+        client.store.journal.archive.forget(removal.day, removal.standing, {})
+        real(client, removal)
+
+    patch.setattr(forgetting, "announce", hasty)
+
+
+def begins_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Take the history for whole from where any of its days was said."""
+    real = retiring.beginning
+
+    def early(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None:
+        every = [entry for entry in entries if entry.kind == model.HORIZON_ADVANCED]
+        found = real(every, last_day)
+        return None if found is None else (min(entry.version for entry in every), found[1])
+
+    patch.setattr(retiring, "beginning", early)
+
+
+def keeps_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
+    """Archive under the day that the keeper's clock shows, not under the one that was read."""
+    real = maintenance._Run._move
+
+    def move(self: Any, family: str, entries: Any, day: str) -> bool:
+        return real(self, family, entries, self._today.isoformat())
+
+    patch.setattr(maintenance._Run, "_move", move)
+
+
+def forgets_what_was_done_to_standing_messages(patch: pytest.MonkeyPatch) -> None:
+    """Remove what is old, also of messages that still stand."""
+    patch.setattr(retiring, "oldest_standing", lambda entries, version: {})
+
+
+def takes_forgotten_for_undone(patch: pytest.MonkeyPatch) -> None:
+    """Take what is found nowhere for what never happened, however long ago it began."""
+    patch.setattr(Client, "check_known", lambda self, owner: None)
 
 
 VARIANTS: dict[str, tuple[Break, Catch]] = {
@@ -765,6 +810,24 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "payload is removed without a word": (
         removes_without_a_word,
         keeping.what_is_created_has_its_payload,
+    ),
+    "history is removed before that is said": (
+        removes_before_it_says_so,
+        days.what_is_removed_was_announced,
+    ),
+    "the history begins too early": (begins_too_early, days.days_on_end),
+    "archived under the keeper's own day": (keeps_by_its_own_clock, days.clocks_decide_nothing),
+    "what was done to standing messages is removed": (
+        forgets_what_was_done_to_standing_messages,
+        days.days_on_end,
+    ),
+    "what is forgotten is undone": (
+        takes_forgotten_for_undone,
+        days.what_is_not_known_is_not_guessed,
+    ),
+    "what is forgotten is undone in memory": (
+        takes_forgotten_for_undone,
+        days.what_is_in_memory_waits_for_an_answer,
     ),
     "an archived id is forgotten": (asks_the_journal_only, keeping.an_id_is_used_once),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),

@@ -51,6 +51,7 @@ _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
     (errors.QueueError, PLATFORM),
     (errors.PlatformMissing, PLATFORM),
     (errors.PayloadRemoved, PLATFORM),
+    (errors.HistoryRemoved, PLATFORM),
 )
 
 

@@ -55,6 +55,10 @@ def maintain(
     payload_retention_days: Annotated[
         int, typer.Option(help="For so long the payload of consumed messages is kept.")
     ] = 7,
+    history_retention_days: Annotated[
+        int | None,
+        typer.Option(help="For so long past states can be asked for; for ever when left out."),
+    ] = None,
     vacuum: Annotated[
         bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
     ] = True,
@@ -66,13 +70,15 @@ def maintain(
     done = session.manager.maintain(
         transaction_seconds_max=transaction_seconds_max,
         payload_retention_days=payload_retention_days,
+        history_retention_days=history_retention_days,
         vacuum=vacuum,
         dry_run=dry_run,
     )
     would = "Would have been" if done.dry_run else "Done"
     lines = [
         f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
-        f"{done.slices} slices of payload dropped, {done.rewritten} shards written into few files.",
+        f"{done.slices} slices of payload dropped, {done.forgotten} entries removed from the "
+        f"history, {done.rewritten} shards written into few files.",
         *(f"Not this time: {one}" for one in done.skipped),
     ]
     session.printer.fact(asdict(done), "\n".join(lines))

@@ -43,12 +43,14 @@ class Audit:
         inserted: The entries that were inserted, by id, with the version of each.
         deleted: The entries that were deleted.
         updated: How many changes there were that are neither: nothing may do that.
+        since: The first version that the log tells of.
     """
 
     complete: bool
     inserted: Mapping[PositionId, int]
     deleted: frozenset[PositionId]
     updated: int
+    since: int = 0
 
 
 class Archive(Protocol):
@@ -80,6 +82,7 @@ class Archive(Protocol):
         among: Sequence[Entry] | None = None,
         kinds: Collection[str] | None = None,
         days: tuple[str, str] | None = None,
+        before: int | None = None,
     ) -> tuple[Entry, ...]:
         """Read entries, each once.
 
@@ -90,6 +93,25 @@ class Archive(Protocol):
             stream_prefix: Only those whose stream begins so.
             append_ids: Only those of these appends.
             days: Only those kept under a day from the first to the last, both included.
+            before: Only those of versions before this one.
+        """
+        ...
+
+    def forget(
+        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+    ) -> int:
+        """Delete what is kept under the days before one, in one commit of the store.
+
+        Args:
+            day: The first day (ISO) that stays.
+            standing: By queue id, a version from which on the queue's entries stay all the same.
+            metadata: What the store's own history shall say of the commit; None: only count.
+
+        Returns:
+            How many rows those are.
+
+        Raises:
+            AppendConflict: Somebody changed the same days meanwhile.
         """
         ...
 

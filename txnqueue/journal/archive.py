@@ -8,8 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from txnqueue import model
+from txnqueue.journal import AppendConflict
 from txnqueue.journal.rows import entry_of, rows_of
-from txnqueue.journal.statements import USER_METADATA, Statements
+from txnqueue.journal.statements import USER_METADATA, Statements, is_conflict
 from txnqueue.journal.tables import (
     JOURNAL_COLUMNS,
     create_archive,
@@ -71,6 +73,7 @@ class DeltaArchive:
         among: Sequence[Entry] | None = None,
         kinds: Collection[str] | None = None,
         days: tuple[str, str] | None = None,
+        before: int | None = None,
     ) -> tuple[Entry, ...]:
         """Read entries, each once."""
         terms = ["true"]
@@ -87,6 +90,8 @@ class DeltaArchive:
         if days is not None:
             first, last = map(literal, days)
             terms.append(f"day BETWEEN DATE{first} AND DATE{last}")
+        if before is not None:
+            terms.append(f"commit_seq < {literal(model.commit_seq(before))}")
 
         def statement() -> list[dict[str, Any]]:
             if among is not None:
@@ -96,6 +101,38 @@ class DeltaArchive:
 
         found = map(entry_of, self._statements.run(statement))
         return tuple({entry.entry_id: entry for entry in found}.values())
+
+    def forget(
+        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+    ) -> int:
+        """Delete what is kept under the days before one, but for what stays all the same."""
+        old = _old(day, standing)
+        count = f"SELECT count(*) FROM {self._table} WHERE {old}"
+        found = int(self._statements.run(lambda: self._session.sql(count).collect()[0][0]))
+        if metadata is None or not found:
+            return found
+
+        def run() -> None:
+            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            self._session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
+
+        try:
+            self._statements.committing("archive", run)
+        except Exception as error:
+            if is_conflict(error):
+                raise AppendConflict(str(error)) from error
+            raise
+        return found
+
+
+def _old(day: str, standing: Mapping[str, int]) -> str:
+    """Write which rows are to go: whole partitions, wherever no queue has older messages."""
+    old = f"day < DATE{literal(day)}"
+    stays = " OR ".join(
+        f"(queue_id = {literal(queue_id)} AND commit_seq >= {literal(model.commit_seq(version))})"
+        for queue_id, version in sorted(standing.items())
+    )
+    return f"{old} AND NOT coalesce({stays}, false)" if stays else old
 
 
 def name_ids(session: Any, entries: Sequence[Entry]) -> None:

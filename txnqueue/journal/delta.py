@@ -11,7 +11,7 @@ from txnqueue.errors import StoreCorrupt
 from txnqueue.journal import AppendConflict, Appended, Audit, Reading
 from txnqueue.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.journal.rows import NAMES, entry_of, rows_of
-from txnqueue.journal.statements import USER_METADATA, Statements
+from txnqueue.journal.statements import USER_METADATA, Statements, is_conflict
 from txnqueue.journal.tables import (
     JOURNAL_COLUMNS,
     create_journal,
@@ -192,6 +192,7 @@ class DeltaJournal:
             inserted,
             frozenset((row["append_id"], row["index"]) for row in deleted),
             sum(row["_change_type"] not in ("insert", "delete") for row in rows),
+            start,
         )
 
     def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
@@ -265,26 +266,6 @@ class DeltaJournal:
 def _no_longer_there(error: BaseException) -> bool:
     """Say whether the log no longer reaches back so far."""
     return "DELTA_MISSING_CHANGE_DATA" in str(error) or "VERSION_NOT_" in str(error)
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Say whether Delta reports that another commit was faster.
-
-    Delta's conflict exceptions have no base class of their own in Python, and arrive
-    wrapped when the commit ran inside something else: so the error class is looked at too.
-    """
-    from delta import exceptions
-
-    known = (
-        exceptions.ConcurrentAppendException,
-        exceptions.ConcurrentDeleteDeleteException,
-        exceptions.ConcurrentDeleteReadException,
-        exceptions.ConcurrentTransactionException,
-        exceptions.ConcurrentWriteException,
-        exceptions.MetadataChangedException,
-        exceptions.ProtocolChangedException,
-    )
-    return isinstance(error, known) or "DELTA_CONCURRENT_" in str(error)
 
 
 # --------------------------------------------------------------------- the one statement

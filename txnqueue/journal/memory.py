@@ -6,6 +6,7 @@ unless somebody has added an entry to a shard that it read since the snapshot.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,10 +26,11 @@ def _no_step(name: str) -> None:
 class MemoryArchive:
     """The archive in the memory of this process."""
 
-    def __init__(self, step: Step = _no_step) -> None:
-        """Make an empty archive."""
-        self.step = step
+    def __init__(self, journal: MemoryJournal) -> None:
+        """Make an empty archive of a journal."""
+        self.step = journal.step
         self.kept: dict[tuple[str, PositionId], Entry] = {}
+        self._journal = journal
         self._created = False
 
     def create(self) -> None:
@@ -36,11 +38,13 @@ class MemoryArchive:
         self._created = True
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Copy entries of the journal."""
+        """Copy entries of the journal: what has left it is not copied any more."""
         self._check_created()
         self.step("archive")
+        there = self._journal.ids({entry.shard for entry in entries})
         for entry in entries:
-            self.kept.setdefault((day, entry.entry_id), entry)
+            if entry.entry_id in there:
+                self.kept.setdefault((day, entry.entry_id), entry)
 
     def read(
         self,
@@ -51,6 +55,7 @@ class MemoryArchive:
         among: Sequence[Entry] | None = None,
         kinds: Collection[str] | None = None,
         days: tuple[str, str] | None = None,
+        before: int | None = None,
     ) -> tuple[Entry, ...]:
         """Read entries, each once."""
         self._check_created()
@@ -65,8 +70,24 @@ class MemoryArchive:
             and (wanted is None or entry.entry_id in wanted)
             and (kinds is None or entry.kind in kinds)
             and (days is None or days[0] <= day <= days[1])
+            and (before is None or entry.version < before)
         }
         return tuple(found.values())
+
+    def forget(
+        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+    ) -> int:
+        """Delete what is kept under the days before one, but for what stays all the same."""
+        self._check_created()
+        self.step("forget")
+        old = [
+            (kept_under, entry_id)
+            for (kept_under, entry_id), entry in list(self.kept.items())
+            if kept_under < day and entry.version < standing.get(entry.queue_id or "", sys.maxsize)
+        ]
+        for name in old if metadata is not None else ():
+            self.kept.pop(name, None)
+        return len(old)
 
     def _check_created(self) -> None:
         """Fail as a table does that is not there."""
@@ -84,12 +105,12 @@ class MemoryJournal:
             step: Called before each atomic step of a call, with the step's name.
         """
         self.step = step
-        self.archive = MemoryArchive(step)
         self.commits: list[tuple[tuple[Entry, ...], Mapping[str, object]]] = [((), {})]
         self._removed: dict[PositionId, int] = {}
         self._removed_from: dict[str, int] = {}
         self._shards: dict[str, list[Entry]] = defaultdict(list)
         self._lock = threading.Lock()
+        self.archive = MemoryArchive(self)
 
     def version(self) -> int:
         """Read the newest version."""
@@ -164,6 +185,11 @@ class MemoryJournal:
                 self._removed_from[shard] = version
             self._removed.update((entry.entry_id, version) for entry in gone)
             self.commits.append(((), dict(metadata)))
+
+    def ids(self, shards: Collection[str]) -> set[PositionId]:
+        """Name the entries that stand in some shards now."""
+        with self._lock:
+            return {e.entry_id for shard in shards for e in self._shards.get(shard, ())}
 
     def files(self) -> dict[str, int]:
         """Count the files of each shard: here there are none."""

@@ -207,3 +207,23 @@ class Statements:
             return int(self.session.sql(query).collect()[0][0])
         except Exception:  # refused by the platform; the lock then says what to do
             return None
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Say whether Delta reports that another commit was faster.
+
+    Delta's conflict exceptions have no base class of their own in Python, and arrive
+    wrapped when the commit ran inside something else: so the error class is looked at too.
+    """
+    from delta import exceptions
+
+    known = (
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+    return isinstance(error, known) or "DELTA_CONCURRENT_" in str(error)

@@ -14,8 +14,7 @@ import pyarrow as pa
 from txnqueue import __version__, ranges
 from txnqueue.errors import PayloadRemoved, SchemaMismatch
 from txnqueue.journal import AppendConflict
-from txnqueue.journal.delta import is_conflict
-from txnqueue.journal.statements import USER_METADATA, Statements
+from txnqueue.journal.statements import USER_METADATA, Statements, is_conflict
 from txnqueue.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
 from txnqueue.model import Range
 from txnqueue.payload import Part, Run, Send, Stray, places_where

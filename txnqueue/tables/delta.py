@@ -6,8 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
-from txnqueue.journal.delta import LAST_COMMIT, is_conflict
-from txnqueue.journal.statements import USER_METADATA, Statements, canonical_root, new_session
+from txnqueue.journal.delta import LAST_COMMIT
+from txnqueue.journal.statements import (
+    USER_METADATA,
+    Statements,
+    canonical_root,
+    is_conflict,
+    new_session,
+)
 from txnqueue.journal.tables import identifier
 from txnqueue.payload.delta import DeltaPayload
 from txnqueue.tables import (

@@ -12,6 +12,7 @@ from txnqueue.journal.tables import (
 )
 
 _COLUMNS_OF_ENTRIES = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
+_REMOVED = f"(shard = {literal(model.FENCE)} AND kind = {literal(model.HISTORY_REMOVED)})"
 _CREATED = (
     "name string, dead_letter string, settings struct<lanes:int,group_by:string,"
     "lease_seconds:double,deliveries_max:int>"
@@ -29,7 +30,15 @@ def entries_query(names: TableNames, commit_seq: int | None, which: str) -> str:
     of a former state outlive Delta's time travel. What has left the journal is in the archive,
     whose version Delta takes after the journal's; what is on its way is in both.
     """
-    upto = "" if commit_seq is None else f" AND version * 1024 + ordinal <= {commit_seq}"
+    upto = ""
+    if commit_seq is not None:  # a view may outlive what the history knows
+        lost = literal(f"HistoryRemoved: the state after commit_seq {commit_seq} was removed")
+        which = f"{which} OR {_REMOVED}"
+        upto = (
+            f" AND if({_REMOVED},\n"
+            f"    if(begun * 1024 > {commit_seq}, CAST(raise_error({lost}) AS boolean), false),\n"
+            f"    version * 1024 + ordinal <= {commit_seq})"
+        )
     return (
         "SELECT *, version * 1024 + ordinal AS commit_seq,\n"
         "    struct(version, ordinal, `index`) AS place\n"
@@ -41,6 +50,11 @@ def entries_query(names: TableNames, commit_seq: int | None, which: str) -> str:
         f"      FROM {names.archive} WHERE {which}))\n"
         f"  WHERE nth = 1{upto}"
     )
+
+
+def _beginning(names: TableNames) -> str:
+    """Write the query of the version from which on the history is whole."""
+    return f"(SELECT coalesce(max(begun), -1) FROM {names.journal} WHERE {_REMOVED})"
 
 
 def _known(names: TableNames, commit_seq: int | None, by: str) -> str:
@@ -72,6 +86,8 @@ def queues(names: TableNames, commit_seq: int | None) -> str:
 def transactions(names: TableNames, commit_seq: int | None) -> str:
     """Write the query of the attempts: the decision of each, or else what is known of it."""
     prepared, decided = literal(model.PREPARED), literals(sorted(model.DECISIONS))
+    advanced = f"shard = {literal(model.FENCE)} AND kind = {literal(model.HORIZON_ADVANCED)}"
+    horizon = f"SELECT max(begun) FROM ({entries_query(names, commit_seq, advanced)})"
     return (
         "SELECT transaction_key AS transaction_id, attempt,\n"
         "  if(rank = 0, 'pending', kind) AS status, begun, reason, actor, run_id, recorded_at,\n"
@@ -81,7 +97,9 @@ def transactions(names: TableNames, commit_seq: int | None) -> str:
         "  FROM (SELECT *,\n"
         f"    if(kind IN ({decided}), 2, if(kind = {prepared}, 1, 0)) AS rank\n"
         f"  FROM ({entries_query(names, commit_seq, 'attempt IS NOT NULL')}))\n"
-        ") WHERE first = 1"
+        ") WHERE first = 1\n"
+        "-- of what claimed so long ago the decision may have been removed\n"
+        f"  AND NOT (rank = 0 AND version < {_beginning(names)} AND begun < ({horizon}))"
     )
 
 

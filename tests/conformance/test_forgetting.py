@@ -1,0 +1,342 @@
+"""The history reaches back as far as it is kept, and says where it begins."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, rows
+from txnqueue import model
+from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded
+from txnqueue.store import MemoryStore
+from txnqueue.transaction import Status
+
+DAY = 24 * 3600
+KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+
+
+@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
+    """A store of its own, whose clock is turned by days."""
+    if request.param == "memory":
+        return World(MemoryStore())
+    return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
+
+
+def consume(world: World, queue: Any, *sent: int) -> Any:
+    """Send messages and accept them, in a transaction called after the first."""
+    queue.send(rows(*sent))
+    with world.manager("b").transaction(world.name(f"of-{sent[0]}")) as tx:
+        assert numbers(tx.queue(queue.name).receive(len(sent))) == list(sent)
+    return tx
+
+
+def age(world: World, keeper: Any, days: float = 2, **more: Any) -> Any:
+    """Archive what is over, and let days go by."""
+    done = keeper.maintain(**KEPT, **more)
+    assert not done.skipped
+    world.clock.advance(days * DAY)
+    return done
+
+
+def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(world: World) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    other = world.queue("other", lanes=1)
+    first = consume(world, queue, 1, 2)
+    queue.send(rows(7, 8, 9))
+    seven = queue.peek_messages(1)[0]["_message"]["id"]
+    queue.receive(1).release()
+    queue.receive(1).accept()
+    age(world, keeper)
+    spare = consume(world, other, 3)
+    age(world, keeper)
+    late = consume(world, other, 5)
+    now = keeper.history.as_of()
+    states = [(now.commit_seq, now.message_rows(queue.name).to_pylist())]
+    if world.has_frames:
+        keeper.create_views("then_", as_of=first.receipt.commit_seq)
+        assert world.spark.sql("SELECT * FROM then_queues").count() == 2
+    told = keeper.maintain(**KEPT, history_retention_days=1, dry_run=True)
+    assert keeper.history.verify().ok
+    done = keeper.maintain(**KEPT, history_retention_days=1)
+    assert done.forgotten == told.forgotten > 3
+    assert keeper.maintain(**KEPT, history_retention_days=1).forgotten == 0
+    history = world.manager("asking").history
+    assert history.verify().ok, history.verify()
+    begins = history.horizon()
+    assert first.receipt.commit_seq < spare.receipt.commit_seq < begins < late.receipt.commit_seq
+    with pytest.raises(HistoryRemoved) as refused:
+        history.as_of(first.receipt.commit_seq)
+    assert refused.value.commit_seq == begins
+    instant = datetime.datetime.fromtimestamp(
+        (world.clock.now_ms - 4 * DAY * 1000) / 1000, datetime.timezone.utc
+    )
+    for refuse in (
+        lambda: history.as_of(timestamp=instant),
+        lambda: history.as_of(begins - 1),
+        lambda: history.change_rows(after=begins - 2),
+    ):
+        with pytest.raises(HistoryRemoved):
+            refuse()
+    assert numbers(history.as_of(begins).message_rows(queue.name).to_pylist()) == [8, 9]
+    for commit_seq, found in states:
+        assert history.as_of(commit_seq).message_rows(queue.name).to_pylist() == found
+    assert numbers(found) == [8, 9]
+    listed = history.change_rows()
+    assert listed and min(row["commit_seq"] for row in listed) >= begins
+    assert history.change_rows(after=begins - 1) == listed
+    steps = [step["step"] for step in history.trace(seven)]
+    assert steps == ["sent", "claimed", "released", "claimed", "accepted"]
+    if world.has_frames:
+        check_views(world, keeper, queue)
+
+
+def check_views(world: World, keeper: Any, queue: Any) -> None:
+    """Check that views show what is known as it is, and fail where nothing is known."""
+    view = queue.name.replace("-", "_")
+    for name in ("then_queues", "then_transactions", f"then_{view}"):
+        with pytest.raises(Exception, match="HistoryRemoved"):
+            world.spark.sql(f"SELECT * FROM {name}").collect()
+    keeper.create_views("now_")
+    shown = world.spark.sql(f"SELECT n, state FROM now_{view} ORDER BY n").collect()
+    assert [tuple(row) for row in shown] == [(7, "accepted"), (8, "available"), (9, "available")]
+    found = world.spark.sql("SELECT status, count(*) FROM now_transactions GROUP BY status")
+    assert {row[0] for row in found.collect()} == {"committed"}
+    keeper.create_views("begins_", as_of=keeper.history.horizon())
+    assert world.spark.sql(f"SELECT * FROM begins_{view} WHERE state = 'available'").count() == 2
+
+
+@in_memory
+def test_a_key_whose_decision_was_removed_is_new_and_nobody_says_what_became_of_it(
+    world: World,
+) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    tx = consume(world, queue, 1)
+    known = keeper.outcome(tx.id)
+    assert known.status is Status.COMMITTED
+    for n in range(2, 6):
+        age(world, keeper, history_retention_days=1)
+        consume(world, queue, n)
+    found = keeper.outcome(tx.id)
+    assert found.status is Status.UNKNOWN and "removed from the history" in str(found.reason)
+    assert keeper.outcome(world.name("of-4")).status is Status.COMMITTED
+    with world.manager("again").transaction(tx.id) as again:
+        assert not again.already_committed
+        again.queue(queue.name).send(rows(9))
+    assert keeper.outcome(tx.id).receipt == again.receipt
+    assert keeper.history.verify().ok
+
+
+@in_memory
+def test_a_trace_of_what_may_have_been_removed_is_refused_unless_in_part(world: World) -> None:
+    queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
+    keeper = world.manager("keeper")
+    sent = queue.send(rows(1))
+    moved = queue.send(rows(2))
+    queue.receive(1).accept()
+    queue.receive(1).move(other.name)
+    messages = [f"{one.send_id}:0" for one in (sent, moved)]
+    for n in range(3, 6):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, n)
+    history = keeper.history
+    for message in messages:
+        with pytest.raises(HistoryRemoved, match="partial=True"):
+            history.trace(message)
+    assert history.trace(messages[0], partial=True) == []
+    assert [step["step"] for step in history.trace(messages[1], partial=True)] == ["moved"]
+    fresh = other.send(rows(6))
+    assert [step["step"] for step in history.trace(f"{fresh.send_id}:0")] == ["sent"]
+
+
+@in_memory
+def test_a_search_in_a_queue_that_is_older_than_the_history_may_miss_messages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, n)
+    fresh = world.queue("fresh")
+    sent = {one.name: one.send(rows(7)).send_id for one in (queue, fresh)}
+    for one in (queue, fresh):
+        # SQL needs Spark; what matters here is what is said of the rest.
+        there = [(sent[one.name], 0)]
+        monkeypatch.setattr(keeper._client.store.payload, "find", lambda *_, there=there: there)
+        ask: Any = {"queue": one.name, "where": "n > 0"}
+        steps = [step["step"] for step in keeper.history.trace(**ask, partial=True)]
+        assert steps == ["sent"]
+        if one is fresh:
+            assert [step["step"] for step in keeper.history.trace(**ask)] == steps
+        else:
+            with pytest.raises(HistoryRemoved, match="partial=True"):
+                keeper.history.trace(**ask)
+
+
+@in_memory
+def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: World) -> None:
+    queue, keeper = world.queue("kept", lanes=1), world.manager("keeper")
+    queue.send(rows(*range(5)))
+    ids = [m["_message"]["id"] for m in queue.peek_messages()]
+    queue.receive(2).accept()
+    queue.receive(1).modify()
+    busy = world.queue("busy", lanes=1)
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, busy, 10 + n)
+    assert keeper.history.horizon() > 10 * 1024
+    steps = [[step["step"] for step in keeper.history.trace(one)] for one in ids]
+    assert (
+        steps
+        == [["sent", "claimed", "accepted"]] * 2
+        + [["sent", "claimed", "released"]]
+        + [["sent"]] * 2
+    )
+    (row,) = [r for r in keeper.history.as_of().queue_rows() if r["queue"] == queue.name]
+    assert (row["posted"], row["available"], row["accepted"]) == (3, 3, 0)
+    assert keeper.history.verify().ok
+
+
+@in_memory
+def test_what_is_prepared_stays_and_is_decided_however_late(world: World) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    queue.send(rows(1, 2))
+    tx = world.manager("b").transaction(world.name("xid"))
+    tx.queue(queue.name).receive(1)
+    tx.prepare()
+    busy = world.queue("busy", lanes=1)
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, busy, 10 + n)
+    begins = keeper.history.horizon()
+    (pending,) = [
+        r for r in keeper.history.as_of(begins).transaction_rows() if r["transaction_id"] == tx.id
+    ]
+    assert pending["status"] == "prepared"
+    keeper.commit(tx.id)
+    assert queue.depth() == 1 and keeper.history.verify().ok
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, busy, 20 + n)
+    for decide in (lambda: keeper.commit(tx.id), tx.commit):
+        with pytest.raises(HistoryRemoved, match=tx.id):
+            decide()
+    assert keeper.history.verify().ok
+
+
+class Database:
+    """A database with branches, which tells what is prepared there."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Any] = []
+
+    def xid(self, *parts: Any) -> Any:
+        return parts
+
+    def tpc_begin(self, xid: Any) -> None:
+        self._xid = xid
+
+    def tpc_prepare(self) -> None:
+        self.prepared.append(self._xid)
+
+    def tpc_commit(self, xid: Any = None) -> None:
+        raise ConnectionError("it is gone")
+
+    tpc_rollback = tpc_commit
+
+    def tpc_recover(self) -> list[Any]:
+        return list(self.prepared)
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+@in_memory
+def test_a_branch_of_a_database_is_not_ended_by_a_guess(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Database()
+    tx = world.manager("b").transaction(world.name("xid"))
+    tx.queue(queue.name).send(rows(1))
+    tx.enlist("ledger", database)
+    tx.commit()
+    keeper.recover({"ledger": Database()})  # not the one that it is prepared in
+    queue.receive(1).accept()
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, 10 + n)
+    assert keeper.outcome(tx.id).status is Status.UNKNOWN
+    ended: list[Any] = []
+    for name in ("tpc_commit", "tpc_rollback"):
+        setattr(database, name, ended.append)
+    keeper.recover({"ledger": database}, branch_seconds_min=0)
+    assert not ended, "it was ended by a guess"
+    assert "branch left in doubt" in caplog.text
+
+
+@in_memory
+@pytest.mark.parametrize("how", ["a decision", "a claim", "payload", "an entry of the archive"])
+def test_what_was_tampered_with_after_a_removal_is_found(world: World, how: str) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    busy = world.queue("busy", lanes=1)
+    queue.send(rows(1, 2, 3))
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, busy, 10 + n)
+    age(world, keeper, days=0)
+    queue.receive(1)
+    assert keeper.history.verify().ok
+    journal, payload = world.store.journal, world.store.payload  # type: ignore[union-attr]
+    begins = keeper.history.horizon() >> 10
+    if how == "an entry of the archive":
+        name = next(n for n, e in journal.archive.kept.items() if e.version > begins)
+        del journal.archive.kept[name]
+    elif how == "payload":
+        name = next(n for n, table in payload._sends.items() if table.num_rows == 3)
+        payload._sends[name] = payload._sends[name].slice(1)
+    elif how == "a decision":
+        kept = [e for e in journal.archive.kept.values() if e.version > begins]
+        again = next(entry for entry in kept if entry.kind == model.COMMITTED)
+        journal._shards[again.shard].append(replace(again, append_id="forged"))
+    else:
+        every = [entry for found in journal._shards.values() for entry in found]
+        gone = next(entry for entry in every if entry.kind == model.CLAIMED)
+        journal._shards[gone.shard].remove(gone)
+    assert not keeper.history.verify().ok
+
+
+@in_memory
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"history_retention_days": -1}, LimitExceeded),
+        ({"history_retention_days": 36_601}, LimitExceeded),
+        ({"history_retention_days": 7.5}, InvalidInput),
+        ({"history_retention_days": "7"}, InvalidInput),
+        ({"history_retention_days": 6}, InvalidInput),
+        ({"history_retention_days": 1, "payload_retention_days": 2}, InvalidInput),
+    ],
+)
+def test_options_that_cannot_be(world: World, options: Any, error: type[Exception]) -> None:
+    world.queue()
+    with pytest.raises(error, match="history_retention_days"):
+        world.manager().maintain(**options)
+
+
+@in_memory
+def test_past_states_reach_back_as_long_as_was_said(world: World) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    states: list[tuple[int, int]] = []
+    for n in range(40):
+        tx = consume(world, queue, n)
+        states.append((world.clock.now_ms, tx.receipt.commit_seq))
+        keeper.maintain(**KEPT, history_retention_days=5)
+        world.clock.advance(0.3 * DAY)
+        for at_ms, commit_seq in states:
+            if at_ms >= world.clock.now_ms - 5 * DAY * 1000:
+                keeper.history.as_of(commit_seq)
+    with pytest.raises(HistoryRemoved):
+        keeper.history.as_of(states[10][1])

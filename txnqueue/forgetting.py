@@ -1,0 +1,83 @@
+"""Remove what is past the retention of the history: first the fact, then the entries.
+
+The fact stands in the fence before anything is deleted, and says from which version on the
+history is whole. So whoever misses an entry finds there that it may have been removed; a crash
+in between leaves more than is promised, and the next maintenance deletes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from txnqueue import model, retiring
+from txnqueue.client import Client
+from txnqueue.journal import Journal
+from txnqueue.model import Entry
+from txnqueue.planning import Plan
+
+STREAM = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What may be removed.
+
+    Attributes:
+        version: From here on the history is whole.
+        day: What the archive keeps under the days before this one goes.
+        standing: By queue id, a version from which on its entries stay all the same.
+    """
+
+    version: int
+    day: str
+    standing: Mapping[str, int]
+
+
+def find(journal: Journal, entries: Iterable[Entry], last_day: str) -> Removal | None:
+    """Find what may be removed.
+
+    Args:
+        journal: The journal; there is an archive.
+        entries: What the journal holds. What leaves it meanwhile stays known by this.
+        last_day: The history shall reach back to this day (ISO), or beyond.
+    """
+    here, archive = tuple(entries), journal.archive
+    advanced = archive.read(kinds=[model.HORIZON_ADVANCED])
+    found = retiring.beginning((*here, *advanced), last_day)
+    if found is None:
+        return None
+    version, day = found
+    lately = archive.read(kinds=[model.POSTED], days=(day, "9999-12-31"), before=version)
+    return Removal(version, day, retiring.oldest_standing((*here, *lately), version))
+
+
+def announce(client: Client, removal: Removal) -> None:
+    """Say in the fence that the history begins later now, unless it says so already.
+
+    Raises:
+        Busy: Others were faster at every try; nothing may be deleted.
+    """
+
+    def plan(lost: int) -> Plan | None:
+        fence = client.store.journal.read([model.FENCE]).entries
+        if model.beginning(fence) >= removal.version:
+            return None
+        said = (e.sequence or 0 for e in fence if e.kind == model.HISTORY_REMOVED)
+        sequence = max(said, default=0) + 1
+        entry = Entry(
+            model.FENCE,
+            STREAM,
+            model.HISTORY_REMOVED,
+            sequence=sequence,
+            begun=removal.version,
+            body={"v": 1, "day": removal.day},
+            **client.stamp().columns(),
+        )
+        conditions = (
+            model.next_sequence(model.FENCE, STREAM, sequence),
+            model.layout_unchanged(),
+        )
+        return Plan((entry,), conditions)
+
+    client.land(plan, "remove history")

@@ -1,0 +1,44 @@
+"""For how long what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnqueue.config import LEASE_SECONDS_MAX, check_number
+from txnqueue.errors import InvalidInput
+
+DAYS_MAX = 36_600
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is kept.
+
+    Attributes:
+        transaction_seconds_max: For so long a transaction may stay undecided.
+        payload_days: So long payload is kept after the positions on it left the journal.
+        history_days: So long what left the journal is kept, not shorter than payload; None: for
+            ever.
+    """
+
+    transaction_seconds_max: float = 86_400.0
+    payload_days: int = 7
+    history_days: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
+        check_number("payload_retention_days", self.payload_days, 0, DAYS_MAX)
+        if not isinstance(self.payload_days, int):
+            raise InvalidInput("payload_retention_days: give a whole number.")
+        if self.history_days is None:
+            return
+        check_number("history_retention_days", self.history_days, 0, DAYS_MAX)
+        if not isinstance(self.history_days, int):
+            raise InvalidInput("history_retention_days: give a whole number.")
+        if self.history_days < self.payload_days:
+            raise InvalidInput(
+                f"history_retention_days={self.history_days} is less than "
+                f"payload_retention_days={self.payload_days}: what is kept must be known.",
+                name="history_retention_days",
+            )
