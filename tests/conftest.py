@@ -13,10 +13,12 @@ from tests.postgres import database, postgres  # noqa: F401
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 
 OPTIMIZES_LATE = (
+    "-XX:+UseSerialGC "
     "-XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
     "-XX:Tier4CompileThreshold=90000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Java's thorough compiler only for what is really hot: most statements run a few times."""
+"""Java's thorough compiler only for what is really hot: most statements run a few times; and no
+threads for collecting garbage, where two other processes want the two cores."""
 
 INTERPRETED = {
     "spark.sql.adaptive.enabled": "false",

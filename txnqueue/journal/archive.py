@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from txnqueue import model
-from txnqueue.journal import AppendConflict
 from txnqueue.journal.rows import entry_of, rows_of
-from txnqueue.journal.statements import USER_METADATA, Statements, is_conflict
+from txnqueue.journal.statements import USER_METADATA, Statements
 from txnqueue.journal.tables import (
     JOURNAL_COLUMNS,
     create_archive,
@@ -116,12 +115,7 @@ class DeltaArchive:
             self._session.conf.set(USER_METADATA, json.dumps(metadata))
             self._session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
 
-        try:
-            self._statements.committing("archive", run)
-        except Exception as error:
-            if is_conflict(error):
-                raise AppendConflict(str(error)) from error
-            raise
+        self._statements.committing("archive", run)
         return found
 
 

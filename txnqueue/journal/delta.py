@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import StoreCorrupt
-from txnqueue.journal import AppendConflict, Appended, Audit, Reading
+from txnqueue.journal import Appended, Audit, Reading
 from txnqueue.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.journal.rows import NAMES, entry_of, rows_of
-from txnqueue.journal.statements import USER_METADATA, Statements, is_conflict
+from txnqueue.journal.statements import USER_METADATA, Statements
 from txnqueue.journal.tables import (
     JOURNAL_COLUMNS,
     create_journal,
@@ -110,12 +110,7 @@ class DeltaJournal:
             inserted = self._session.sql(statement).collect()[0]["num_inserted_rows"]
             return int(inserted), self._session.conf.get(LAST_COMMIT, None)
 
-        try:
-            inserted, version = self._statements.committing("journal", run)
-        except Exception as error:
-            if is_conflict(error):
-                raise AppendConflict(str(error)) from error
-            raise
+        inserted, version = self._statements.committing("journal", run)
         if inserted == 0:
             return Appended((False,) * len(units), None)
         if version is None:
@@ -143,7 +138,7 @@ class DeltaJournal:
             name_ids(self._session, entries)
             self._commit(statement, metadata)
 
-        self._committing(run)
+        self._statements.committing("journal", run)
 
     def files(self) -> dict[str, int]:
         """Count the files of each shard."""
@@ -156,7 +151,7 @@ class DeltaJournal:
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
         """Write the entries of some shards into few files, by OPTIMIZE."""
         statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
-        self._committing(lambda: self._commit(statement, metadata))
+        self._statements.committing("journal", lambda: self._commit(statement, metadata))
 
     def vacuum(self, seconds_min: float) -> str | None:
         """Remove files of the journal that no retained version names; the archive has none."""
@@ -167,14 +162,6 @@ class DeltaJournal:
     def _commit(self, statement: str, metadata: Mapping[str, object]) -> None:
         self._session.conf.set(USER_METADATA, json.dumps(metadata))
         self._session.sql(statement).collect()
-
-    def _committing(self, run: Callable[[], None]) -> None:
-        try:
-            self._statements.committing("journal", run)
-        except Exception as error:
-            if is_conflict(error):
-                raise AppendConflict(str(error)) from error
-            raise
 
     def _audit(self, start: int, upto: int) -> Audit:
         columns = ("append_id", "index", "_change_type", "_commit_version")

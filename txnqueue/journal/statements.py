@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import InvalidInput, StoreNotFound
+from txnqueue.journal import AppendConflict
 from txnqueue.journal.lock import Lock, NoLock, TableLock
 from txnqueue.journal.tables import TableNames
 
@@ -101,13 +102,22 @@ class Statements:
         return self._thread.submit(statement).result()
 
     def committing(self, table: str, statement: Callable[[], Result]) -> Result:
-        """Run a statement that makes a Delta commit, under the table's lock."""
+        """Run a statement that makes a Delta commit, under the table's lock.
+
+        Raises:
+            AppendConflict: Delta reports that another commit was faster.
+        """
 
         def locked() -> Result:
             with self._lock(table).held():
                 return statement()
 
-        return self.run(locked)
+        try:
+            return self.run(locked)
+        except Exception as error:
+            if _is_conflict(error):
+                raise AppendConflict(str(error)) from error
+            raise
 
     def vacuum(self, table: str, name: str, seconds_min: float) -> str | None:
         """Remove files of a table that no retained version names.
@@ -209,7 +219,7 @@ class Statements:
             return None
 
 
-def is_conflict(error: BaseException) -> bool:
+def _is_conflict(error: BaseException) -> bool:
     """Say whether Delta reports that another commit was faster.
 
     Delta's conflict exceptions have no base class of their own in Python, and arrive

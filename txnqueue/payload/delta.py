@@ -14,7 +14,7 @@ import pyarrow as pa
 from txnqueue import __version__, ranges
 from txnqueue.errors import PayloadRemoved, SchemaMismatch
 from txnqueue.journal import AppendConflict
-from txnqueue.journal.statements import USER_METADATA, Statements, is_conflict
+from txnqueue.journal.statements import USER_METADATA, Statements
 from txnqueue.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
 from txnqueue.model import Range
 from txnqueue.payload import Part, Run, Send, Stray, places_where
@@ -89,8 +89,8 @@ class DeltaPayload:
         for last in (False, False, True):
             try:
                 return self._statements.committing(f"payload-{payload_id}", statement)
-            except Exception as error:
-                if last or not is_conflict(error):  # somebody else altered it meanwhile
+            except AppendConflict:  # somebody else altered it meanwhile
+                if last:
                     raise
 
     def _lacks(self, session: SparkSession, payload_id: str, schema: StructType) -> set[str]:
@@ -126,9 +126,9 @@ class DeltaPayload:
 
         try:
             self._statements.committing(f"payload-{send.payload_id}", statement)
+        except AppendConflict:  # the table got a column meanwhile
+            raise
         except Exception as error:
-            if is_conflict(error):  # the table got a column meanwhile
-                raise AppendConflict(str(error)) from error
             raise _explained(error, send) from error
         return arranged.runs if arranged else self._runs(send)
 

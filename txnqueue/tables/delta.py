@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
+from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import LAST_COMMIT
 from txnqueue.journal.statements import (
     USER_METADATA,
     Statements,
     canonical_root,
-    is_conflict,
     new_session,
 )
 from txnqueue.journal.tables import identifier
@@ -140,10 +140,8 @@ class DeltaTables:
 
         try:
             return self._statements.committing(f"table-{change.table_id}", statement)
-        except Exception as error:
-            if is_conflict(error):
-                raise TableConflict(str(error)) from error
-            raise
+        except AppendConflict as error:
+            raise TableConflict(str(error)) from error
 
     def history(self, name: str, after: int) -> list[TableCommit]:
         """List the commits of a table after a version, newest first."""
