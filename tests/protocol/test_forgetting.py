@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import LONG
 from tests.protocol.forgetting import CHECKS, days_go_by
 
-SEEDS = 2_000 if os.environ.get("TXNQUEUE_LONG") == "1" else 32
+SEEDS = 2_000 if LONG else 32
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
