@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.stateful.test_queue_machine import simulate
+from tests.stateful.simulation import simulate
 from txnqueue import duplicates, finding, removing
 from txnqueue.duplicates import Duplicates
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.test_broken_variants import Break, Catch, crashing, without
-from tests.stateful.test_queue_machine import simulate
+from tests.stateful.simulation import simulate
 from txnqueue import exchange, model, publishing
 from txnqueue.errors import StoreCorrupt
 from txnqueue.payload import Run

@@ -17,7 +17,7 @@ from tests.protocol.explore import Program, explore
 from tests.protocol.matrix import cases, fresh, run
 from tests.protocol.scenarios import OPERATIONS
 from tests.protocol.world import World
-from tests.stateful.test_queue_machine import simulate
+from tests.stateful.simulation import simulate
 from txnqueue import (
     appending,
     applying,
