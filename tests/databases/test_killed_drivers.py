@@ -20,9 +20,9 @@ from txnqueue.store import DeltaStore
 from txnqueue.transaction import Status
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EVERY = 1 if LONG else 11
-"""The default run has each eleventh kill only."""
-KILLS_MIN = 20 if LONG else 4
+EVERY = 1 if LONG else 17
+"""The default run has each seventeenth kill only."""
+KILLS_MIN = 20 if LONG else 2
 
 
 class Lake:
