@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from txnqueue.testing import Clock, Ids, runtime
 
 _NUMBERS = itertools.count(1)
 SCHEMA = "n long, key string"
+ALONE = "delta, alone"
 
 
 class World:
@@ -86,23 +88,29 @@ def shared_root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
-def world(request: pytest.FixtureRequest) -> World:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A store in memory, and one on Delta."""
     if request.param == "memory":
         return World(MemoryStore())
     spark = request.getfixturevalue("spark")
+    if request.param == ALONE:
+        return World(None, spark, str(tmp_path / "store"))
     return World(None, spark, request.getfixturevalue("shared_root"))
 
 
 in_memory = pytest.mark.parametrize("world", ["memory"], indirect=True)
 """Marks what a store cannot make a difference to: it runs in memory only."""
 
-on_delta_when_long = pytest.mark.parametrize(
-    "world",
-    ["memory", *([pytest.param("delta", marks=pytest.mark.spark)] if LONG else [])],
-    indirect=True,
-)
+
+def _when_long(where: str) -> pytest.MarkDecorator:
+    there = [pytest.param(where, marks=pytest.mark.spark)] if LONG else []
+    return pytest.mark.parametrize("world", ["memory", *there], indirect=True)
+
+
+on_delta_when_long = _when_long("delta")
 """Marks what runs on Delta in the long run only: what it needs of a store, others show."""
+alone_on_delta_when_long = _when_long(ALONE)
+"""The same, of what asks a whole store: it has one of its own."""
 
 
 @pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])

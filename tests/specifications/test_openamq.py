@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
+from tests.conformance.conftest import (
+    World,
+    alone_on_delta_when_long,
+    in_memory,
+    on_delta_when_long,
+    rows,
+)
 from tests.protocol.faults import Crash, FaultyStore, Injector, faults_of
 from tests.silence import interrupted, unanswered
 from txnqueue.errors import (
@@ -136,7 +142,7 @@ def test_what_is_sent_in_a_transaction_waits_and_the_rest_does_not(world: World)
 
 
 @rule("S0-05")
-@on_delta_when_long
+@alone_on_delta_when_long
 def test_one_queue_is_dispatched_or_all_that_have_messages(world: World) -> None:
     broker = Broker(world, dead_letter=True)
     channel, empty = broker.channel(), world.queue("empty")
