@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import SCHEMA, World, on_delta_when_long
+from tests.conformance.conftest import SCHEMA, World, alone_on_delta_when_long
 from txnqueue.protocols.dtx import AccessTicket, Channel, Connection, XaStatus, Xid
 from txnqueue.routing import BindingAnswer, ExchangeAnswer
 
@@ -30,7 +30,7 @@ def bits(answer: BindingAnswer) -> set[str]:
     return {bit for bit in BITS if getattr(answer, bit)}
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @pytest.mark.rule("S4-34")
 def test_a_field_that_is_not_given_is_not_looked_for(bound: Any) -> None:
     said = {"kind": "late", "x-match": "any"}
@@ -43,7 +43,7 @@ def test_a_field_that_is_not_given_is_not_looked_for(bound: Any) -> None:
     assert bits(bound.query_binding(routing_key="key")) == {"key_not_matched"}
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @pytest.mark.rule("S4-35")
 def test_each_bit_is_set_by_its_own_field_and_nothing_is_raised(bound: Any) -> None:
     wrong = {
@@ -73,7 +73,7 @@ def test_each_bit_is_set_by_its_own_field_and_nothing_is_raised(bound: Any) -> N
     }
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @pytest.mark.rule("S4-36")
 def test_an_exchange_says_what_it_is_or_that_it_is_not_there(bound: Any) -> None:
     assert bound.query_exchange("e") == ExchangeAnswer("headers", False, False, {"limit": 5})
@@ -87,7 +87,7 @@ def channel(bound: Any) -> Channel:
     return Connection(bound).channel()
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @pytest.mark.rule("S4-34", "S4-35", "S4-36")
 def test_a_channel_answers_the_same(bound: Any, channel: Channel) -> None:
     ticket = AccessTicket("any")
@@ -99,7 +99,7 @@ def test_a_channel_answers_the_same(bound: Any, channel: Channel) -> None:
             assert said == bound.query_binding(exchange, queue, key, {})
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @pytest.mark.rule("S4-07", "S4-19", "S4-23")
 def test_what_is_published_in_a_branch_is_routed_by_its_commit(
     world: World, bound: Any, channel: Channel

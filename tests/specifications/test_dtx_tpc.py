@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import (
+    World,
+    alone_on_delta_when_long,
+    numbers,
+    on_delta_when_long,
+    rows,
+)
 from tests.conftest import LONG
 from tests.specifications import coordinator
 from tests.specifications.dtx_world import refused
@@ -214,7 +220,7 @@ def both_or_none(world: World, orders: Any, database: sqlite3.Connection, step: 
     assert bool(sent) == (step in ("decided", "committed")), step
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-25")
 @pytest.mark.parametrize("step", coordinator.STEPS)
 def test_a_coordinator_that_is_killed_at_a_step_leaves_both_or_none(

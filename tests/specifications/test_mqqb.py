@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
+from tests.conformance.conftest import (
+    World,
+    alone_on_delta_when_long,
+    in_memory,
+    on_delta_when_long,
+    rows,
+)
 from tests.silence import unanswered
 from txnqueue.errors import (
     InvalidInput,
@@ -250,7 +256,7 @@ def test_what_others_ended_is_not_in_the_collection(world: World) -> None:
     assert mqqb.seen == []
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @pytest.mark.rule("S3-02", "S3-06", "S3-07")
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_is_in_every_collection(world: World, commit: bool) -> None:

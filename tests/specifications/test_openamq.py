@@ -443,7 +443,7 @@ def test_a_consumer_that_fails_does_not_undo_a_commit(world: World) -> None:
 
 
 @rule("S0-18", "S0-19", "S0-20")
-@on_delta_when_long
+@alone_on_delta_when_long
 def test_a_roll_back_drops_what_was_sent_and_keeps_what_was_dispatched(world: World) -> None:
     broker = Broker(world)
     channel = broker.channel()
@@ -555,7 +555,7 @@ def test_an_unget_of_nothing_reports_so_and_changes_nothing(world: World) -> Non
 
 
 @rule("S0-23")
-@on_delta_when_long
+@alone_on_delta_when_long
 def test_a_closed_channel_gives_everything_back(world: World) -> None:
     broker = Broker(world, lease_seconds=60)
     lost = broker.channel()
@@ -577,7 +577,7 @@ def test_a_closed_channel_gives_everything_back(world: World) -> None:
 
 
 @rule("S0-24")
-@on_delta_when_long
+@alone_on_delta_when_long
 def test_every_operation_reports_a_status(world: World) -> None:
     broker = Broker(world)
     orders = broker.orders.name
