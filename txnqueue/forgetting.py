@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from txnqueue import model, retiring
+from txnqueue import model, planning, retiring
 from txnqueue.client import Client
 from txnqueue.journal import Journal
 from txnqueue.model import Entry
@@ -63,21 +63,7 @@ def announce(client: Client, removal: Removal) -> None:
         fence = client.store.journal.read([model.FENCE]).entries
         if model.beginning(fence) >= removal.version:
             return None
-        said = (e.sequence or 0 for e in fence if e.kind == model.HISTORY_REMOVED)
-        sequence = max(said, default=0) + 1
-        entry = Entry(
-            model.FENCE,
-            STREAM,
-            model.HISTORY_REMOVED,
-            sequence=sequence,
-            begun=removal.version,
-            body={"v": 1, "day": removal.day},
-            **client.stamp().columns(),
-        )
-        conditions = (
-            model.next_sequence(model.FENCE, STREAM, sequence),
-            model.layout_unchanged(),
-        )
-        return Plan((entry,), conditions)
+        version, body, stamp = removal.version, {"day": removal.day}, client.stamp()
+        return planning.mark(fence, STREAM, model.HISTORY_REMOVED, version, body, stamp)
 
     client.land(plan, "remove history")

@@ -66,10 +66,10 @@ class History:
         if timestamp is not None:
             return self._at(timestamp)
         store = self._client.store
-        newest = store.journal.version()
         if commit_seq is None:
             past = recalling.everything(store)
             return Snapshot(self._client, past.entries, None, past.beginning)
+        newest = store.journal.version()
         if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
             raise InvalidInput(
                 f"commit_seq={commit_seq!r}: the newest commit of this store is "
@@ -94,8 +94,7 @@ class History:
         Raises:
             HistoryRemoved: It lies before the history's beginning.
         """
-        if past.beginning >= 0:
-            past.check_known(commit_seq)
+        past.check_known(commit_seq)
         kept = tuple(entry for entry in past.entries if entry.commit_seq <= commit_seq)
         return Snapshot(self._client, kept, at_ms, past.beginning)
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from txnqueue import __version__, compacting, forgetting, model, retiring, strays
+from txnqueue import __version__, compacting, forgetting, model, planning, retiring, strays
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import Busy, QueueError, StoreCorrupt
@@ -180,26 +180,12 @@ class _Run:
             horizon, day = model.horizon(fence), model.archive_day(fence)
             if horizon >= target and day >= today:
                 return None
-            sequences = (e.sequence or 0 for e in fence if e.kind == model.HORIZON_ADVANCED)
-            sequence = max(sequences, default=0) + 1
-            entry = Entry(
-                model.FENCE,
-                "horizon",
-                model.HORIZON_ADVANCED,
-                sequence=sequence,
-                begun=max(horizon, target),
-                body={
-                    "v": 1,
-                    "staging": sorted(_staging([*fence, *entries])),
-                    "day": max(day, today),  # never an earlier one, whoever's clock is slow
-                },
-                **self._client.stamp().columns(),
-            )
-            conditions = (
-                model.next_sequence(model.FENCE, "horizon", sequence),
-                model.layout_unchanged(),
-            )
-            return Plan((entry,), conditions)
+            body = {
+                "staging": sorted(_staging([*fence, *entries])),
+                "day": max(day, today),  # never an earlier one, whoever's clock is slow
+            }
+            upto, stamp = max(horizon, target), self._client.stamp()
+            return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp)
 
         try:
             self._client.land(plan, "advance horizon")

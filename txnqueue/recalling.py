@@ -39,7 +39,7 @@ class Past:
         Raises:
             HistoryRemoved: It does not.
         """
-        if commit_seq < model.commit_seq(max(self.beginning, 0)):
+        if self.beginning >= 0 and commit_seq < model.commit_seq(self.beginning):
             raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
 
 

@@ -28,15 +28,16 @@ class Retention:
     def __post_init__(self) -> None:
         """Check every value."""
         check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
-        check_number("payload_retention_days", self.payload_days, 0, DAYS_MAX)
-        if not isinstance(self.payload_days, int):
-            raise InvalidInput("payload_retention_days: give a whole number.")
-        if self.history_days is None:
-            return
-        check_number("history_retention_days", self.history_days, 0, DAYS_MAX)
-        if not isinstance(self.history_days, int):
-            raise InvalidInput("history_retention_days: give a whole number.")
-        if self.history_days < self.payload_days:
+        named = {
+            "payload_retention_days": self.payload_days,
+            "history_retention_days": self.history_days,
+        }
+        for name, days in named.items():
+            if days is not None:
+                check_number(name, days, 0, DAYS_MAX)
+                if not isinstance(days, int):
+                    raise InvalidInput(f"{name}: give a whole number.", name=name)
+        if self.history_days is not None and self.history_days < self.payload_days:
             raise InvalidInput(
                 f"history_retention_days={self.history_days} is less than "
                 f"payload_retention_days={self.payload_days}: what is kept must be known.",

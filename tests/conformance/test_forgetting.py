@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.databases.hiding import Hiding
 from txnqueue import model
 from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded
 from txnqueue.store import MemoryStore
@@ -227,43 +228,16 @@ def test_what_is_prepared_stays_and_is_decided_however_late(world: World) -> Non
     assert keeper.history.verify().ok
 
 
-class Database:
-    """A database with branches, which tells what is prepared there."""
-
-    def __init__(self) -> None:
-        self.prepared: list[Any] = []
-
-    def xid(self, *parts: Any) -> Any:
-        return parts
-
-    def tpc_begin(self, xid: Any) -> None:
-        self._xid = xid
-
-    def tpc_prepare(self) -> None:
-        self.prepared.append(self._xid)
-
-    def tpc_commit(self, xid: Any = None) -> None:
-        raise ConnectionError("it is gone")
-
-    tpc_rollback = tpc_commit
-
-    def tpc_recover(self) -> list[Any]:
-        return list(self.prepared)
-
-    def close(self) -> None:
-        """Close nothing."""
-
-
 @in_memory
 def test_a_branch_of_a_database_is_not_ended_by_a_guess(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Database()
+    queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Hiding()
     tx = world.manager("b").transaction(world.name("xid"))
     tx.queue(queue.name).send(rows(1))
     tx.enlist("ledger", database)
     tx.commit()
-    keeper.recover({"ledger": Database()})  # not the one that it is prepared in
+    keeper.recover({"ledger": Hiding()})  # not the one that it is prepared in
     queue.receive(1).accept()
     for n in range(4):
         age(world, keeper, history_retention_days=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -27,16 +28,11 @@ class Killer(Injector):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Calls:
-    """A branch in the database whose calls count like those of the store."""
-
-    def __init__(self, branch: Any, killer: Killer) -> None:
-        for name in ("prepare", "commit"):
-            setattr(branch, name, self._through(killer, name, getattr(branch, name)))
-
-    @staticmethod
-    def _through(killer: Killer, name: str, act: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: killer.call(f"database {name}", act)
+def count_calls(branch: Any, killer: Killer) -> None:
+    """Let the calls of a branch in the database count like those of the store."""
+    for name in ("prepare", "commit"):
+        act = getattr(branch, name)
+        setattr(branch, name, functools.partial(killer.call, f"database {name}", act))
 
 
 def main(root: str, database: str, generation: str, now_ms: str, at: str, fault: str) -> None:
@@ -54,7 +50,7 @@ def main(root: str, database: str, generation: str, now_ms: str, at: str, fault:
     for table in ("gold", "silver"):
         tx.table(f"{root}/{table}").append(batch.df.select("i"))
     insert(tx.enlist("ledger", connect(database)), message["i"])
-    Calls(tx._participants._branches["ledger"], killer)
+    count_calls(tx._participants._branches["ledger"], killer)
     tx.commit()
     print(*killer.calls, sep=",")
     drivers.leave()

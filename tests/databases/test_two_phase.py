@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.databases.hiding import Hiding
 from tests.postgres import connect, insert, values
 from tests.protocol.faults import Crash, Fault, Injector
 from tests.protocol.world import World
@@ -15,33 +16,6 @@ from txnqueue.errors import LimitExceeded, TransactionAborted
 from txnqueue.transaction import Status
 
 _KEYS = (f"key-{n}" for n in itertools.count())
-
-
-class Hiding:
-    """A database that prepares, loses its connection, and may tell what is prepared, or not."""
-
-    def __init__(self) -> None:
-        self.prepared: list[Any] = []
-        self.committed: list[Any] = []
-        self._xid: Any = None
-
-    def xid(self, *parts: Any) -> Any:
-        return parts
-
-    def tpc_begin(self, xid: Any) -> None:
-        self._xid = xid
-
-    def tpc_prepare(self) -> None:
-        self.prepared.append(self._xid)
-
-    def tpc_commit(self, xid: Any = None) -> None:
-        if xid is None:
-            raise ConnectionError("it is gone")
-        self.prepared.remove(xid)
-        self.committed.append(xid)
-
-    def tpc_recover(self) -> list[Any]:
-        return list(self.prepared)
 
 
 def test_what_cannot_be_seen_is_not_confirmed(world: World) -> None:

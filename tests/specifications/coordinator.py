@@ -7,8 +7,11 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from tests import drivers
+from txnqueue import QueueManager
+from txnqueue.protocols.dtx import TpcConnection
 
 STEPS = ("begun", "sent", "prepared", "written", "decided", "committed")
 
@@ -47,19 +50,14 @@ def open_database(path: str) -> sqlite3.Connection:
 
 
 def main(root: str, path: str, queue: str, n: str, kill_at: str) -> None:
-    from txnqueue import QueueManager
-    from txnqueue.environment import local_spark
-    from txnqueue.protocols.dtx import TpcConnection
-
     def step(name: str) -> None:
         if name == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    spark = local_spark("coordinator", cores=1, memory="1g", short_lived=True)
+    spark = drivers.session("coordinator")
     queues = TpcConnection(QueueManager(spark, root, actor="coordinator"))
     place_order(queues, open_database(path), queue, int(n), step)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     main(*sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, alone_on_delta_when_long, in_memory, numbers, rows
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
@@ -22,12 +22,6 @@ OUTCOMES = {
 }
 
 
-@pytest.fixture
-def shared_root(tmp_path) -> str:
-    """A store for each test on Delta: what is to be recovered is asked of a whole store."""
-    return str(tmp_path / "store")
-
-
 def act(channel, xid, step):
     """Take one step of the grammar."""
     if step == "recover":
@@ -41,7 +35,7 @@ def act(channel, xid, step):
 # ------------------------------------------------------------------------------ outcomes
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-18", "S4-19", "S4-22", "S4-23")
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_each_outcome_of_the_grammar(world: World, name: str):
@@ -78,7 +72,7 @@ def test_each_method_of_a_branch_is_one_append(world: World):
         assert journal.version() == before + 1
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-18", "S4-21")
 @pytest.mark.parametrize("prepared", [False, True])
 def test_the_wrong_one_phase_flag_changes_nothing(world: World, prepared: bool):
@@ -92,7 +86,7 @@ def test_the_wrong_one_phase_flag_changes_nothing(world: World, prepared: bool):
     assert dtx.waiting() == [1, 2, 3]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-18")
 def test_a_branch_is_prepared_once(world: World):
     dtx = Dtx(world)
@@ -102,7 +96,7 @@ def test_a_branch_is_prepared_once(world: World):
     assert channel.commit(xid) is XaStatus.OK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-20")
 def test_what_nobody_started_is_not_found(world: World):
     dtx = Dtx(world)
@@ -114,7 +108,7 @@ def test_what_nobody_started_is_not_found(world: World):
         channel.commit(xid, one_phase=True)
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-20", "S4-27")
 def test_nothing_is_decided_while_a_channel_works_in_the_branch(world: World):
     dtx = Dtx(world)
@@ -145,7 +139,7 @@ def just_before(channel, act):
     journal.append = late
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-20", "S4-24", "S4-21")
 @pytest.mark.parametrize("decide", ["prepare", "commit 1", "rollback"])
 def test_nothing_is_decided_past_a_channel_that_joins_at_that_moment(world: World, decide: str):
@@ -161,7 +155,7 @@ def test_nothing_is_decided_past_a_channel_that_joins_at_that_moment(world: Worl
     assert dtx.waiting() == [3, 9, 10]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-24", "S4-19", "S4-23")
 @pytest.mark.parametrize("decide", ["prepare", "commit 1", "rollback"])
 def test_what_was_done_just_before_the_decision_is_part_of_it(world: World, decide: str):
@@ -182,7 +176,7 @@ def test_what_was_done_just_before_the_decision_is_part_of_it(world: World, deci
     assert dtx.orders.in_flight() == 0
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-22", "S4-25")
 @pytest.mark.parametrize("second", ["commit 2", "rollback", "operator"])
 @pytest.mark.parametrize("first", ["commit 2", "rollback", "operator"])
@@ -218,7 +212,7 @@ def test_of_two_decisions_at_once_one_holds_and_both_are_told(
     assert heuristic == ([xid] if first == "operator" else [])
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-33", "S4-20")
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_completed_branch_is_not_found_any_more(world: World, committed: bool):
@@ -236,7 +230,7 @@ def test_a_completed_branch_is_not_found_any_more(world: World, committed: bool)
     assert dtx.entries() == before
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-33")
 def test_an_ended_association_is_what_prepare_needs(world: World):
     dtx = Dtx(world)
@@ -244,7 +238,7 @@ def test_an_ended_association_is_what_prepare_needs(world: World):
     assert channel.prepare(xid) is XaStatus.OK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-19", "S4-23", "S4-24", "S4-27", "S4-03")
 @pytest.mark.parametrize("method", ["commit", "rollback", "prepare", "forget"])
 def test_an_error_of_the_store_is_541_and_can_be_tried_again(world: World, method: str):
@@ -276,7 +270,7 @@ def test_a_lost_reply_to_prepare_is_no_failure(world: World):
     assert channel.commit(xid) is XaStatus.OK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-24")
 def test_prepare_covers_what_was_sent_and_what_was_received(world: World):
     dtx = Dtx(world)
@@ -288,7 +282,7 @@ def test_prepare_covers_what_was_sent_and_what_was_received(world: World):
     assert dtx.waiting() == [1]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-24", "S4-15")
 def test_a_rollback_only_branch_is_rolled_back_by_prepare_and_by_commit(world: World):
     dtx = Dtx(world)
@@ -302,7 +296,7 @@ def test_a_rollback_only_branch_is_rolled_back_by_prepare_and_by_commit(world: W
         assert channel.rollback(xid) is XaStatus.RBROLLBACK  # it was, before it was asked for
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-24", "S4-22")
 @pytest.mark.parametrize("decide", ["prepare", "commit 1"])
 def test_a_branch_whose_queue_is_dropped_is_rolled_back(world: World, decide: str):
@@ -318,7 +312,7 @@ def test_a_branch_whose_queue_is_dropped_is_rolled_back(world: World, decide: st
     assert dtx.waiting() == [1, 2, 3]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-26")
 def test_a_branch_without_work_is_committed_by_prepare(world: World):
     dtx = Dtx(world)
@@ -333,7 +327,7 @@ def test_a_branch_without_work_is_committed_by_prepare(world: World):
     assert world.manager("x").outcome(xid.transaction_id).status is Status.COMMITTED
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-26")
 def test_released_messages_are_work(world: World):
     dtx = Dtx(world)
@@ -346,7 +340,7 @@ def test_released_messages_are_work(world: World):
     assert dtx.waiting() == [1, 2, 3]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-19", "S4-23")
 @pytest.mark.parametrize("committed", [True, False])
 def test_what_was_rejected_in_a_branch_is_dead_once_it_is_committed(world: World, committed: bool):
@@ -364,7 +358,7 @@ def test_what_was_rejected_in_a_branch_is_dead_once_it_is_committed(world: World
     assert dtx.waiting() == ([3] if committed else [1, 2, 3])
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-22", "S4-23")
 def test_what_others_rolled_back_is_told(world: World):
     dtx = Dtx(world)
@@ -374,7 +368,7 @@ def test_what_others_rolled_back_is_told(world: World):
     assert channel.rollback(xid) is XaStatus.RBROLLBACK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-23")
 def test_messages_come_back_to_their_original_place(world: World):
     dtx = Dtx(world)
@@ -394,7 +388,7 @@ def test_messages_come_back_to_their_original_place(world: World):
 # ------------------------------------------------------------- recovery and heuristics
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-25", "S4-28")
 def test_recovery_lists_what_is_prepared_or_heuristically_completed_and_nothing_else(world: World):
     dtx = Dtx(world)
@@ -419,7 +413,7 @@ def test_recovery_lists_what_is_prepared_or_heuristically_completed_and_nothing_
     assert recovery.heuristic == (xids["operator"].transaction_id,)
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-29")
 def test_a_scan_is_opened_goes_on_and_is_closed(world: World):
     dtx = Dtx(world)
@@ -440,7 +434,7 @@ def test_a_scan_is_opened_goes_on_and_is_closed(world: World):
         channel.recover()
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-29")
 def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World):
     dtx = Dtx(world)
@@ -453,7 +447,7 @@ def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World):
     assert channel.recover(startscan=True) == [xid]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-22", "S4-27", "S4-28")
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_operators_decision_is_told_until_it_is_forgotten(world: World, committed: bool):
@@ -489,7 +483,7 @@ def test_an_operators_decision_is_told_until_it_is_forgotten(world: World, commi
         channel.start(xid)
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-27")
 def test_only_an_operators_decision_can_be_forgotten(world: World):
     dtx = Dtx(world)
@@ -504,7 +498,7 @@ def test_only_an_operators_decision_can_be_forgotten(world: World):
         channel.forget(xid)
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-22")
 def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world: World):
     dtx = Dtx(world)
@@ -528,7 +522,7 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
         operator.forget(key)
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-22")
 def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World):
     dtx = Dtx(world)
@@ -540,7 +534,7 @@ def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World):
     assert not operator.outcome(xid.transaction_id).heuristic
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-25")
 def test_nothing_but_a_decision_ends_a_prepared_branch(world: World):
     dtx = Dtx(world)
@@ -555,7 +549,7 @@ def test_nothing_but_a_decision_ends_a_prepared_branch(world: World):
     assert dtx.channel("z").commit(xid) is XaStatus.OK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-25")
 def test_the_plain_interface_decides_what_a_channel_prepared(world: World):
     dtx = Dtx(world)
@@ -568,7 +562,7 @@ def test_the_plain_interface_decides_what_a_channel_prepared(world: World):
     assert other.history.verify().ok
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-25")
 def test_the_plain_interface_rolls_back_whoever_works_in_a_branch(world: World):
     dtx = Dtx(world)
@@ -587,7 +581,7 @@ def test_the_plain_interface_rolls_back_whoever_works_in_a_branch(world: World):
 # ------------------------------------------------------------------------------ time-outs
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-30", "S4-31")
 def test_a_time_out_holds_until_it_is_set_again(world: World):
     dtx = Dtx(world)
@@ -604,7 +598,7 @@ def test_a_time_out_holds_until_it_is_set_again(world: World):
     assert channel.get_timeout(xid) == 77
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-30", "S4-31")
 def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
     dtx = Dtx(world)
@@ -624,7 +618,7 @@ def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
     assert channel.get_timeout(xid) == 300
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-32", "S4-17", "S4-22", "S4-24")
 @pytest.mark.parametrize("step", ["end", "prepare", "commit 1", "commit 2", "rollback"])
 def test_a_branch_that_took_too_long_is_rolled_back_by_whoever_notices(world: World, step: str):
@@ -644,7 +638,7 @@ def test_a_branch_that_took_too_long_is_rolled_back_by_whoever_notices(world: Wo
     assert channel.start(xid, join=True) is XaStatus.RBROLLBACK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-32")
 def test_another_consumer_notices_a_time_out_and_not_a_lease(world: World):
     dtx = Dtx(world, lease_seconds=10)
@@ -659,7 +653,7 @@ def test_another_consumer_notices_a_time_out_and_not_a_lease(world: World):
     assert channel.end(xid) is XaStatus.RBTIMEOUT
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-32", "S4-23")
 def test_whoever_notices_a_time_out_gives_back_what_the_branch_held_anywhere(world: World):
     dtx = Dtx(world, lease_seconds=10)
@@ -679,7 +673,7 @@ def test_whoever_notices_a_time_out_gives_back_what_the_branch_held_anywhere(wor
     leased.accept()
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-32")
 def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World):
     dtx = Dtx(world)
@@ -697,7 +691,7 @@ def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World
     assert dtx.waiting() == [1, 2, 3]
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-32", "S4-25")
 def test_no_time_out_ends_a_prepared_branch(world: World):
     dtx = Dtx(world)
@@ -708,7 +702,7 @@ def test_no_time_out_ends_a_prepared_branch(world: World):
     assert channel.commit(xid) is XaStatus.OK
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-32")
 def test_a_time_out_that_is_set_anew_counts_from_the_start(world: World):
     dtx = Dtx(world)
@@ -734,7 +728,7 @@ def test_the_proof_of_a_store_finds_a_part_that_was_left_out(world: World):
     assert not manager.history.verify().ok
 
 
-@on_delta_when_long
+@alone_on_delta_when_long
 @rule("S4-18", "S4-25")
 def test_a_branch_of_two_managers_survives_both_of_them(world: World):
     dtx = Dtx(world)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import drivers
 from tests.conformance.conftest import (
     World,
     alone_on_delta_when_long,
@@ -250,14 +250,10 @@ def test_a_coordinator_process_that_is_killed_leaves_both_or_none(spark: Any, tm
         root, path = str(tmp_path / step / "store"), str(tmp_path / f"{step}.db")
         world = World(None, spark, root)
         orders = world.queue()
-        script = str(Path(coordinator.__file__))
-        process = subprocess.run(
-            [sys.executable, script, root, path, orders.name, "7", step],
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        assert process.returncode == -9, process.stderr[-2000:]
+        arguments = (root, path, orders.name, 7, step)
+        process = drivers.start(coordinator.__name__, *arguments, stderr=subprocess.PIPE)
+        _, said = process.communicate()
+        assert process.returncode == -9, said[-2000:]
         assert world.manager("op").outcome(f"xid:1:order-7:{orders.name}").status in (
             (Status.ACTIVE,) if step in ("begun", "sent") else (Status.PREPARED, Status.COMMITTED)
         )

@@ -120,14 +120,7 @@ class Consuming:
         held = [h for h in intent.said if h.inside and h.free] if intent else []
         if not held:
             return self.do_receive_inside()
-        holding = self.simulation.random.choice(held)
-        kind, chosen, matching = self._choose(holding)
-        settle = self._settling(holding.batch, kind, matching, transaction=tx)
-        count, error = self.ask(settle, LeaseLost)
-        if error is None:
-            assert count == len(chosen)
-            holding.free -= chosen
-            intent.said[holding].update(dict.fromkeys(chosen, KINDS[kind]))
+        self._settle_in(tx, intent, self.simulation.random.choice(held))
 
     def do_keep(self) -> None:
         """Let the commit leave what is not spoken of with this client."""
@@ -146,7 +139,9 @@ class Consuming:
         held = [h for h in self.leased if h.free and h.messages.isdisjoint(inside)]
         if tx is None or not held:
             return self.do_receive()
-        holding = self.simulation.random.choice(held)
+        self._settle_in(tx, intent, self.simulation.random.choice(held))
+
+    def _settle_in(self, tx: Any, intent: Intent, holding: Holding) -> None:
         kind, chosen, matching = self._choose(holding)
         settle = self._settling(holding.batch, kind, matching, transaction=tx)
         count, error = self.ask(settle, LeaseLost)

@@ -1,7 +1,7 @@
 """Plan what an append shall say: claims, take-overs, settlements, removals (pure)."""
 
 from txnqueue.planning.claims import NARROWING, REMOVALS_MAX, Selection, claim, grouped, select
-from txnqueue.planning.plan import Plan, Stamp, lane_conditions
+from txnqueue.planning.plan import Plan, Stamp, lane_conditions, mark
 from txnqueue.planning.removals import (
     Removal,
     Target,
@@ -36,6 +36,7 @@ __all__ = [
     "lane_conditions",
     "lease_extended",
     "leaving_out",
+    "mark",
     "move",
     "origin_of",
     "purge_pending",

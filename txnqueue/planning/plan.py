@@ -39,6 +39,33 @@ class Stamp:
         return {"actor": self.actor, "run_id": self.run_id, "recorded_at_ms": self.now_ms}
 
 
+def mark(
+    fence: Iterable[Entry], stream: str, kind: str, version: int, body: Any, stamp: Stamp
+) -> Plan:
+    """Plan the next fact of a kind in the fence: something holds from a version on.
+
+    Args:
+        fence: What the fence holds.
+        stream: The stream that has all facts of this kind, and no other.
+        kind: The kind.
+        version: From where on it holds.
+        body: What else it says.
+        stamp: Who writes.
+    """
+    sequence = max((e.sequence or 0 for e in fence if e.kind == kind), default=0) + 1
+    entry = Entry(
+        model.FENCE,
+        stream,
+        kind,
+        sequence=sequence,
+        begun=version,
+        body={"v": 1, **body},
+        **stamp.columns(),
+    )
+    conditions = (model.next_sequence(model.FENCE, stream, sequence), model.layout_unchanged())
+    return Plan((entry,), conditions)
+
+
 def lane_conditions(queue_id: str, sequences: Iterable[tuple[int, int]]) -> tuple[Condition, ...]:
     """Expect the next sequence of some lanes, and that their queue is open."""
     nexts = (
