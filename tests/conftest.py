@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -13,12 +14,27 @@ from tests.postgres import database, postgres  # noqa: F401
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 
 OPTIMIZES_LATE = (
-    "-XX:+UseSerialGC "
+    "-XX:+UseSerialGC -Xmn1200m -XX:MetaspaceSize=400m "
     "-XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
     "-XX:Tier4CompileThreshold=90000 -XX:Tier4BackEdgeThreshold=400000"
 )
 """Java's thorough compiler only for what is really hot: most statements run a few times; and no
-threads for collecting garbage, where two other processes want the two cores."""
+threads for collecting garbage, where two other processes want the two cores. What a statement
+leaves behind dies young."""
+
+if sys.platform == "linux":
+    # Hadoop starts a program for each file that it makes on a local disk (chmod, readlink).
+    OPTIMIZES_LATE += " -Djdk.lang.Process.launchMechanism=VFORK"
+
+REMEMBERS_LITTLE = {
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.liveUpdate.period": "1h",
+    "spark.ui.retainedJobs": "300",
+    "spark.ui.retainedStages": "300",
+    "spark.ui.retainedTasks": "200",
+}
+"""Nobody looks at the pages on which Spark shows what it has done."""
 
 INTERPRETED = {
     "spark.sql.adaptive.enabled": "false",
@@ -40,10 +56,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = local_spark(
         "txnqueue tests",
+        memory="3g",
         settings={
             "spark.driver.extraJavaOptions": OPTIMIZES_LATE,
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.shuffle.partitions": "2",
+            **REMEMBERS_LITTLE,
             **({} if LONG else INTERPRETED),
             "spark.databricks.delta.snapshotPartitions": "2",
         },

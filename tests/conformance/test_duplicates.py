@@ -78,6 +78,7 @@ def test_only_the_first_message_of_an_id_is_delivered(world: World) -> None:
     assert world.manager().history.verify().ok
 
 
+@on_delta_when_long
 def test_the_first_commit_decides_between_two_transactions(world: World) -> None:
     queue = queue_of(world, lanes=2)
     early, late = world.open(queue, "early"), world.open(queue, "late")

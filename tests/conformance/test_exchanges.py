@@ -120,6 +120,7 @@ def test_frames_keep_their_order_or_lie_together(world: World) -> None:
     assert kept.depth() == 0
 
 
+@on_delta_when_long
 def test_inside_a_transaction_it_happens_with_everything_else_or_not_at_all(world: World) -> None:
     manager = world.manager()
     source = world.queue("source")

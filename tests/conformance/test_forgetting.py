@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.databases.hiding import Hiding
 from txnqueue import model
 from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded
@@ -43,6 +43,28 @@ def age(world: World, keeper: Any, days: float = 2, **more: Any) -> Any:
     return done
 
 
+def test_nobody_is_told_what_was_removed(world: World) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    first = consume(world, queue, 1, 2)
+    age(world, keeper)
+    consume(world, queue, 3)
+    age(world, keeper)
+    late = consume(world, queue, 5)
+    if world.has_frames:
+        keeper.create_views("then_", as_of=first.receipt.commit_seq)
+        assert world.spark.sql("SELECT * FROM then_queues").count() == 1
+    assert keeper.maintain(**KEPT, history_retention_days=1).forgotten > 3
+    history = world.manager("asking").history
+    assert first.receipt.commit_seq < history.horizon() < late.receipt.commit_seq
+    with pytest.raises(HistoryRemoved):
+        history.as_of(first.receipt.commit_seq)
+    assert history.as_of(late.receipt.commit_seq).queue_rows()
+    if world.has_frames:
+        with pytest.raises(Exception, match="HistoryRemoved"):
+            world.spark.sql("SELECT * FROM then_queues").collect()
+
+
+@on_delta_when_long
 def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(world: World) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")
     other = world.queue("other", lanes=1)

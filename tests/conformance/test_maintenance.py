@@ -243,6 +243,7 @@ def test_prepared_work_survives_every_maintenance(world: World) -> None:
     assert keeper.history.verify().ok
 
 
+@on_delta_when_long
 def test_an_archived_transaction_id_is_still_known(world: World) -> None:
     queue = world.queue()
     key, run = world.name("nightly"), world.name("run")

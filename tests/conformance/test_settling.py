@@ -350,6 +350,7 @@ def test_a_message_that_came_back_while_the_purge_looked_goes_too(world: World) 
 # ----------------------------------------------------------------------- not for everybody
 
 
+@on_delta_when_long
 def test_an_undeliverable_message_goes_to_others_only(world: World) -> None:
     queue = world.queue()
     queue.send(rows(1, 2, 3))

@@ -20,8 +20,8 @@ from txnqueue.store import DeltaStore
 from txnqueue.transaction import Status
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EVERY = 1 if LONG else 17
-"""The default run has each seventeenth kill only."""
+EVERY = 1 if LONG else 23
+"""The default run has each twenty-third kill only."""
 KILLS_MIN = 20 if LONG else 2
 
 
