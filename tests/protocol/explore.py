@@ -4,8 +4,9 @@ A client runs in a greenlet and is switched away from before each atomic step of
 call. A path is a list of choices: whose step comes next, and which fault hits it. Paths
 are replayed from the start; a state that was seen before is not explored again.
 
-What a client knows is what its store calls answered: so the journal's content and each
-client's history of answers name a state, with whether an append under way has lost already.
+What a client knows is what its store calls answered: so the journal's content and the history
+of answers of each client that works name a state, with whether an append under way has lost
+already.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class Run:
         self.active: Client | None = None
         self.world = start.copy(self._step)
         self.budget = dict(budget)
-        self.late: list[Callable[[], None]] = []
+        self.late: list[tuple[str, Callable[[], None]]] = []
+        self._journal, self._written = hashlib.md5(), len(self.world.store.journal.commits)
         self._intercept()
         self.clients = [Client(name, program, self) for name, program in programs.items()]
         for client in self.clients:
@@ -149,7 +151,7 @@ class Run:
             try:
                 answer = append(units, metadata)
             except _NotYet:
-                self.late.append(lambda: append(units, metadata))
+                self.late.append((repr(units), lambda: append(units, metadata)))
                 raise ConnectionError("no reply") from None
             except AppendConflict:
                 if client is not None:
@@ -222,7 +224,7 @@ class Run:
             return
         if what == "land":
             try:
-                self.late.pop(number)()
+                self.late.pop(number)[1]()
             except AppendConflict:
                 pass
             return
@@ -232,24 +234,35 @@ class Run:
             client.fault = what
         client.learn(f"{client.waiting} {what} {self.world.clock.now_ms}")
         self._enter(client)
+        assert what != "crash" or client.done, f"{client.name} does something after its crash"
 
-    def key(self) -> str:
-        """Name the state."""
+    def key(self, crashed: int | None = None) -> str:
+        """Name the state, or the one that it becomes if a client crashes now."""
         journal = self.world.store.journal
         traces = []
-        for client in self.clients:
+        for number, client in enumerate(self.clients):
+            if client.done or number == crashed:  # what it knew changes nothing any more
+                traces.append(client.ending or "crash")
+                continue
             lost = client.waiting == "append lands" and any(
                 journal._added_since(shard, client.snapshot) for shard in client.reads
             )
             if client.waiting == "apply lands":
                 lost = client.seen != self.world.store.tables.numbers(self.world.table)
             traces.append(f"{client.trace}:{client.waiting}:{client.ending}:{lost}")
-        rest = f"{self.world.clock.now_ms}/{len(self.late)}/{self.budget}"
+        late = [units for units, _ in self.late]
+        budget = dict(self.budget)
+        if crashed is not None:
+            budget["crash"] -= 1
+        rest = f"{self.world.clock.now_ms}/{late}/{budget}"
         return f"{self._content()}/{'/'.join(traces)}/{rest}"
 
     def _content(self) -> str:
         commits = self.world.store.journal.commits
-        journal = "+".join(entries[0].append_id if entries else "" for entries, _ in commits)
+        for entries, _ in commits[self._written :]:
+            self._journal.update(repr(entries).encode())
+        self._written = len(commits)
+        journal = self._journal.hexdigest()
         changed = self.world.store.tables.numbers(self.world.table)
         return f"{journal}/{sorted(changed.items())}"
 
@@ -303,7 +316,9 @@ def explore(
                     judged.add(ended)
                     _judge(run, judge, path)
                 break
-            todo.extend([*path, other] for other in choices[1:])
+            for what, number in choices[1:]:
+                if what != "crash" or run.key(crashed=number) not in seen:
+                    todo.append([*path, (what, number)])
             path = [*path, choices[0]]
             run.do(choices[0])
         _abandon(run)
