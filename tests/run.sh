@@ -31,29 +31,35 @@ if [ $# -eq 0 ]; then
     stage "mypy" "$bin/mypy" --no-error-summary
     stage "import rules" "$bin/lint-imports"
 fi
+# Runs one part of the tests, whose line is "name: what pytest is called with", and shows all of
+# what it says at its end.
+part() {
+    local name=${1%%: *} started=$SECONDS said result=ok
+    echo "== pytest, $name: started"
+    # shellcheck disable=SC2086
+    said=$(eval ".venv/bin/python -m pytest -q -p no:cacheprovider ${1#*: }" 2>&1) || result=FAILED
+    printf '%s\n== pytest, %s: %s, %s s\n' "$said" "$name" "$result" "$((SECONDS - started))"
+    [ "$result" = ok ]
+}
+export -f part
+
+core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
+core="$core tests/delta/test_cost.py"
+alone="tests/test_demo.py tests/test_notebooks.py"
+parts="\
+in memory: -m 'not spark'
+the core on Delta: -m 'spark and not processes' $core
+all else on Spark: -m 'spark and not processes' ${core//tests/--ignore=tests}
+the demo: -m processes tests/test_demo.py
+several drivers: -m processes ${alone//tests\//--ignore=tests/}
+the notebooks: -m processes tests/test_notebooks.py"
+
 if [ $# -gt 0 ]; then
     stage "pytest" "$bin/python" -m pytest "$@"
 else
-    # Three at a time, for the two cores of a small machine: each waits now and then. Only the
-    # first has Java processes beside its own, and only after what needs no Spark at all.
-    core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
-    core="$core tests/delta/test_cost.py"
-    logs=$(mktemp -d)
-    pytest() {
-        "$bin/python" -m pytest -q -p no:cacheprovider "$@"
-    }
-    # shellcheck disable=SC2086
-    pytest -m "spark and not processes" $core >"$logs/core" 2>&1 &
-    core_pid=$!
-    pytest -m "spark and not processes" ${core//tests/--ignore=tests} >"$logs/spark" 2>&1 &
-    spark_pid=$!
-    stage "pytest, in memory" pytest -m "not spark"
-    stage "pytest, several drivers" pytest -m processes
-    stage "pytest, the core on Delta" wait "$core_pid"
-    cat "$logs/core"
-    stage "pytest, all else on Spark" wait "$spark_pid"
-    cat "$logs/spark"
-    rm -rf "$logs"
+    # Three at a time, for the two cores of a small machine: each waits now and then.
+    printf '%s' "$parts" | tr '\n' '\0' | xargs -0 -n 1 -P 3 bash -c 'part "$1"' part ||
+        failed+=("pytest")
 fi
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -142,6 +142,7 @@ def test_a_run_that_another_driver_finishes_at_the_same_moment_is_finished(world
     assert (result.messages, result.finished) == (1, True)
 
 
+@on_delta_when_long
 def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(*range(6)))

@@ -19,6 +19,7 @@ def headers_of(messages: list[dict[str, Any]]) -> dict[int, dict[str, str] | Non
     }
 
 
+@on_delta_when_long
 def test_headers_come_with_the_messages(world: World) -> None:
     queue = world.queue(lanes=2)
     queue.send([{"n": 1, "key": "a"}])

@@ -4,7 +4,14 @@ import datetime
 
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import (
+    alone_on_delta_when_long,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    pick,
+    rows,
+)
 from txnqueue.errors import InvalidInput
 from txnqueue.testing import MemoryStore, plain_schema
 
@@ -78,6 +85,7 @@ def test_a_message_can_be_followed_through_the_store(world):
     assert one[-1]["actor"] == world.name("b")
 
 
+@on_delta_when_long
 def test_transactions_and_dispatches_are_listed_with_who_and_why(world):
     orders = world.queue()
     orders.send(rows(1))
@@ -91,8 +99,9 @@ def test_transactions_and_dispatches_are_listed_with_who_and_why(world):
     assert kinds == ["posted", "claimed", "released"]
 
 
-def test_what_happened_between_two_commits_is_listed(alone):
-    manager = alone.manager("a")
+@alone_on_delta_when_long
+def test_what_happened_between_two_commits_is_listed(world):
+    manager = world.manager("a")
     orders = manager.create_queue("orders", "n long, key string")
     first = orders.send(rows(1, 2)).receipt.commit_seq
     with manager.transaction() as tx:
@@ -103,7 +112,7 @@ def test_what_happened_between_two_commits_is_listed(alone):
     everything = manager.history.change_rows()
     assert len(everything) > len(listed)
     assert everything[0]["commit_seq"] == manager.history.horizon()
-    if alone.has_frames:
+    if world.has_frames:
         assert manager.history.changes(first).count() == 3
     with pytest.raises(InvalidInput):
         manager.history.change_rows("yesterday")
@@ -174,6 +183,7 @@ def test_what_was_tampered_with_is_found(world, how):
     assert not manager.history.verify().ok
 
 
+@on_delta_when_long
 def test_a_trace_tells_where_a_message_went_and_what_it_changed(world):
     if not world.has_frames:
         world.store.tables.create("gold", plain_schema("n long, key string"))

@@ -50,6 +50,7 @@ def test_a_rollback_ends_the_attempt_not_the_id(world):
     assert manager.outcome(night).receipt == again.receipt
 
 
+@on_delta_when_long
 def test_of_two_attempts_at_once_one_is_committed(world):
     orders, night = world.queue(), world.name("night")
     one, two = (world.manager(client).transaction(night) for client in ("b", "c"))

@@ -47,6 +47,7 @@ def test_a_batch_is_settled_in_parts(world):
     assert numbers(orders.peek_messages()) == [4]
 
 
+@on_delta_when_long
 def test_held_messages_are_nobody_elses_until_the_lease_is_over(world):
     orders = world.queue(lease_seconds=60)
     orders.send(rows(1, 2, 3))
@@ -87,6 +88,7 @@ def test_a_lease_that_is_over_and_not_taken_is_still_good(world):
     assert len(world.open(orders, "b").receive()) == 0
 
 
+@on_delta_when_long
 def test_an_extended_lease_holds_longer(world):
     orders = world.queue(lease_seconds=60)
     orders.send(rows(1))

@@ -17,6 +17,7 @@ def measured(world: World, name: str) -> dict[str, Any]:
     return next(row for row in world.manager().metrics().rows() if row["queue"] == name)
 
 
+@on_delta_when_long
 def test_every_message_is_counted_where_it_is(world: World) -> None:
     queue = world.queue(dead_letter=True)
     queue.send(rows(*range(6)))

@@ -79,6 +79,7 @@ def test_an_expired_message_is_delivered_no_more(world: World) -> None:
     assert (row["expired"], row["accepted"], row["dead_lettered"]) == (2, 2, 0)
 
 
+@on_delta_when_long
 def test_expired_messages_become_dead_letters_if_the_queue_says_so(world: World) -> None:
     queue = world.queue(dead_letter=True, dead_letter_expired=True)
     queue.send([{"n": 1}, {"n": 2}], ttl_seconds=60)

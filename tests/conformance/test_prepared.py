@@ -16,6 +16,7 @@ def prepare(world, orders, client="b"):
     return tx
 
 
+@on_delta_when_long
 def test_a_prepared_transaction_survives_until_anybody_commits_it(world):
     orders = world.queue()
     orders.send(rows(1))

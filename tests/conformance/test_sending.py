@@ -18,6 +18,7 @@ def test_what_was_sent_is_received_in_the_order_of_its_commits(world):
     assert (orders.depth(), orders.in_flight()) == (1, 3)
 
 
+@on_delta_when_long
 def test_a_message_says_what_is_known_of_it(world):
     orders = world.queue()
     sent = orders.send(rows(7))
@@ -58,6 +59,7 @@ def test_a_group_stays_in_one_lane_and_in_order(world):
         assert (of_key := [m["n"] for m in messages if m["key"] == key]) == sorted(of_key)
 
 
+@on_delta_when_long
 def test_peeking_claims_nothing_and_shows_committed_messages_only(world):
     orders = world.queue()
     orders.send(rows(1, 2))

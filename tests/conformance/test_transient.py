@@ -53,6 +53,7 @@ def both(queue: Queue) -> None:
     queue.send(rows(3, 4), durable=False)
 
 
+@on_delta_when_long
 def test_one_call_receives_both_kinds_and_settles_each_where_it_is(world: World) -> None:
     queue = world.queue(dead_letter=True)
     both(queue)

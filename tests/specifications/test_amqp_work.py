@@ -59,6 +59,7 @@ def test_one_discharge_posts_acquires_and_retires(world: Any) -> None:
     assert (acquired[0].state, acquired[0].settled) == (Accepted(), True)
 
 
+@on_delta_when_long
 @pytest.mark.rule("S1-25", "S1-35", "S1-37", "S1-41")
 def test_the_two_ways_to_roll_back(world: Any) -> None:
     """Acquired inside goes back to the queue; acquired outside stays with the controller."""

@@ -163,6 +163,7 @@ def test_one_queue_is_dispatched_or_all_that_have_messages(world: World) -> None
     assert channel.dispatch(f"{broker.orders.name}.dead").count == 1
 
 
+@on_delta_when_long
 @rule("S0-06", "S0-07", "S0-08", "S0-09", "S0-23")
 def test_both_kinds_are_dispatched_and_ungot(world: World) -> None:
     broker = Broker(world)
