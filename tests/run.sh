@@ -44,15 +44,15 @@ part() {
 export -f part
 
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
-core="$core tests/delta/test_cost.py"
-alone="tests/test_demo.py tests/test_notebooks.py"
+core="$core tests/delta/test_cost.py tests/delta/test_two_drivers.py"
+core="$core tests/specifications/test_dtx_drivers.py"
+jobs="tests/test_demo.py tests/test_notebooks.py"
+rest="$core $jobs"
 parts="\
 in memory: -m 'not spark'
-the core on Delta: -m 'spark and not processes' $core
-all else on Spark: -m 'spark and not processes' ${core//tests/--ignore=tests}
-the demo: -m processes tests/test_demo.py
-several drivers: -m processes ${alone//tests\//--ignore=tests/}
-the notebooks: -m processes tests/test_notebooks.py"
+the core on Delta: -m spark $core
+all else on Spark: -m spark ${rest//tests\//--ignore=tests/}
+the demo and the notebooks: -m spark $jobs"
 
 if [ $# -gt 0 ]; then
     stage "pytest" "$bin/python" -m pytest "$@"

@@ -22,7 +22,6 @@ pytest.importorskip("typer")
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.processes,
     pytest.mark.timeout(900),
 ]
 

@@ -19,7 +19,6 @@ SECONDS = 1_200
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.processes,
     pytest.mark.timeout(SECONDS + 60),
 ]
 

@@ -14,7 +14,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.processes,
     pytest.mark.timeout(600),
 ]
 

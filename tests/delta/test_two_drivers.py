@@ -18,7 +18,7 @@ from tests.drivers import start
 from tests.protocol.audit import check
 from txnqueue import QueueManager, model
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KILLS = {"own": 100, "attached": 100} if LONG else {"attached": 10}
 """By whose Java it is: one of its own takes half a minute to start, and dies by default in the
 demo, on the cluster and in a branch."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import numbers
+from tests.conftest import LONG
 from tests.drivers import start
 from tests.protocol.audit import check
 from tests.specifications.dtx_world import refused
@@ -18,7 +19,6 @@ from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.processes
 @pytest.mark.timeout(900)
 @pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32", "S4-37")
 def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: Any, tmp_path: Path):
@@ -34,7 +34,13 @@ def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: A
     )
     channel.start(shared)
     assert numbers(channel.queue("orders").receive(1)) == [0]
-    driver = start("tests.delta.branch_driver", root, shared.transaction_id, stderr=subprocess.PIPE)
+    driver = start(
+        "tests.delta.branch_driver",
+        root,
+        shared.transaction_id,
+        attach_to=None if LONG else spark,
+        stderr=subprocess.PIPE,
+    )
     said, failed = driver.communicate()
     assert (driver.returncode, said) == (-9, "ready\n"), failed[-2000:]
     channel.end(shared)
