@@ -44,7 +44,7 @@ part() {
 export -f part
 
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
-core="$core tests/delta/test_cost.py tests/delta/test_two_drivers.py"
+core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
 core="$core tests/specifications/test_dtx_drivers.py"
 jobs="tests/test_demo.py tests/test_notebooks.py"
 rest="$core $jobs"
