@@ -28,18 +28,19 @@ class Retention:
     def __post_init__(self) -> None:
         """Check every value."""
         check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
-        named = {
-            "payload_retention_days": self.payload_days,
-            "history_retention_days": self.history_days,
-        }
-        for name, days in named.items():
-            if days is not None:
-                check_number(name, days, 0, DAYS_MAX)
-                if not isinstance(days, int):
-                    raise InvalidInput(f"{name}: give a whole number.", name=name)
-        if self.history_days is not None and self.history_days < self.payload_days:
+        _check_days("payload_retention_days", self.payload_days)
+        if self.history_days is None:
+            return
+        _check_days("history_retention_days", self.history_days)
+        if self.history_days < self.payload_days:
             raise InvalidInput(
                 f"history_retention_days={self.history_days} is less than "
                 f"payload_retention_days={self.payload_days}: what is kept must be known.",
                 name="history_retention_days",
             )
+
+
+def _check_days(name: str, days: int) -> None:
+    check_number(name, days, 0, DAYS_MAX)
+    if not isinstance(days, int):
+        raise InvalidInput(f"{name}: give a whole number.", name=name)

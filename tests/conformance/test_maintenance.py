@@ -483,6 +483,7 @@ def fill_slice(world: World) -> None:
         ({"transaction_seconds_max": -1}, LimitExceeded),
         ({"payload_retention_days": 10**6}, LimitExceeded),
         ({"payload_retention_days": 1.5}, InvalidInput),
+        ({"payload_retention_days": None}, InvalidInput),
         ({"transaction_seconds_max": "1"}, InvalidInput),
     ],
 )
