@@ -39,7 +39,7 @@ class Messages:
 
     @classmethod
     def read(cls, spark, view: str, columns: list[str]) -> Messages:
-        names = [*columns, "message_id", "state", "delivery_count"]
+        names = [*columns, "message_id", "state", "delivery_count", "settled_at"]
         quoted = ", ".join(f"`{name}`" for name in names)
         return cls(spark.sql(f"SELECT {quoted} FROM `{view}`").toArrow(), columns)
 

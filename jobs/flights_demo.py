@@ -142,20 +142,22 @@ def audit(spark, manager, work: Work, marks: dict[str, int | None], report: Repo
 
 
 def trace(manager, work: Work, table) -> tuple[str, list[dict]]:
-    """Follow one message: of those that were delivered twice, a delayed flight."""
+    """Follow one message: of those that were delivered twice, the first that was accepted."""
     import pyarrow.compute as pc
 
-    twice = table.filter(pc.greater(table.column("delivery_count"), 0))
-    table = twice if twice.num_rows else table
+    table = table.sort_by([("settled_at", "ascending"), ("message_id", "ascending")])
+    for wanted in (
+        pc.equal(pc.field("state"), "accepted"),
+        pc.greater(pc.field("delivery_count"), 0),
+    ):
+        found = table.filter(wanted)
+        table = found if found.num_rows else table
+    row = table.slice(0, 1).to_pylist()[0]
     if not work.routed:
-        message_id = table.slice(0, 1).column("message_id")[0].as_py()
-        return f"message {message_id}", manager.history.trace(message_id)
-    late = table.filter(pc.fill_null(pc.greater(table.column("dep_delay"), 60), False))
-    flight = (late if late.num_rows else table).slice(0, 1).to_pylist()[0]
+        return f"message {row['message_id']}", manager.history.trace(row["message_id"])
     keys = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
-    where = " AND ".join(f"{key} = {flight[key]!r}" for key in keys if flight.get(key) is not None)
-    steps = manager.history.trace(queue=work.queue, where=where)
-    return where, steps
+    where = " AND ".join(f"{key} = {row[key]!r}" for key in keys if row.get(key) is not None)
+    return where, manager.history.trace(queue=work.queue, where=where)
 
 
 def run(given: argparse.Namespace, root: str) -> int:
