@@ -165,14 +165,20 @@ class Applier:
         self._client = client
         self._store_id = client.store_id
 
-    def apply(self, table_ids: Iterable[str] | None = None) -> list[WaitingChange]:
+    def apply(
+        self, table_ids: Iterable[str] | None = None, known: Iterable[Entry] | None = None
+    ) -> list[WaitingChange]:
         """Apply all that is decided of some tables, or of all.
+
+        Args:
+            table_ids: The tables; None: all.
+            known: What the journal says of them, where that was just read.
 
         Returns:
             What could not be applied, with the reason; later changes of a table wait too.
         """
         waiting: list[WaitingChange] = []
-        for changes in self._unapplied(table_ids).values():
+        for changes in self._unapplied(table_ids, known).values():
             held_up: str | None = None
             for one in changes:
                 if held_up is None:
@@ -219,8 +225,10 @@ class Applier:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _unapplied(self, table_ids: Iterable[str] | None) -> dict[str, list[Decided]]:
-        found = unapplied(self._client.table_entries(table_ids))
+    def _unapplied(
+        self, table_ids: Iterable[str] | None, known: Iterable[Entry] | None = None
+    ) -> dict[str, list[Decided]]:
+        found = unapplied(self._client.table_entries(table_ids) if known is None else known)
         wanted = None if table_ids is None else set(table_ids)
         confirmed = _confirmed(self._client)
         return {

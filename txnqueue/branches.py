@@ -29,7 +29,7 @@ from txnqueue.errors import (
     TransactionUnknown,
     TxnQueueError,
 )
-from txnqueue.model import Entry
+from txnqueue.ledger import KeyState
 from txnqueue.planning import Plan, Stamp
 from txnqueue.receiving import abort_branch
 from txnqueue.sessions import Session
@@ -60,17 +60,13 @@ class Branches:
             ticket: Leaves out the branches of other realms.
         """
         self._client.open()
-        entries = self._client.transaction_entries()
-        by_key: dict[str, list[Entry]] = {
-            key: [] for key in sorted({e.stream for e in entries if e.kind == model.STARTED})
-        }
-        for entry in entries:
-            by_key.get(entry.stream, []).append(entry)
-        found = (branching.fold(key, mine) for key, mine in by_key.items())
+        states = KeyState.by_key(self._client.transaction_entries())
+        found = (Branch.of(state) for state in states.values())
         return [
             branch.key
             for branch in found
-            if (branch.heuristic or (branch.prepared and not branch.decision))
+            if branch is not None
+            and (branch.heuristic or (branch.prepared and not branch.decision))
             and (ticket is None or branch.realm in (None, ticket.realm))
         ]
 

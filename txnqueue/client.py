@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue import catalog, compacting, model, recalling
+from txnqueue import catalog, compacting, model, recalling, survey
 from txnqueue.appending import Landed, Planner, land
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
@@ -224,14 +224,21 @@ class Client:
     def table_entries(self, table_ids: Iterable[str] | None) -> list[model.Entry]:
         """Read what the journal says of changes of some tables, or of all."""
         if table_ids is None:
-            return self._shards.read(f"table/{n}" for n in range(model.TABLE_SHARDS))
+            return self._shards.read(model.ALL_TABLES)
         return self._shards.read(map(model.table_shard, table_ids))
 
     def transaction_entries(self, keys: Iterable[str] | None = None) -> list[model.Entry]:
         """Read what the journal says of all transactions, or of those in some keys' shards."""
         if keys is not None:
             return self._shards.read(map(model.transaction_shard, keys))
-        return self._shards.read(f"transaction/{n}" for n in range(model.TRANSACTION_SHARDS))
+        return self._shards.read(model.ALL_TRANSACTIONS)
+
+    def survey(self) -> survey.Survey:
+        """Read what the journal says but the queues' own entries: one query, of what is new."""
+        self.open()
+        entries, horizon = self._shards.read_with_horizon(survey.SHARDS)
+        infos = self._know(entry for entry in entries if entry.shard == model.CATALOG)
+        return survey.Survey.of(entries, horizon, infos.values())
 
     def shard_entries(self, shard: str) -> list[model.Entry]:
         """Read one shard."""

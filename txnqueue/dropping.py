@@ -64,12 +64,6 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
     return DropResult(info.name, True, (), messages)
 
 
-def unfinished(client: Client) -> tuple[DropResult, ...]:
-    """Go on with every drop that was begun."""
-    closing = [info for info in client.queues().values() if info.closing]
-    return tuple(finish(client, info) for info in closing)
-
-
 def holding(entries: Iterable[Entry], queue_id: str) -> tuple[str, ...]:
     """Find the prepared and undecided transactions that post to a queue or settle in it.
 

@@ -213,7 +213,8 @@ class Receiver:
         branches = [a for a, (o, _) in tombstones.items() if branching.is_branch(o.key or "")]
         if not branches:
             return {}
-        held = held_inside(self.client, but=self.info)
+        infos = self.client.queues().values()
+        held = held_inside(self.client, (i for i in infos if i.queue_id != self.info.queue_id))
         return {attempt: held[attempt][1] for attempt in branches if attempt in held}
 
     def _over(self, fold: QueueFold, taker: Owner, now_ms: int) -> list[Claim]:
@@ -320,12 +321,11 @@ def may_end(claim: Claim, states: dict[str, KeyState], now_ms: int) -> bool:
 
 
 def held_inside(
-    client: Client, but: QueueInfo | None = None
+    client: Client, infos: Iterable[QueueInfo]
 ) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
-    """Find what transactions hold in all queues, or all but one: by attempt, with the queue."""
+    """Find what transactions hold in some queues: by attempt, with the queue."""
     found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
     with client.lock:
-        infos = [i for i in client.queues().values() if but is None or i.queue_id != but.queue_id]
         for fold in client.folds(infos):
             for claim in fold.claims():
                 if claim.owner.is_transaction:
@@ -337,7 +337,7 @@ def held_inside(
 def abort_branch(client: Client, branch: Branch, reason: str) -> Plan:
     """Plan the tombstone of a branch, with whatever any of its sessions holds now."""
     stamp = client.stamp()
-    _, claims = held_inside(client).get(branch.attempt, (None, []))
+    _, claims = held_inside(client, client.queues().values()).get(branch.attempt, (None, []))
     given_back = [
         entry
         for queue_id, claim in claims

@@ -12,9 +12,9 @@ from txnqueue.applying import Applier, WaitingChange
 from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.deciding import decide_prepared
-from txnqueue.dropping import DropResult, unfinished
+from txnqueue.dropping import DropResult, finish
 from txnqueue.errors import HistoryRemoved, InvalidInput
-from txnqueue.ledger import Claim, KeyState, Owner
+from txnqueue.ledger import Claim, Owner
 from txnqueue.participants import (
     STORE_LENGTH,
     confirmation,
@@ -25,6 +25,7 @@ from txnqueue.participants import (
 )
 from txnqueue.planning import Plan
 from txnqueue.receiving import abort_branch, held_inside, may_end
+from txnqueue.survey import Survey
 from txnqueue.transient_work import resolve as follow_decisions
 
 logger = logging.getLogger("txnqueue")
@@ -68,28 +69,28 @@ def recover(
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
-    waiting, decided = prepared(client), heuristic(client)
-    overdue, given_back = _abort_overdue_branches(client)
-    aborted, released = _abort_abandoned(client)
-    held_up = Applier(client).apply()
+    found = client.survey()
+    overdue, given_back = _abort_overdue_branches(client, found)
+    aborted, released = _abort_abandoned(client, found)
+    held_up = Applier(client).apply(known=found.changes)
+    told = tuple(client.confirmations)
     client.confirm()
     return Recovery(
         (*overdue, *aborted),
         given_back + released,
-        waiting,
+        found.prepared,
         tuple(held_up),
-        _unconfirmed_names(client),
-        decided,
-        unfinished(client),
+        found.unconfirmed_by(told),
+        found.heuristic,
+        tuple(finish(client, info) for info in found.closing),
     )
 
 
-def _abort_overdue_branches(client: Client) -> tuple[tuple[str, ...], int]:
+def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
     """Abort the branches that took too long and are not prepared."""
     aborted: list[str] = []
     released = 0
-    keys = {entry.stream for entry in client.transaction_entries() if entry.kind == model.STARTED}
-    for key in sorted(keys):
+    for key in found.overdue(client.runtime.now_ms()):
 
         def plan(lost: int, key: str = key) -> Plan | None:
             branch = Branch.of(client.key_states([key])[key])
@@ -104,9 +105,9 @@ def _abort_overdue_branches(client: Client) -> tuple[tuple[str, ...], int]:
     return tuple(aborted), released
 
 
-def _abort_abandoned(client: Client) -> tuple[tuple[str, ...], int]:
+def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
     """Abort undecided transactions all of whose leases are over."""
-    left = held_inside(client)
+    left = held_inside(client, found.infos)
     now_ms = client.runtime.now_ms()
     dead = {
         attempt: (owner, claims)
@@ -126,20 +127,6 @@ def _abort_abandoned(client: Client) -> tuple[tuple[str, ...], int]:
             aborted.append(owner.key or "")
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
-
-
-def prepared(client: Client) -> tuple[str, ...]:
-    """List the transactions that are prepared and undecided."""
-    entries = client.transaction_entries()
-    keys = sorted({e.stream for e in entries if e.kind == model.PREPARED})
-    return tuple(key for key in keys if KeyState.of(key, entries).in_doubt is not None)
-
-
-def heuristic(client: Client) -> tuple[str, ...]:
-    """List the transactions that an operator decided, as long as nobody has forgotten them."""
-    entries = client.transaction_entries()
-    keys = sorted({e.stream for e in entries if e.kind == model.HEURISTIC})
-    return tuple(key for key in keys if KeyState.of(key, entries).heuristics)
 
 
 def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:
@@ -222,7 +209,7 @@ def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
             return model.ROLLED_BACK  # below the horizon: it never happened
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)
-        _, claims = held_inside(client).get(attempt, (owner, []))
+        _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
         _abort(client, owner, claims)
     return None
 
@@ -233,11 +220,6 @@ def _age_seconds(client: Client, xid: Any) -> float:
     if since is None:
         return float("inf")
     return client.runtime.now_ms() / 1000 - float(since.timestamp())
-
-
-def _unconfirmed_names(client: Client) -> tuple[str, ...]:
-    facts = [*client.table_entries(None), *client.confirmations]
-    return tuple(sorted({name for name, _ in unconfirmed(client.transaction_entries(), facts)}))
 
 
 def _abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]]) -> bool:

@@ -98,7 +98,7 @@ def run(world: World, case: Case) -> None:
         assert (status is Status.COMMITTED) == (key in ledger.committed), f"{case}: {status}"
     if operation.sends and landed:
         world.sent += operation.sends
-    check_exactly_once(world, world.sent)
+    check_exactly_once(world, ledger, world.sent)
     world.next()
 
 

@@ -309,4 +309,4 @@ def judge(world: World) -> None:
     for key in last.recover().prepared:
         last.commit(key)
     drain(last)
-    check_exactly_once(world, 2)
+    check_exactly_once(world, world.ledger(), 2)

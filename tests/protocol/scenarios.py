@@ -66,7 +66,7 @@ def _wrote(kind: str, key: str | None = None) -> Callable[[World, Ledger], bool]
             and e.version > world.began_at
             and e.actor == "A"
             and (key is None or e.stream == f"{key}{world.suffix}")
-            for e in world.entries()
+            for e in world.known
         )
 
     return landed

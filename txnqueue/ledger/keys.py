@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -48,6 +49,14 @@ class KeyState:
             else:
                 raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
         return state
+
+    @classmethod
+    def by_key(cls, entries: Iterable[Entry], horizon: int = -1) -> dict[str, KeyState]:
+        """Fold the entries of transaction shards into the states of all keys, in their order."""
+        grouped = defaultdict[str, list[Entry]](list)
+        for entry in entries:
+            grouped[entry.stream].append(entry)
+        return {key: cls.of(key, grouped[key], horizon) for key in sorted(grouped)}
 
     @property
     def committed(self) -> Entry | None:
