@@ -33,7 +33,7 @@ def __getattr__(name: str) -> object:
         "QueueManager": "manager",
         "Receipt": "deciding",
         "RetryPolicy": "config",
-        "Status": "transaction",
+        "Status": "deciding",
         "Transaction": "transaction",
     }
     if name not in homes:

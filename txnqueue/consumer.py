@@ -12,6 +12,7 @@ from txnqueue.batch import Batch
 from txnqueue.client import KNOWN_SECONDS_MAX, Client
 from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     Busy,
     HandlerFailed,
@@ -21,7 +22,7 @@ from txnqueue.errors import (
 )
 from txnqueue.gathering import Upto, now
 from txnqueue.selecting import Selector
-from txnqueue.transaction import Status, Transaction
+from txnqueue.transaction import Transaction
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue

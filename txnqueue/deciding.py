@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,17 @@ from txnqueue.payload import Placing, Run
 from txnqueue.payload.arranging import Place, sort_key
 from txnqueue.planning import Plan
 from txnqueue.receiving import abort_branch
+
+
+class Status(str, enum.Enum):
+    """Where a transaction stands."""
+
+    NOT_STARTED = "not_started"
+    ACTIVE = "active"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

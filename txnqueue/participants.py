@@ -23,7 +23,7 @@ from txnqueue.model import Entry
 from txnqueue.planning import Stamp
 
 if TYPE_CHECKING:
-    from txnqueue.transaction import Transaction
+    from txnqueue.drafting import Draft
 
 logger = logging.getLogger("txnqueue")
 
@@ -41,7 +41,7 @@ _BRANCH = re.compile(r"([0-9a-f]+)\.([0-9a-f]{32})\.([0-9]+)\.([0-9]+)")
 class TwoPhase:
     """A connection that prepares, and commits or rolls back as the queue decides."""
 
-    def __init__(self, name: str, connection: Any, transaction: Transaction, number: int) -> None:
+    def __init__(self, name: str, connection: Any, transaction: Draft, number: int) -> None:
         """Begin the branch of a transaction on a connection.
 
         Raises:
@@ -192,7 +192,7 @@ class Auxiliary:
 class Participants:
     """The databases of one transaction."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Draft) -> None:
         """Begin with none."""
         self._transaction = transaction
         self._branches: dict[str, TwoPhase] = {}
@@ -287,7 +287,7 @@ class Participants:
 # ------------------------------------------------------------------------ names and facts
 
 
-def store_of(transaction: Transaction) -> str:
+def store_of(transaction: Draft) -> str:
     """Tell the store in a branch's name."""
     return transaction.client.store_id[:STORE_LENGTH]
 

@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 from txnqueue.batch import Batch
 from txnqueue.changes import TableChanges
 from txnqueue.client import Client
-from txnqueue.deciding import Receipt
+from txnqueue.deciding import Receipt, Status
 from txnqueue.errors import BranchMisused, TransactionFinished
 from txnqueue.model import Entry
 from txnqueue.planning import Stamp
-from txnqueue.transaction import Status, Transaction
+from txnqueue.transaction import Transaction
 
 
 class Session(Transaction):

@@ -11,10 +11,10 @@ from txnqueue.attempts import Attempt
 from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import RetryPolicy, check_known_as, check_reason, check_text
-from txnqueue.deciding import Receipt, decide_prepared, forget, receipt_of
+from txnqueue.deciding import Receipt, Status, decide_prepared, forget, receipt_of
 from txnqueue.errors import Busy, InvalidInput, TransactionUnknown
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
-from txnqueue.transaction import Status, Transaction
+from txnqueue.transaction import Transaction
 from txnqueue.transient_work import resolve
 
 Result = TypeVar("Result")

@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from txnqueue import model
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     LeaseLost,
     QueueClosed,
@@ -24,7 +25,6 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionNotGiven,
 )
-from txnqueue.transaction import Status
 
 
 def prepared(world: World, queue: Any, *sent: int, client: str = "p") -> Any:

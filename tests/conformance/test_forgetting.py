@@ -11,9 +11,9 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.databases.hiding import Hiding
 from txnqueue import model
+from txnqueue.deciding import Status
 from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded
 from txnqueue.store import MemoryStore
-from txnqueue.transaction import Status
 
 DAY = 24 * 3600
 KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}

@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from txnqueue import compacting, creation, model
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
@@ -23,7 +24,6 @@ from txnqueue.errors import (
     TransactionAborted,
 )
 from txnqueue.store import MemoryStore
-from txnqueue.transaction import Status
 
 DAY = 24 * 3600
 

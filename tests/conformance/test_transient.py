@@ -20,6 +20,7 @@ from tests.conformance.conftest import (
 from tests.silence import unanswered
 from txnqueue import transient
 from txnqueue.branches import Branches
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     AlreadySettled,
     InvalidInput,
@@ -34,7 +35,6 @@ from txnqueue.errors import (
 )
 from txnqueue.ledger import QueueFold
 from txnqueue.queue import Queue
-from txnqueue.transaction import Status
 
 
 def version(queue: Queue) -> int:

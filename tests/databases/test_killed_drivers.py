@@ -16,8 +16,8 @@ from tests.drivers import start
 from tests.postgres import connect, values
 from tests.protocol.faults import Fault
 from tests.protocol.world import LEASE_SECONDS, World
+from txnqueue.deciding import Status
 from txnqueue.store import DeltaStore
-from txnqueue.transaction import Status
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVERY = 1 if LONG else 23

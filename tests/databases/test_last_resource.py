@@ -13,6 +13,7 @@ import pytest
 from tests.postgres import insert, values
 from tests.protocol.faults import Crash, Fault, Injector
 from tests.protocol.world import World
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     InvalidInput,
     TransactionAborted,
@@ -21,7 +22,6 @@ from txnqueue.errors import (
     TransactionUnknown,
 )
 from txnqueue.participants import DECISIONS
-from txnqueue.transaction import Status
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 

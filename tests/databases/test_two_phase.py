@@ -12,8 +12,8 @@ from tests.databases.hiding import Hiding
 from tests.postgres import connect, insert, values
 from tests.protocol.faults import Crash, Fault, Injector
 from tests.protocol.world import World
+from txnqueue.deciding import Status
 from txnqueue.errors import LimitExceeded, TransactionAborted
-from txnqueue.transaction import Status
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 

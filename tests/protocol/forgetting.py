@@ -17,6 +17,7 @@ import pytest
 from tests.protocol.faults import Crash, FaultyStore, Injector, Meanwhile, faults_of
 from txnqueue import model, recalling
 from txnqueue.branches import Branches
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     HistoryRemoved,
     QueueError,
@@ -29,7 +30,6 @@ from txnqueue.manager import QueueManager
 from txnqueue.snapshot import Snapshot
 from txnqueue.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager, plain_schema, runtime
-from txnqueue.transaction import Status
 
 HOUR, DAY = 3_600.0, 24 * 3_600.0
 STALLED_AT = ("add", "read_archive", "remove", "forget", "append", "read_all")

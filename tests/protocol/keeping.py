@@ -11,6 +11,7 @@ from tests.protocol.world import World
 from txnqueue import creation, model, recalling, strays
 from txnqueue.branches import Branches
 from txnqueue.branching import Ending
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     Busy,
     LeaseLost,
@@ -19,7 +20,7 @@ from txnqueue.errors import (
     TxnQueueError,
 )
 from txnqueue.manager import QueueManager
-from txnqueue.transaction import Status, Transaction
+from txnqueue.transaction import Transaction
 
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 

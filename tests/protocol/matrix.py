@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tests.protocol.faults import Crash, Fault, Injector, faults_of
 from tests.protocol.scenarios import Operation
 from tests.protocol.world import World, check_exactly_once, drain
+from txnqueue.deciding import Status
 from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
 from txnqueue.sessions import Session
-from txnqueue.transaction import Status, Transaction
+from txnqueue.transaction import Transaction
 
 RECOVERIES = ("same", "other", "two")
 

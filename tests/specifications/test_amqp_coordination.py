@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.specifications.controllers import Scene, bodies, condition, message, row
+from txnqueue.deciding import Status
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.amqp import (
     Accepted,
@@ -35,7 +36,6 @@ from txnqueue.protocols.amqp import (
     txn_id_of,
 )
 from txnqueue.protocols.amqp.types import transaction_id
-from txnqueue.transaction import Status
 
 LOCAL = TxnCapability.LOCAL_TRANSACTIONS
 SEVERAL = TxnCapability.MULTI_TXNS_PER_SSN

@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
 )
 from tests.protocol.faults import Crash, FaultyStore, Injector, faults_of
 from tests.silence import interrupted, unanswered
+from txnqueue.deciding import Status as Outcome
 from txnqueue.errors import (
     LeaseLost,
     SchemaMismatch,
@@ -25,7 +26,6 @@ from txnqueue.errors import (
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.openamq import Channel, Connection, Dispatch, Reply, Status
 from txnqueue.store import MemoryStore
-from txnqueue.transaction import Status as Outcome
 
 rule = pytest.mark.rule
 

@@ -20,6 +20,7 @@ from tests.stateful.reference import (
 from tests.stateful.sending import Sending
 from txnqueue import model
 from txnqueue.closing import is_closed
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     Busy,
     HandlerFailed,
@@ -30,7 +31,6 @@ from txnqueue.errors import (
 from txnqueue.journal import AppendConflict
 from txnqueue.manager import QueueManager
 from txnqueue.testing import runtime
-from txnqueue.transaction import Status
 
 if TYPE_CHECKING:
     from tests.stateful.simulation import Simulation

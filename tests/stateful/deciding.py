@@ -10,6 +10,7 @@ from tests.stateful.reference import (
     Intent,
 )
 from txnqueue import model
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     Busy,
     LeaseLost,
@@ -18,7 +19,6 @@ from txnqueue.errors import (
     TransactionMismatch,
     TransactionUnknown,
 )
-from txnqueue.transaction import Status
 
 
 class Deciding:

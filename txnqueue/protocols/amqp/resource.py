@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from txnqueue import model
+from txnqueue.deciding import Status
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.transactions import LiveTransaction
 from txnqueue.protocols.amqp.types import AmqpError, TransactionError, TxnCapability
-from txnqueue.transaction import Status
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager

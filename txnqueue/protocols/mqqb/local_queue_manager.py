@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import acquiring, model, moving, ranges
+from txnqueue.deciding import Status
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
@@ -34,7 +35,6 @@ from txnqueue.protocols.mqqb.events import (
 )
 from txnqueue.protocols.mqqb.manifests import operations_of
 from txnqueue.protocols.reading import messages_of
-from txnqueue.transaction import Status
 from txnqueue.transaction import Transaction as CoreTransaction
 
 if TYPE_CHECKING:

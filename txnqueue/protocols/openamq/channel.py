@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.catalog import DEAD_SUFFIX
 from txnqueue.config import MESSAGES_PER_RECEIVE_MAX, check_number
 from txnqueue.deciding import Receipt
+from txnqueue.deciding import Status as Outcome
 from txnqueue.errors import (
     LeaseLost,
     TransactionAborted,
@@ -29,7 +30,6 @@ from txnqueue.protocols.openamq.lists import (
     ids,
 )
 from txnqueue.queue import Queue
-from txnqueue.transaction import Status as Outcome
 from txnqueue.transaction import Transaction
 
 if TYPE_CHECKING:
