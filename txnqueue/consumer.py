@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import model, recalling
 from txnqueue.batch import Batch
-from txnqueue.client import KNOWN_SECONDS_MAX, Client
+from txnqueue.client import Client
 from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
 from txnqueue.deciding import Status
@@ -21,6 +21,7 @@ from txnqueue.errors import (
     TransactionFinished,
 )
 from txnqueue.gathering import Upto, now
+from txnqueue.knowledge import KNOWN_SECONDS_MAX
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
 

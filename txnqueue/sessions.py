@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from txnqueue.batch import Batch
 from txnqueue.changes import TableChanges
 from txnqueue.client import Client
+from txnqueue.contents import Contents
 from txnqueue.deciding import Receipt, Status
 from txnqueue.errors import BranchMisused, TransactionFinished
 from txnqueue.model import Entry
@@ -40,7 +40,7 @@ class Session(Transaction):
                 "if ending it failed, end it again."
             )
 
-    def adopt(self, batch: Batch) -> None:
+    def adopt(self, batch: Contents) -> None:
         """Refuse messages that are held under a lease.
 
         Raises:

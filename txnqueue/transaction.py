@@ -6,9 +6,9 @@ import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.batch import Batch
 from txnqueue.changes import TableChanges
 from txnqueue.config import check_known_as, reason_of
+from txnqueue.contents import Contents
 from txnqueue.deciding import StagedSend, Status
 from txnqueue.ending import Ending
 from txnqueue.errors import TransactionFinished
@@ -204,11 +204,11 @@ class Transaction(Ending):
         else:
             self._claiming = True
 
-    def add_batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Contents) -> None:
         """Take note of messages acquired inside."""
         self._work.batches.append(batch)
 
-    def adopt(self, batch: Batch) -> None:
+    def adopt(self, batch: Contents) -> None:
         """Take note of a batch held under a lease that is settled in this transaction."""
         if batch not in self._work.batches:
             self._work.batches.append(batch)

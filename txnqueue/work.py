@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import changes, model, planning, ranges, sealing
-from txnqueue.batch import Batch
 from txnqueue.client import Client
+from txnqueue.contents import Contents
 from txnqueue.deciding import StagedSend
 from txnqueue.holding import check_held, still_ours
 from txnqueue.ledger import Owner, QueueFold
@@ -51,7 +51,7 @@ class Work:
     """
 
     sends: list[StagedSend] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[Contents] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
     def durable(self, attempt: str) -> bool:
