@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from txnqueue import environment
+from txnqueue.doctor import doctor
 from txnqueue.environment import Java
 from txnqueue.errors import PlatformMissing
 
@@ -27,7 +29,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     installed = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "pyarrow": "26.0.1"}
-    monkeypatch.setattr(environment, "_version", installed.get)
+
+    def version(name: str) -> str:
+        if installed.get(name) is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(metadata, "version", version)
     return installed
 
 
@@ -83,7 +91,7 @@ def test_a_missing_java_is_told_before_spark_starts(versions, tmp_path, monkeypa
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with pytest.raises(PlatformMissing, match=r"JAVA_HOME .*nowhere"):
         environment.local_spark()
-    check = next(check for check in environment.doctor() if check.name == "Java")
+    check = next(check for check in doctor() if check.name == "Java")
     assert (check.found, check.verdict) == ("missing", "error")
 
 
@@ -183,7 +191,7 @@ def test_given_files_of_delta_are_used_as_they_are(home):
     ],
 )
 def test_the_doctor_judges_the_storage(root, found, verdict, meaning):
-    check = environment.doctor(root)[-1]
+    check = doctor(root)[-1]
     assert (check.name, check.found, check.verdict) == ("storage", found, verdict)
     assert meaning in check.meaning
 
@@ -202,20 +210,20 @@ def test_the_doctor_judges_the_storage(root, found, verdict, meaning):
 )
 def test_the_doctor_judges_the_packages(versions, name, version, verdict):
     versions[name] = version
-    check = next(check for check in environment.doctor() if check.name == name)
+    check = next(check for check in doctor() if check.name == name)
     assert (check.found, check.verdict) == (version or "missing", verdict)
 
 
 def test_the_doctor_says_whether_a_start_needs_the_network(versions, home):
-    before = next(check for check in environment.doctor() if check.name == "Delta's jars")
+    before = next(check for check in doctor() if check.name == "Delta's jars")
     fetched(home, "delta-spark.jar")
-    after = next(check for check in environment.doctor() if check.name == "Delta's jars")
+    after = next(check for check in doctor() if check.name == "Delta's jars")
     assert (before.verdict, after.verdict) == ("warning", "ok")
     assert (before.found, after.found) == ("not fetched yet", "jar files: 1")
 
 
 def test_every_meaning_is_one_sentence():
-    for check in environment.doctor("/lake"):
+    for check in doctor("/lake"):
         assert check.meaning.endswith(".")
         assert "\n" not in check.meaning
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from txnqueue import __version__, model
 from txnqueue.client import Client
+from txnqueue.confirming import manifest_participants, participant_stream, unconfirmed
 from txnqueue.errors import ChangeWaiting, InvalidInput
 from txnqueue.model import Entry, PositionId
-from txnqueue.participants import manifest_participants, participant_stream, unconfirmed
 from txnqueue.tables import (
     CHANGES_PER_TRANSACTION_MAX,
     Change,

@@ -1,4 +1,4 @@
-"""The local Spark session, and what this machine has of all that txnqueue needs.
+"""The local Spark session, and the Java and the jars that it is started with.
 
 On a platform (Databricks, Fabric, EMR, a cluster) use the platform's own session; the
 settings that it needs are in ``conf/spark-defaults.conf``. On a laptop, in a notebook and
@@ -11,24 +11,21 @@ starts hand these files to Spark and need no network.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Verdict = Literal["ok", "warning", "error"]
 
 JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -38,13 +35,6 @@ INSTALL = "pip install 'txnqueue[spark]'"
 
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
-_PURPOSE = {
-    "pyspark": "All stores but those in memory",
-    "delta-spark": "Local sessions, not those of a platform with its own Delta,",
-    "pyarrow": "All stores",
-    "filelock": "Stores on a local disk",
-    "psutil": "Stores on a local disk",
-}
 
 # Organisations of what Delta's jars depend on and Spark brings itself, mostly newer.
 PROVIDED_BY_SPARK = (
@@ -53,16 +43,6 @@ PROVIDED_BY_SPARK = (
     "org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts "
     "org.slf4j org.xerial.snappy"
 ).split()
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that txnqueue needs: what was found, and what that means for the user."""
-
-    name: str
-    found: str
-    verdict: Verdict
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -120,7 +100,7 @@ def local_spark(
     coordinate = delta_coordinate()
     java = find_java()
     if java is None:
-        raise PlatformMissing(_no_java())
+        raise PlatformMissing(no_java())
     if java.problem is not None:
         raise PlatformMissing(java.problem)
     from pyspark.errors import PySparkRuntimeError
@@ -164,13 +144,13 @@ def delta_coordinate() -> str:
     Raises:
         PlatformMissing: pyspark or delta-spark is not installed.
     """
-    versions = {name: _version(name) for name in ("pyspark", "delta-spark")}
+    versions = {name: version_of(name) for name in ("pyspark", "delta-spark")}
     for name, version in versions.items():
         if version is None:
             raise PlatformMissing(f"{name} is not installed: {INSTALL}.")
     spark, delta = (str(version) for version in versions.values())
     # One release of Delta serves several releases of Spark since 4.1.
-    suffix = "" if _numbers(delta) < (4, 1) else "_{}.{}".format(*_numbers(spark))
+    suffix = "" if numbers_of(delta) < (4, 1) else "_{}.{}".format(*numbers_of(spark))
     return f"io.delta:delta-spark{suffix}_2.13:{delta}"
 
 
@@ -205,56 +185,6 @@ def find_java() -> Java | None:
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     modules = dict(line.partition("@")[::2] for line in answer.stdout.splitlines())
     return Java(path, modules.get("java.base", "8 or older"), VECTOR_MODULE in modules)
-
-
-def doctor(root: str | None = None) -> list[Check]:
-    """Look at all that txnqueue needs on this machine, without starting Spark.
-
-    Args:
-        root: The root of a store, whose kind of storage is judged as well.
-
-    Returns:
-        One check for each thing, in the order in which a user would put them right.
-    """
-    checks = [
-        Check("Python", platform.python_version(), "ok", "This Python can run txnqueue."),
-        _check_java(),
-        _check_package("pyspark", "error", (4, 0, 1), (4, 3)),
-        _check_package("delta-spark", "error", (4, 0, 1), (5,)),
-        _check_package("pyarrow", "error", (18,)),
-        _check_jars(),
-        _check_package("filelock", "warning"),
-        _check_package("psutil", "warning"),
-    ]
-    return checks if root is None else [*checks, check_storage(root)]
-
-
-def check_storage(root: str) -> Check:
-    """Judge how many drivers may work on a store at the same time.
-
-    Args:
-        root: A path, a URL, or the name of a catalog schema.
-
-    Returns:
-        The check, named ``storage``.
-    """
-    if "/" not in root:
-        meaning = "The schema's location decides: run this again with that location."
-        return Check("storage", f"the catalog schema {root}", "warning", meaning)
-    scheme = urlparse(root).scheme.lower() or "file"
-    if scheme == "file":
-        meaning = (
-            "Several drivers of this machine may use it, by a lock; a killed driver does no harm, "
-            "a loss of power may."
-        )
-        return Check("storage", "file:", "ok", meaning)
-    if scheme in ("hdfs", "abfs", "abfss", "gs"):
-        return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
-    if scheme in ("s3", "s3a", "s3n"):
-        meaning = "Only one driver may use it, unless all have Delta's DynamoDB log store."
-    else:
-        meaning = "It is not known whether it creates a file atomically: use one driver only."
-    return Check("storage", f"{scheme}:", "warning", meaning)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -345,73 +275,27 @@ def _remember(coordinate: str, jars: str) -> None:
         return  # the next start resolves again
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Say which version of a package is installed; None without it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Read a version's first three numbers."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-def _no_java() -> str:
+def no_java() -> str:
+    """Say that there is no Java, and what to do."""
     home = os.environ.get("JAVA_HOME")
     where = f"in JAVA_HOME ({home})" if home else "on the path"
     return (
         f"Spark needs Java, and there is none {where}: install OpenJDK {JAVA_VERSION_MIN} "
         "(Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME."
     )
-
-
-def _check_java() -> Check:
-    java = find_java()
-    if java is None:
-        return Check("Java", "missing", "error", _no_java())
-    found = f"{java.version} ({java.path})"
-    if java.problem is not None:
-        return Check("Java", found, "error", java.problem)
-    return Check("Java", found, "ok", f"This Java can run Spark: it has {VECTOR_MODULE}.")
-
-
-def _check_package(
-    name: str,
-    missing: Verdict,
-    first: tuple[int, ...] = (0,),
-    beyond: tuple[int, ...] = (sys.maxsize,),
-) -> Check:
-    found = _version(name)
-    if found is None and name == "pyspark" and util.find_spec("pyspark") is not None:
-        meaning = "A platform's Spark, which does not tell pip its version: Spark 4.0.1 is needed."
-        return Check(name, "version unknown", "warning", meaning)
-    if found is None:
-        return Check(name, "missing", missing, f"{_PURPOSE[name]} need it: {INSTALL}.")
-    if (name, found) == ("delta-spark", "4.4.1"):
-        meaning = "The jars of 4.4.1 were incomplete on Maven Central: take delta-spark 4.4.0."
-        return Check(name, found, "warning", meaning)
-    if _numbers(found) < first:
-        meaning = f"It is too old, {'.'.join(map(str, first))} or newer is needed: {INSTALL}."
-        return Check(name, found, "error", meaning)
-    if _numbers(found) >= beyond:
-        meaning = f"txnqueue was not tested with {'.'.join(map(str, beyond))} or newer: {INSTALL}."
-        return Check(name, found, "warning", meaning)
-    return Check(name, found, "ok", "This version can be used.")
-
-
-def _check_jars() -> Check:
-    try:
-        coordinate = delta_coordinate()
-    except PlatformMissing:
-        meaning = "They can be looked for when pyspark and delta-spark are installed."
-        return Check("Delta's jars", "unknown", "warning", meaning)
-    jars = cached_jars(coordinate)
-    if jars:
-        return Check(
-            "Delta's jars", f"jar files: {len(jars)}", "ok", "Sessions start without network."
-        )
-    meaning = "The first local session fetches them from Maven Central, which takes a minute."
-    return Check("Delta's jars", "not fetched yet", "warning", meaning)
 
 
 if __name__ == "__main__":

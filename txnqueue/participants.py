@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import model
+from txnqueue.confirming import FORMAT_ID, STORE_LENGTH, branch_of, confirmation
 from txnqueue.errors import InvalidInput, LimitExceeded, TransactionFinished
-from txnqueue.ledger import Owner
 from txnqueue.model import Entry
 from txnqueue.planning import Stamp
 
@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 
-FORMAT_ID = 0x74786E71
-"""Marks our branches among those of other transaction managers: "txnq"."""
 PART_LENGTH_MAX = 64
 """So many bytes may either part of a branch's name have (XA)."""
-STORE_LENGTH = 12
 DECISIONS = "txnqueue_decisions"
 """The table by which a last resource decides: one row per attempt."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
-_BRANCH = re.compile(r"([0-9a-f]+)\.([0-9a-f]{32})\.([0-9]+)\.([0-9]+)")
 
 
 class TwoPhase:
@@ -284,46 +280,9 @@ class Participants:
             raise InvalidInput(f"{name!r} takes part in this transaction already.", name=name)
 
 
-# ------------------------------------------------------------------------ names and facts
-
-
 def store_of(transaction: Draft) -> str:
     """Tell the store in a branch's name."""
     return transaction.client.store_id[:STORE_LENGTH]
-
-
-def branch_of(owner: Owner, store: str, number: int) -> str:
-    """Name a branch: store, attempt, begun, and its number in the transaction."""
-    return f"{store}.{owner.attempt}.{owner.begun}.{number}"
-
-
-def owner_of(xid: Any, store: str) -> Owner | None:
-    """Read whose branch this is; None if it is no branch of this store."""
-    format_id, key, branch = xid[0], xid[1], xid[2]
-    found = _BRANCH.fullmatch(branch or "")
-    if format_id != FORMAT_ID or found is None or found.group(1) != store:
-        return None
-    return Owner("", 0, key, found.group(2), int(found.group(3)))
-
-
-def confirmation(name: str, owner: Owner, stamp: Stamp) -> Entry:
-    """Write the fact that a database has carried out a commit."""
-    stream = participant_stream(name)
-    return Entry(
-        model.table_shard(stream),
-        stream,
-        model.BRANCH_CONFIRMED,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
-        body={"v": 1, "participant": name},
-        **stamp.columns(),
-    )
-
-
-def participant_stream(name: str) -> str:
-    """Name the stream of what a database confirms."""
-    return f"participant/{name}"
 
 
 # --------------------------------------------------------------------- the last resource
@@ -385,24 +344,3 @@ def _quietly(act: Callable[[], object]) -> bool:
         logger.warning("a participant could not follow error=%s", error)
         return False
     return True
-
-
-def unconfirmed(decisions: Iterable[Entry], facts: Iterable[Entry]) -> list[tuple[str, Entry]]:
-    """List which database has not confirmed which commit (pure)."""
-    confirmed = {
-        (entry.body["participant"], entry.attempt)
-        for entry in facts
-        if entry.kind == model.BRANCH_CONFIRMED
-    }
-    return [
-        (name, entry)
-        for entry in decisions
-        if entry.kind == model.COMMITTED
-        for name in manifest_participants(entry.body)
-        if (name, entry.attempt) not in confirmed
-    ]
-
-
-def manifest_participants(body: Mapping[str, Any]) -> list[str]:
-    """Read which databases a decision named."""
-    return list(body.get("participants", ()))

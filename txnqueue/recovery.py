@@ -11,18 +11,18 @@ from txnqueue import model, planning, sealing
 from txnqueue.applying import Applier, WaitingChange
 from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
-from txnqueue.deciding import decide_prepared
-from txnqueue.dropping import DropResult, finish
-from txnqueue.errors import HistoryRemoved, InvalidInput
-from txnqueue.ledger import Claim, Owner
-from txnqueue.participants import (
+from txnqueue.confirming import (
     STORE_LENGTH,
     confirmation,
     owner_of,
     participant_stream,
-    resolve,
     unconfirmed,
 )
+from txnqueue.deciding import decide_prepared
+from txnqueue.dropping import DropResult, finish
+from txnqueue.errors import HistoryRemoved, InvalidInput
+from txnqueue.ledger import Claim, Owner
+from txnqueue.participants import resolve
 from txnqueue.planning import Plan
 from txnqueue.receiving import abort_branch, held_inside, may_end
 from txnqueue.survey import Survey

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from txnqueue import model
 from txnqueue.branching import Branch
 from txnqueue.config import QueueInfo
+from txnqueue.confirming import unconfirmed
 from txnqueue.ledger import KeyState
 from txnqueue.model import Entry
-from txnqueue.participants import unconfirmed
 
 SHARDS = (*model.ALL_TRANSACTIONS, *model.ALL_TABLES, model.CATALOG)
 

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from txnqueue import environment
 from txnqueue.commands.console import PLATFORM, Session, command
 from txnqueue.configuring import OPTIONS, Configuration
+from txnqueue.doctor import doctor as examine
 from txnqueue.errors import InvalidInput
 
 
 @command("doctor")
 def doctor(session: Session) -> None:
     """Check that this machine has what txnqueue needs, and what it sets; starts no Spark."""
-    checks = environment.doctor(session.options.root)
+    checks = examine(session.options.root)
     rows = [
         {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
         for c in checks
