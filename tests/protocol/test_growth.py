@@ -105,17 +105,20 @@ def test_without_maintenance_it_grows() -> None:
     assert after["cold claim"] > 5 * before["cold claim"]
 
 
-@pytest.mark.parametrize("ask", ["recover", "metrics", "maintain"])
-def test_what_asks_all_queues_reads_no_more_often_for_many(ask: str) -> None:
-    counted = []
+@pytest.mark.parametrize(
+    ("ask", "cold", "warm"), [("recover", 3, 2), ("metrics", 3, 2), ("maintain", 8, 7)]
+)
+def test_what_asks_all_queues_reads_no_more_often_for_many(ask: str, cold: int, warm: int) -> None:
     for queues in (1, 40):
         plant = Plant()
         for number in range(queues):
             queue = plant.worker.create_queue(f"q{number}", "n long", dead_letter=False)
             queue.send([{"n": number}])
             queue.receive(1)
-        for client in (plant.manager(), plant.worker):  # who knows no queue, and who knows all
+        counted = []
+        client = plant.manager()
+        for _ in range(2):
             before = plant.store.journal.reads
             getattr(client, ask)()
             counted.append(plant.store.journal.reads - before)
-    assert counted[:2] == counted[2:]
+        assert counted == [cold, warm]
