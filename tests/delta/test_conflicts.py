@@ -6,8 +6,10 @@ In the long run the same on a real HDFS, where a commit is Delta's own and needs
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from txnqueue.journal.delta import DeltaJournal
 from txnqueue.journal.lock import NoLock
 from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import TableNames
-from txnqueue.model import Unit
+from txnqueue.model import CLAIMED, Condition, Entry, Unit, next_sequence
 
 pytestmark = pytest.mark.spark
 WAIT_SECONDS = 45
@@ -181,6 +183,45 @@ def test_a_unit_with_one_broken_condition_inserts_nothing_at_all(journals: Any) 
     shards = {entry.shard for entry in first.entries}
     entries = journals[1].read(shards).entries
     assert first.append_id not in {entry.append_id for entry in entries}
+
+
+NAMES = [
+    "a",
+    "x" * 31 + "\U0010ffff" * 9,
+    "x" * 40,
+    "\U0010ffff" * 40,
+    "\uffff" * 33,
+    "\ud7ff" * 33,
+    "é" * 31 + "\U0001f600" * 3,
+    "line\nbreak\ttab\u0001",
+    "'quoted' \"twice\" \\ %_ ${x}",
+]
+"""Of strings Delta's statistics keep the first 32 characters."""
+
+
+def test_what_an_expectation_is_about_is_found_by_statistics_of_any_name(journals: Any) -> None:
+    journal = journals[1]
+
+    def unit(name: str, sequence: int, *conditions: Condition) -> Unit:
+        entry = Entry("lane/names/0", name, CLAIMED, sequence=sequence, actor="x")
+        append_id = hashlib.md5(f"{name}{sequence}{conditions}".encode()).hexdigest()
+        return Unit.of(append_id, [entry], conditions or [_next(name, sequence)])
+
+    firsts = [unit(name, 7) for name in NAMES]
+    assert journal.append(firsts, {}).won == (True,) * len(NAMES)
+    there = [replace(_next(name, 7), present=True) for name in NAMES]
+
+    for files in ("many", "few"):
+        rivals = [unit(name, late) for name in NAMES for late in (6, 7)]
+        rivals = [replace(one, append_id=f"{files}{one.append_id}"[:32]) for one in rivals]
+        assert not any(journal.append(rivals, {"operation": "late"}).won), files
+        others = [unit(f"{n} in {files}", 1, condition) for n, condition in enumerate(there)]
+        assert all(journal.append(others, {"operation": "there"}).won), files
+        journal.rewrite(["lane/names/0"], {"operation": "rewrite"})
+
+
+def _next(name: str, sequence: int) -> Condition:
+    return next_sequence("lane/names/0", name, sequence)
 
 
 def test_of_a_group_each_unit_goes_in_by_itself(journals: Any) -> None:

@@ -160,6 +160,23 @@ def test_a_warm_claim_costs_the_same_beside_other_queues_and_history(
     assert (late.commits, late.jobs) == (early.commits, early.jobs)
 
 
+def test_an_append_opens_no_more_files_the_longer_a_queue_is_worked_on(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("long", "i long", dead_letter=False)
+    read = []
+    for number in range(13):
+        queue.send([{"i": number}])
+        batch = queue.receive(1)
+        with Cost(spark, root) as cost:
+            batch.accept()
+        read.append(cost.bytes)
+        assert 0 in cost.tasks, "the MERGE opened files to look for its own entries"
+    journal = sum(file.stat().st_size for file in Path(root, "journal").rglob("*.parquet"))
+    assert journal > 13 * 3 * 8_000, "three files of the queue came with each round"
+    assert read[-1] - read[2] < 10 * 3 * 4_000, read
+
+
 def test_receiving_reads_only_the_files_of_its_messages(
     spark: Any, root: str, manager: QueueManager
 ) -> None:

@@ -264,8 +264,15 @@ def merge(table: str, units: Sequence[Unit]) -> str:
     The guard is one aggregate over the literal shards of all conditions, evaluated on the
     MERGE's own snapshot; it yields the units that may go in. The shards stand as literals
     in the match condition too, so that Delta knows what was read, and nothing more.
+
+    Which rows could break or fulfil a condition, and which appends are meant, stands besides as
+    predicates on columns that Delta keeps statistics of: so it opens only the files that may
+    hold them, of thousands. What counts as read is told by the shards alone.
     """
     shards = literals(sorted({shard for unit in units for shard in unit.reads}))
+    appends = literals(sorted({unit.append_id for unit in units}))
+    conditions = dict.fromkeys(_meant(c) for unit in units for c in unit.conditions)
+    concerned = " OR ".join(f"({terms})" for terms in conditions) or "false"
     verdicts = ", ".join(_verdict(number, unit) for number, unit in enumerate(units))
     rows = ", ".join(
         _values(number, replace(entry, ordinal=number))
@@ -277,8 +284,9 @@ def merge(table: str, units: Sequence[Unit]) -> str:
     return (
         f"MERGE INTO {table} t USING (SELECT {columns} FROM VALUES {rows} AS v({source}) "
         f"WHERE array_contains((SELECT array({verdicts}) FROM {table} g "
-        f"WHERE g.shard IN ({shards})), v.unit)) s "
-        f"ON t.shard IN ({shards}) AND t.shard = s.shard AND t.append_id = s.append_id "
+        f"WHERE g.shard IN ({shards}) AND ({concerned})), v.unit)) s "
+        f"ON t.shard IN ({shards}) AND t.append_id IN ({appends}) "
+        f"AND t.shard = s.shard AND t.append_id = s.append_id "
         f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
     )
 
@@ -286,16 +294,19 @@ def merge(table: str, units: Sequence[Unit]) -> str:
 def _verdict(number: int, unit: Unit) -> str:
     """The unit's number if all its conditions hold, else a number that no unit has."""
     broken = " OR ".join(
-        f"count_if({_matches(c)}) {'=' if c.present else '>'} 0" for c in unit.conditions
+        f"count_if(g.shard = {literal(c.shard)} AND {_meant(c)}) {'=' if c.present else '>'} 0"
+        for c in unit.conditions
     )
     return f"if({broken or 'false'}, -1, {number})"
 
 
-def _matches(condition: Condition) -> str:
-    terms = [
-        f"g.shard = {literal(condition.shard)}",
-        f"g.stream = {literal(condition.stream)}",
-    ]
+def _meant(condition: Condition) -> str:
+    """What a condition is about in its shard, which is no part of it.
+
+    From predicates that mix the shard with other columns Spark would infer one more, and Delta
+    would list the files again.
+    """
+    terms = [f"g.stream = {literal(condition.stream)}"]
     if condition.kinds is not None:
         terms.append(f"g.kind IN ({literals(condition.kinds)})")
     if condition.attempts is not None:

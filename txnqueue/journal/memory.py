@@ -107,7 +107,7 @@ class MemoryJournal:
         self.step = step
         self.commits: list[tuple[tuple[Entry, ...], Mapping[str, object]]] = [((), {})]
         self._removed: dict[PositionId, int] = {}
-        self._removed_from: dict[str, int] = {}
+        self._removals: list[tuple[int, list[Entry]]] = []
         self._shards: dict[str, list[Entry]] = defaultdict(list)
         self._lock = threading.Lock()
         self.archive = MemoryArchive(self)
@@ -152,6 +152,8 @@ class MemoryJournal:
         with self._lock:
             if any(self._added_since(shard, snapshot) for shard in reads):
                 raise AppendConflict(f"an entry was added to one of {sorted(reads)}")
+            if self._removed_since(units, snapshot):
+                raise AppendConflict("an entry that a condition is about was removed")
             return Appended(admitted, self._land(units, admitted, metadata))
 
     def _land(
@@ -173,8 +175,9 @@ class MemoryJournal:
             snapshot = self.known_version()
         self.step("remove lands")
         with self._lock:
-            if any(self._added_since(shard, snapshot) for shard in shards):
-                raise AppendConflict(f"an entry was added to one of {sorted(shards)}")
+            removed = {e.shard for _, gone in self._removals_since(snapshot) for e in gone}
+            if shards & removed or any(self._added_since(shard, snapshot) for shard in shards):
+                raise AppendConflict(f"an entry was added to one of {sorted(shards)}, or removed")
             version = len(self.commits)
             gone = [e for s in shards for e in self._shards[s] if e.entry_id in wanted]
             if not gone:
@@ -182,7 +185,7 @@ class MemoryJournal:
             for shard in {entry.shard for entry in gone}:
                 kept = [e for e in self._shards[shard] if e.entry_id not in wanted]
                 self._shards[shard] = kept
-                self._removed_from[shard] = version
+            self._removals.append((version, gone))
             self._removed.update((entry.entry_id, version) for entry in gone)
             self.commits.append(((), dict(metadata)))
 
@@ -213,10 +216,25 @@ class MemoryJournal:
         return [entry for entry in entries if after < entry.version <= upto]
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
-        """Say whether a shard was changed since: Delta counts what is deleted there too."""
+        """Say whether anything was added to a shard since."""
         entries = self._shards.get(shard)
-        changed = entries[-1].version if entries else -1
-        return max(changed, self._removed_from.get(shard, -1)) > snapshot
+        return entries is not None and bool(entries) and entries[-1].version > snapshot
+
+    def _removals_since(self, snapshot: int) -> list[tuple[int, list[Entry]]]:
+        return [removal for removal in self._removals if removal[0] > snapshot]
+
+    def _removed_since(self, units: Sequence[Unit], snapshot: int) -> bool:
+        """Say whether anything was deleted since that units looked for: Delta read its file.
+
+        Delta may have read other files too, and then reports more conflicts than this.
+        """
+        gone = [entry for _, entries in self._removals_since(snapshot) for entry in entries]
+        return any(
+            condition.matches(entry)
+            for unit in units
+            for condition in unit.conditions
+            for entry in gone
+        )
 
 
 def numbered(units: Sequence[Unit], admitted: Sequence[bool], version: int) -> tuple[Entry, ...]:

@@ -44,7 +44,7 @@ JOURNAL_PROPERTIES = {
     "delta.enableInCommitTimestamps": "true",
     "delta.enableRowTracking": "true",
     "delta.enableChangeDataFeed": "true",
-    "delta.dataSkippingStatsColumns": "stream,kind,append_id",
+    "delta.dataSkippingStatsColumns": "stream,kind,append_id,sequence",
     "delta.constraints.entry_is_named": "append_id IS NOT NULL AND kind IS NOT NULL",
     "delta.constraints.counts_are_not_negative": "count IS NULL OR count >= 0",
 }
