@@ -69,11 +69,11 @@ def recover(
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
+    told = tuple(client.confirmations)  # they ride on the next append, whichever that is
     found = client.survey()
+    held_up = Applier(client).apply(known=found.changes)
     overdue, given_back = _abort_overdue_branches(client, found)
     aborted, released = _abort_abandoned(client, found)
-    held_up = Applier(client).apply(known=found.changes)
-    told = tuple(client.confirmations)
     client.confirm()
     return Recovery(
         (*overdue, *aborted),

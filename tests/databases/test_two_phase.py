@@ -32,6 +32,20 @@ def test_what_cannot_be_seen_is_not_confirmed(world: World) -> None:
     assert database.committed and not database.prepared
 
 
+def test_what_is_confirmed_together_with_an_abort_is_confirmed(world: World) -> None:
+    """A confirmation rides on the next append, which may be one of the recovery's own."""
+    database = Hiding()
+    world.helper("creator").queue("in").send([{"i": 1}])
+    with world.manager("A").transaction(next(_KEYS)) as tx:
+        tx.queue("in").send([{"i": 2}])
+        tx.enlist("billing", database)
+    world.manager("dead").transaction(left := next(_KEYS)).queue("in").receive(1)
+    world.lease_over()
+    found = world.manager("B").recover({"billing": database})
+    assert found.aborted == (left,) and found.databases == ()
+    assert world.manager("C").recover().databases == ()
+
+
 def test_postgres_commits_with_the_queue(world: World, database: str) -> None:
     manager = world.manager("A")
     manager.queue("in").send([{"i": 7}])
