@@ -13,20 +13,20 @@ from txnqueue.planning import Stamp
 
 FORMAT_ID = 0x74786E71
 """Marks our branches among those of other transaction managers: "txnq"."""
-STORE_LENGTH = 12
+_STORE_LENGTH = 12
 _NAME = re.compile(r"([0-9a-f]+)\.([0-9a-f]{32})\.([0-9]+)\.([0-9]+)")
 
 
-def branch_of(owner: Owner, store: str, number: int) -> str:
+def branch_of(owner: Owner, store_id: str, number: int) -> str:
     """Name a branch: store, attempt, begun, and its number in the transaction."""
-    return f"{store}.{owner.attempt}.{owner.begun}.{number}"
+    return f"{store_id[:_STORE_LENGTH]}.{owner.attempt}.{owner.begun}.{number}"
 
 
-def owner_of(xid: Any, store: str) -> Owner | None:
+def owner_of(xid: Any, store_id: str) -> Owner | None:
     """Read whose branch this is; None if it is no branch of this store."""
     format_id, key, branch = xid[0], xid[1], xid[2]
     found = _NAME.fullmatch(branch or "")
-    if format_id != FORMAT_ID or found is None or found.group(1) != store:
+    if format_id != FORMAT_ID or found is None or found.group(1) != store_id[:_STORE_LENGTH]:
         return None
     return Owner("", 0, key, found.group(2), int(found.group(3)))
 

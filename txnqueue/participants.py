@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txnqueue import model
-from txnqueue.confirming import FORMAT_ID, STORE_LENGTH, branch_of, confirmation
+from txnqueue.confirming import FORMAT_ID, branch_of, confirmation
 from txnqueue.errors import InvalidInput, LimitExceeded, TransactionFinished
 from txnqueue.model import Entry
 from txnqueue.planning import Stamp
@@ -63,7 +63,7 @@ class TwoPhase:
         self._connection = connection
         self._prepared = False
         self.xid = connection.xid(
-            FORMAT_ID, key, branch_of(transaction.owner, store_of(transaction), number)
+            FORMAT_ID, key, branch_of(transaction.owner, transaction.client.store_id, number)
         )
         connection.tpc_begin(self.xid)
 
@@ -278,11 +278,6 @@ class Participants:
         last = {self.last.name} if self.last else set()
         if name in {*self._branches, *self.auxiliaries, *last}:
             raise InvalidInput(f"{name!r} takes part in this transaction already.", name=name)
-
-
-def store_of(transaction: Draft) -> str:
-    """Tell the store in a branch's name."""
-    return transaction.client.store_id[:STORE_LENGTH]
 
 
 # --------------------------------------------------------------------- the last resource

@@ -12,7 +12,6 @@ from txnqueue.applying import Applier, WaitingChange
 from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.confirming import (
-    STORE_LENGTH,
     confirmation,
     owner_of,
     participant_stream,
@@ -159,7 +158,7 @@ def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None
 
 def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: float) -> None:
     """Finish the prepared branches of a database as the journal decided, or decides now."""
-    store = client.store_id[:STORE_LENGTH]
+    store_id = client.store_id
     # Read before the database: a branch that is prepared later is not among them.
     facts = client.table_entries([participant_stream(name)])
     listed = unconfirmed(client.transaction_entries(), facts)
@@ -172,7 +171,7 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
             )
         return
     found = connection.tpc_recover()
-    branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store)) is not None]
+    branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store_id)) is not None]
     left = set()
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min

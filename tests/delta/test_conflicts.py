@@ -6,7 +6,6 @@ In the long run the same on a real HDFS, where a commit is Delta's own and needs
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,13 +16,14 @@ import pytest
 
 from tests.conftest import LONG
 from tests.delta.hdfs import MiniHdfs
-from tests.delta.units import APART, BARRED, RIVALS
+from tests.delta.units import APART, BARRED, RIVALS, unit
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import DeltaJournal
 from txnqueue.journal.lock import NoLock
 from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import TableNames
 from txnqueue.model import CLAIMED, Condition, Entry, Unit, next_sequence
+from txnqueue.planning import Plan
 
 pytestmark = pytest.mark.spark
 WAIT_SECONDS = 45
@@ -202,20 +202,18 @@ NAMES = [
 def test_what_an_expectation_is_about_is_found_by_statistics_of_any_name(journals: Any) -> None:
     journal = journals[1]
 
-    def unit(name: str, sequence: int, *conditions: Condition) -> Unit:
+    def named(tag: str, name: str, sequence: int, condition: Condition) -> Unit:
         entry = Entry("lane/names/0", name, CLAIMED, sequence=sequence, actor="x")
-        append_id = hashlib.md5(f"{name}{sequence}{conditions}".encode()).hexdigest()
-        return Unit.of(append_id, [entry], conditions or [_next(name, sequence)])
+        return unit(tag, f"{name} {sequence}", Plan((entry,), (condition,)))
 
-    firsts = [unit(name, 7) for name in NAMES]
+    firsts = [named("first", name, 7, _next(name, 7)) for name in NAMES]
     assert journal.append(firsts, {}).won == (True,) * len(NAMES)
     there = [replace(_next(name, 7), present=True) for name in NAMES]
 
     for files in ("many", "few"):
-        rivals = [unit(name, late) for name in NAMES for late in (6, 7)]
-        rivals = [replace(one, append_id=f"{files}{one.append_id}"[:32]) for one in rivals]
+        rivals = [named(files, n, late, _next(n, late)) for n in NAMES for late in (6, 7)]
         assert not any(journal.append(rivals, {"operation": "late"}).won), files
-        others = [unit(f"{n} in {files}", 1, condition) for n, condition in enumerate(there)]
+        others = [named(files, f"{n} in {files}", 1, c) for n, c in enumerate(there)]
         assert all(journal.append(others, {"operation": "there"}).won), files
         journal.rewrite(["lane/names/0"], {"operation": "rewrite"})
 

@@ -90,6 +90,6 @@ def contents(world: World) -> str:
         for name, table in store.tables._tables.items()
     }
     journal = [entries for entries, _ in store.journal.commits]
-    kept = (store.journal._removed, store.journal.archive.kept)
+    kept = (store.journal._removals, store.journal.archive.kept)
     told = sorted(world.prepared), sorted(world.explicit)
     return repr((world.clock.now_ms, journal, kept, payload, tables, told))

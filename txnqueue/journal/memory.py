@@ -106,7 +106,6 @@ class MemoryJournal:
         """
         self.step = step
         self.commits: list[tuple[tuple[Entry, ...], Mapping[str, object]]] = [((), {})]
-        self._removed: dict[PositionId, int] = {}
         self._removals: list[tuple[int, list[Entry]]] = []
         self._shards: dict[str, list[Entry]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -136,7 +135,9 @@ class MemoryJournal:
     def audit(self, upto: int) -> Audit:
         """Say what was inserted and deleted; nothing is ever changed here."""
         inserted = {e.entry_id: e.version for found, _ in self.commits[: upto + 1] for e in found}
-        deleted = frozenset(e for e, version in self._removed.items() if version <= upto)
+        deleted = frozenset(
+            e.entry_id for version, gone in self._removals if version <= upto for e in gone
+        )
         return Audit(True, inserted, deleted, 0)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
@@ -152,7 +153,7 @@ class MemoryJournal:
         with self._lock:
             if any(self._added_since(shard, snapshot) for shard in reads):
                 raise AppendConflict(f"an entry was added to one of {sorted(reads)}")
-            if self._removed_since(units, snapshot):
+            if self._missed(units, snapshot):
                 raise AppendConflict("an entry that a condition is about was removed")
             return Appended(admitted, self._land(units, admitted, metadata))
 
@@ -175,7 +176,7 @@ class MemoryJournal:
             snapshot = self.known_version()
         self.step("remove lands")
         with self._lock:
-            removed = {e.shard for _, gone in self._removals_since(snapshot) for e in gone}
+            removed = {entry.shard for entry in self._removed_since(snapshot)}
             if shards & removed or any(self._added_since(shard, snapshot) for shard in shards):
                 raise AppendConflict(f"an entry was added to one of {sorted(shards)}, or removed")
             version = len(self.commits)
@@ -186,7 +187,6 @@ class MemoryJournal:
                 kept = [e for e in self._shards[shard] if e.entry_id not in wanted]
                 self._shards[shard] = kept
             self._removals.append((version, gone))
-            self._removed.update((entry.entry_id, version) for entry in gone)
             self.commits.append(((), dict(metadata)))
 
     def ids(self, shards: Collection[str]) -> set[PositionId]:
@@ -217,18 +217,18 @@ class MemoryJournal:
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
         """Say whether anything was added to a shard since."""
-        entries = self._shards.get(shard)
-        return entries is not None and bool(entries) and entries[-1].version > snapshot
+        entries = self._shards.get(shard, [])
+        return bool(entries) and entries[-1].version > snapshot
 
-    def _removals_since(self, snapshot: int) -> list[tuple[int, list[Entry]]]:
-        return [removal for removal in self._removals if removal[0] > snapshot]
+    def _removed_since(self, snapshot: int) -> list[Entry]:
+        return [entry for version, gone in self._removals if version > snapshot for entry in gone]
 
-    def _removed_since(self, units: Sequence[Unit], snapshot: int) -> bool:
+    def _missed(self, units: Sequence[Unit], snapshot: int) -> bool:
         """Say whether anything was deleted since that units looked for: Delta read its file.
 
         Delta may have read other files too, and then reports more conflicts than this.
         """
-        gone = [entry for _, entries in self._removals_since(snapshot) for entry in entries]
+        gone = self._removed_since(snapshot)
         return any(
             condition.matches(entry)
             for unit in units
