@@ -323,10 +323,7 @@ class Exchange:
 
     def _resolve(self, transaction: Transaction | NotGiven | None) -> Transaction | None:
         self._client.open()
-        if transaction is NOT_GIVEN and self._bound is not None:
-            self._bound.check_active()
-            return self._bound
-        return resolve(self._client, transaction, f"{self.name}.publish")
+        return resolve(self._client, transaction, f"{self.name}.publish", self._bound)
 
     def _not_default(self, why: str) -> None:
         if self.name == routing.DEFAULT_EXCHANGE:

@@ -26,9 +26,18 @@ NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 
 def resolve(
-    client: Client, transaction: Transaction | NotGiven | None, what: str
+    client: Client,
+    transaction: Transaction | NotGiven | None,
+    what: str,
+    bound: Transaction | None = None,
 ) -> Transaction | None:
     """Find the transaction that a call works in; None: one of its own.
+
+    Args:
+        client: Whose call it is.
+        transaction: What the call was given.
+        what: The call, for messages.
+        bound: What the called object works in where the call says nothing.
 
     Raises:
         TransactionNotGiven: The call stands inside a block and says neither transaction=tx
@@ -38,6 +47,9 @@ def resolve(
         TransactionFinished: The transaction takes no more work.
     """
     if transaction is NOT_GIVEN:
+        if bound is not None:
+            bound.check_active()
+            return bound
         if client.blocks:
             inside = client.blocks[-1].id
             raise TransactionNotGiven(

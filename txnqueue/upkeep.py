@@ -246,10 +246,7 @@ class Upkeep:
 
     def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Transaction | None:
         self._client.open()
-        if transaction is NOT_GIVEN and self._bound is not None:
-            self._bound.check_active()
-            return self._bound
-        return resolve(self._client, transaction, what)
+        return resolve(self._client, transaction, what, self._bound)
 
     @staticmethod
     def _commit(tx: Transaction) -> None:
