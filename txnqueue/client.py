@@ -132,7 +132,6 @@ class Client(Knowledge):
         except QueueError as error:
             self._learn_closed(error)
             raise
-        self._read_at = self.runtime.monotonic()
         if landed is not None and riding:
             with self.lock:
                 self.confirmations = [fact for fact in self.confirmations if fact not in riding]

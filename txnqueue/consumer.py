@@ -21,7 +21,6 @@ from txnqueue.errors import (
     TransactionFinished,
 )
 from txnqueue.gathering import Upto, now
-from txnqueue.knowledge import KNOWN_SECONDS_MAX
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 _NUMBER_MAX = 10**9
+PLACED_SECONDS_MAX = 600.0
+"""The place of a run was found at most so long ago when a transaction begins there."""
 Handler = Callable[[Batch, Transaction], object]
 
 
@@ -237,7 +238,7 @@ class Drain:
         without its being refused.
         """
         seconds = self._client.runtime.monotonic()
-        if self._given and (self._placed is None or seconds - self._placed[1] > KNOWN_SECONDS_MAX):
+        if self._given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
             self._find_place()
         tx = Transaction(self._client, f"{self._run_id}/{self._number}", look_up=False)
         tx.begin(self._placed[0] if self._placed is not None else None)

@@ -20,8 +20,6 @@ from txnqueue.store import Store
 from txnqueue.topology import Topology
 
 logger = logging.getLogger("txnqueue")
-KNOWN_SECONDS_MAX = 600.0
-"""After so many seconds without an append or a receive, the version is asked for again."""
 
 
 class Knowledge:
@@ -39,7 +37,6 @@ class Knowledge:
         self._shards = ShardReader(store.journal)
         self._slice_width: int | None = None
         self._store_id = ""
-        self._read_at = runtime.monotonic()
 
     # ---------------------------------------------------------------------------- store
 
@@ -110,13 +107,10 @@ class Knowledge:
         return self._store_id
 
     def version_to_begin(self) -> int:
-        """Return a version of the journal that is not much older than the newest one.
+        """Return a version of the journal that was the newest a moment ago.
 
         Work that begins at an old one may be below the horizon before it is decided.
         """
-        if self.runtime.monotonic() - self._read_at > KNOWN_SECONDS_MAX:
-            self._read_at = self.runtime.monotonic()
-            return self.store.journal.version()
         return self.store.journal.known_version()
 
     # -------------------------------------------------------------------------- catalog
@@ -227,7 +221,6 @@ class Knowledge:
         a time: what two have read at once would be applied twice.
         """
         with self.lock:
-            self._read_at = self.runtime.monotonic()
             wanted = list(infos)
             folds = self._folds.read(wanted)
             for info, fold in zip(wanted, folds, strict=True):

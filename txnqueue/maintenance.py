@@ -12,11 +12,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from txnqueue import __version__, compacting, forgetting, model, planning, retiring, strays
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
-from txnqueue.errors import Busy, QueueError, StoreCorrupt
+from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
 from txnqueue.journal import AppendConflict
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
@@ -25,6 +27,8 @@ from txnqueue.retention import Retention
 from txnqueue.strays import Strays
 
 logger = logging.getLogger("txnqueue")
+Vacuum = bool | Literal["full"]
+"""Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
 ARCHIVED_MAX = 20_000
 """So many entries are copied and deleted at a time."""
 FILES_MAX = 32
@@ -63,9 +67,11 @@ class Maintenance:
 
 
 def maintain(
-    client: Client, retention: Retention, *, vacuum: bool = True, dry_run: bool = False
+    client: Client, retention: Retention, *, vacuum: Vacuum = True, dry_run: bool = False
 ) -> Maintenance:
     """Do everything that there is to do; see ``QueueManager.maintain``."""
+    if vacuum not in (True, False, "full"):
+        raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
     return _Run(client, retention, dry_run).run(vacuum)
 
 
@@ -81,7 +87,7 @@ class _Run:
         seconds = client.runtime.now_ms() / 1000
         self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
 
-    def run(self, vacuum: bool) -> Maintenance:
+    def run(self, vacuum: Vacuum) -> Maintenance:
         infos = list(self._client.queues().values())
         target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
@@ -97,7 +103,7 @@ class _Run:
         slices = self._drop_slices(left, horizon, stray.staging)
         rewritten = self._rewrite()
         if vacuum and not self._dry_run:
-            self._vacuum(infos, left)
+            self._vacuum(infos, left, full=vacuum == "full")
         done = Maintenance(
             compacted,
             horizon,
@@ -329,16 +335,28 @@ class _Run:
         )
         return len(many) if done else 0
 
-    def _vacuum(self, infos: Sequence[QueueInfo], entries: Sequence[Entry]) -> None:
-        """Remove files that no retained version names; never while somebody may read them."""
+    def _vacuum(self, infos: Sequence[QueueInfo], entries: Sequence[Entry], *, full: bool) -> None:
+        """Remove files that no retained version names; never while somebody may read them.
+
+        What cannot be done of one table keeps nothing from the others.
+        """
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
         seconds_min = max(
             longest, self._held_seconds(infos), self._retention.transaction_seconds_max
         )
-        reasons = [self._journal.vacuum(seconds_min)]
+        vacuums: dict[str, Callable[..., str | None]] = {"the journal": self._journal.vacuum}
+        if model.horizon(entries) >= 0:  # before that there is no archive
+            vacuums["the archive"] = self._journal.archive.vacuum
         for owner in sorted(_owners(entries)):
-            reasons.append(self._client.store.payload.vacuum(owner, seconds_min))
-        self._skipped += [f"vacuum: {reason}" for reason in reasons if reason is not None]
+            vacuums[f"payload {owner}"] = partial(self._client.store.payload.vacuum, owner)
+        for table, vacuum in vacuums.items():
+            try:
+                reason = vacuum(seconds_min, full=full)
+            except Exception as error:
+                logger.warning("vacuum failed table=%s", table, exc_info=True)
+                reason = f"{table}: {error}"[:300]
+            if reason is not None:
+                self._skipped.append(f"vacuum: {reason}")
 
     def _held_seconds(self, infos: Sequence[QueueInfo]) -> float:
         """Find the longest time for which anything is held that is in flight now."""

@@ -16,7 +16,7 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.exchange import Exchange
 from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
-from txnqueue.maintenance import Maintenance, maintain
+from txnqueue.maintenance import Maintenance, Vacuum, maintain
 from txnqueue.metrics import Metrics
 from txnqueue.queue import Queue
 from txnqueue.queues import Queues
@@ -119,7 +119,7 @@ class QueueManager(Queues, Transactions, Exchanges):
         transaction_seconds_max: float = 86_400.0,
         payload_retention_days: int = 7,
         history_retention_days: int | None = None,
-        vacuum: bool = True,
+        vacuum: Vacuum = True,
         dry_run: bool = False,
     ) -> Maintenance:
         """Keep the store small and fast; run it from time to time, beside everything else.
@@ -138,7 +138,9 @@ class QueueManager(Queues, Transactions, Exchanges):
                 then is removed, except what was done to messages that still stand, and to what
                 came after them in their queue. None: all is kept.
             vacuum: Whether files are deleted that Delta has kept for older versions, where
-                their retention allows it.
+                their retention allows it. ``"full"`` lists the folders of all tables and also
+                finds what appends left behind that lost a race or crashed: it takes longer, and
+                once a month is enough.
             dry_run: Only tell what would be done.
 
         Returns:

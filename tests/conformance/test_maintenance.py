@@ -132,7 +132,7 @@ def test_files_are_kept_as_long_as_anything_that_is_in_flight(
     asked: list[float] = []
     keeper = world.manager("keeper")
     for kept in (keeper._client.store.journal, keeper._client.store.payload):
-        monkeypatch.setattr(kept, "vacuum", lambda *given: asked.append(given[-1]))
+        monkeypatch.setattr(kept, "vacuum", lambda *given, full: asked.append(given[-1]))
     keeper.maintain(transaction_seconds_max=0)
     assert len(asked) >= 2 and min(asked) >= 5 * DAY
     world.clock.advance(6 * DAY)

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-from txnqueue.journal import AppendConflict
+from txnqueue.journal import AppendConflict, Reading
 from txnqueue.transient import TransientStore
 
 
@@ -146,13 +146,21 @@ class FaultyArchive(_Faulty):
     def forget(self, day: str, standing: Any, metadata: Any) -> Any:
         return self._through("forget", day, standing, metadata)
 
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
+        return self._inner.vacuum(seconds_min, full=full)
+
 
 class FaultyJournal(_Faulty):
-    """A journal whose calls go through an injector."""
+    """A journal whose calls go through an injector.
+
+    As on Delta a client asks now and then which version is the newest. In between it knows of no
+    newer one than it appended, or found an entry of: a reading may be more complete than it says.
+    """
 
     def __init__(self, inner: Any, injector: Injector) -> None:
         super().__init__(inner, injector)
         self.archive = FaultyArchive(inner.archive, injector)
+        self._known: int | None = None
 
     def remove(self, entries: Any, day: str, metadata: Any) -> None:
         self._through("remove", entries, day, metadata)
@@ -166,23 +174,38 @@ class FaultyJournal(_Faulty):
     def audit(self, upto: int) -> Any:
         return self._inner.audit(upto)
 
-    def vacuum(self, seconds_min: float) -> Any:
-        return self._inner.vacuum(seconds_min)
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
+        return self._inner.vacuum(seconds_min, full=full)
 
     def version(self) -> int:
-        return self._through("version")
+        return self._learn(self._through("version"))
 
     def known_version(self) -> int:
-        return self._inner.known_version()
+        return self._learn(self._inner.known_version())
 
     def read(self, shards: Any, after: int = -1, upto: int | None = None) -> Any:
-        return self._through("read", shards, after, upto)
+        if self._known is None:
+            self.known_version()
+        return self._understated(self._through("read", shards, after, upto), after, upto)
 
     def read_all(self, after: int = -1, upto: int | None = None) -> Any:
-        return self._through("read_all", after, upto)
+        if self._known is None:
+            self.known_version()
+        return self._understated(self._through("read_all", after, upto), after, upto)
 
     def append(self, units: Any, metadata: Any) -> Any:
-        return self._through("append", units, metadata)
+        appended = self._through("append", units, metadata)
+        self._learn(-1 if appended.version is None else appended.version)
+        return appended
+
+    def _learn(self, version: int) -> int:
+        self._known = max(version, -1 if self._known is None else self._known)
+        return self._known
+
+    def _understated(self, reading: Reading, after: int, upto: int | None) -> Reading:
+        newest = max((entry.version for entry in reading.entries), default=-1)
+        known = max(after, self._learn(newest))
+        return reading if upto is not None else Reading(reading.entries, known)
 
 
 class FaultyPayload(_Faulty):
@@ -212,8 +235,8 @@ class FaultyPayload(_Faulty):
     def remove(self, payload_id: str) -> Any:
         return self._injector.call("remove_payload", lambda: self._inner.remove(payload_id))
 
-    def vacuum(self, payload_id: str, seconds_min: float) -> Any:
-        return self._inner.vacuum(payload_id, seconds_min)
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> Any:
+        return self._inner.vacuum(payload_id, seconds_min, full=full)
 
     def table(self, schema: Any, parts: Any) -> Any:
         return self._through("table", schema, parts)

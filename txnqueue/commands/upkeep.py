@@ -62,6 +62,13 @@ def maintain(
     vacuum: Annotated[
         bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
     ] = True,
+    full_vacuum: Annotated[
+        bool,
+        typer.Option(
+            "--full-vacuum",
+            help="Also delete what failed appends left behind; slower, once a month is enough.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be done.")
     ] = False,
@@ -71,7 +78,7 @@ def maintain(
         transaction_seconds_max=transaction_seconds_max,
         payload_retention_days=payload_retention_days,
         history_retention_days=history_retention_days,
-        vacuum=vacuum,
+        vacuum="full" if full_vacuum else vacuum,
         dry_run=dry_run,
     )
     would = "Would have been" if done.dry_run else "Done"

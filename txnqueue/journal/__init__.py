@@ -115,6 +115,10 @@ class Archive(Protocol):
         """
         ...
 
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of the archive that no retained version names; as the journal's."""
+        ...
+
 
 class Journal(Protocol):
     """A totally ordered log of entries with conditional, atomic appends."""
@@ -129,7 +133,7 @@ class Journal(Protocol):
         ...
 
     def known_version(self) -> int:
-        """Return a version that surely exists, without asking the store if one is known."""
+        """Return what was the newest version a moment ago; mostly without asking the store."""
         ...
 
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
@@ -169,11 +173,13 @@ class Journal(Protocol):
         """Write the entries of some shards into few files; nothing else changes."""
         ...
 
-    def vacuum(self, seconds_min: float) -> str | None:
-        """Remove the files of the journal and the archive that no retained version names.
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of the journal that no retained version names.
 
         Args:
             seconds_min: Only if deleted files are kept for so long.
+            full: Whether files are removed too that no version ever named, as an append leaves
+                them that lost a race.
 
         Returns:
             Why nothing was removed; None if it was.

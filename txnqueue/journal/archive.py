@@ -118,6 +118,10 @@ class DeltaArchive:
         self._statements.committing("archive", run)
         return found
 
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of the archive that no retained version names."""
+        return self._statements.vacuum("archive", self._table, seconds_min, full)
+
 
 def _old(day: str, standing: Mapping[str, int]) -> str:
     """Write which rows are to go: whole partitions, wherever no queue has older messages."""

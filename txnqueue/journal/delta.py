@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +26,37 @@ from txnqueue.model import Condition, Entry, Unit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+logger = logging.getLogger("txnqueue")
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
 _RANGES = "array<struct<first:bigint,last:bigint>>"
+FEED_VERSIONS_MAX = 200
+"""What is further back than so many versions is read from the files: the change feed opens one
+commit of Delta's log after the other."""
+KNOWN_SECONDS_MAX = 30.0
+"""What was the newest version so long ago is asked for again before it is relied on."""
 
 
 class DeltaJournal:
     """The journal as a Delta table, partitioned by shard."""
 
-    def __init__(self, statements: Statements) -> None:
-        """Use the journal of a store; it need not exist yet."""
+    def __init__(
+        self, statements: Statements, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Use the journal of a store; it need not exist yet.
+
+        Args:
+            statements: Runs what is said in SQL.
+            monotonic: Seconds; it only decides when the newest version is asked for again.
+        """
         self._statements = statements
         self._session = statements.session
         self._table = statements.names.journal
         self.archive = DeltaArchive(statements)
+        self._monotonic = monotonic
         self._known: int | None = None
+        self._known_at = 0.0
+        self._refused = -1
 
     def exists(self) -> bool:
         """Say whether the journal is there."""
@@ -67,18 +85,20 @@ class DeltaJournal:
         """Read the newest version."""
         history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
         rows = self._statements.run(lambda: self._session.sql(history).select("version").collect())
-        self._learn(int(rows[0][0]))
+        self._learn_newest(int(rows[0][0]))
         return int(rows[0][0])
 
     def known_version(self) -> int:
-        """Return a version that surely exists; asks the store only if none is known yet."""
-        return self.version() if self._known is None else self._known
+        """Return what was the newest version a moment ago; asks the store only if it was longer."""
+        if self._known is None or self._monotonic() - self._known_at > KNOWN_SECONDS_MAX:
+            return self.version()
+        return self._known
 
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
         """Read the entries of some shards, one consistent cut.
 
-        From a version on it reads the change feed, whose cost is that of what came since;
-        from the start it reads the shards' files.
+        What is new it reads from the change feed, whose cost is that of what came since; what
+        is far back, or older than Delta's log, from the shards' files, which hold everything.
         """
         return self._read(f"shard IN ({literals(sorted(shards))})", after, upto)
 
@@ -87,17 +107,11 @@ class DeltaJournal:
         return self._read("true", after, upto)
 
     def audit(self, upto: int) -> Audit:
-        """Ask Delta's change feed what happened to entries, up to a version."""
-        try:
-            return self._audit(0, upto)
-        except Exception as error:
-            if not _no_longer_there(error):
-                raise
-            history = f"DESCRIBE HISTORY {self._table}"
-            oldest = self._statements.run(
-                lambda: min(row["version"] for row in self._session.sql(history).collect())
-            )
-            return self._audit(oldest + 1, upto)
+        """Ask Delta's change feed what happened to entries, as far back as it may be asked."""
+        start = self._statements.run(lambda: self._feed_start(upto))
+        if start > upto:
+            return Audit(False, {}, frozenset(), 0, start)
+        return self._audit(start, upto)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE."""
@@ -115,7 +129,7 @@ class DeltaJournal:
             return Appended((False,) * len(units), None)
         if version is None:
             raise StoreCorrupt("The MERGE inserted rows, and the session knows no Delta commit.")
-        self._learn(int(version))
+        self._learn_newest(int(version))
         if inserted == total:
             return Appended((True,) * len(units), int(version))
         return Appended(self._won(units, int(version)), int(version))
@@ -153,9 +167,9 @@ class DeltaJournal:
         statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
         self._statements.committing("journal", lambda: self._commit(statement, metadata))
 
-    def vacuum(self, seconds_min: float) -> str | None:
-        """Remove files of the journal that no retained version names; the archive has none."""
-        return self._statements.vacuum("journal", self._table, seconds_min)
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of the journal that no retained version names."""
+        return self._statements.vacuum("journal", self._table, seconds_min, full)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -183,19 +197,66 @@ class DeltaJournal:
         )
 
     def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
-        if after >= 0 and upto is None:
+        """Read from the change feed if it surely reaches back so far, else from the files.
+
+        The feed refuses versions that are older than Delta keeps deleted files, or whose
+        commits have left the log; by which error it says so is up to Delta. So whatever it
+        fails with, the files answer. What it refused once it is not asked for again.
+        """
+        if after < 0 or upto is not None or after <= self._refused:
+            return self._read_files(wanted, after, upto)
+        if self.known_version() - after > FEED_VERSIONS_MAX:
+            return self._read_files(wanted, after, upto)
+        try:
             return self._read_since(wanted, after)
-        return self._read_files(wanted, after, upto)
+        except Exception as refused:
+            try:
+                reading = self._read_files(wanted, after, upto)
+            except Exception as error:
+                raise error from refused
+            logger.info("change feed refused after=%s error=%s", after, _first_line(refused))
+            self._refused = max(self._refused, after)
+            return reading
+
+    def _feed_start(self, upto: int) -> int:
+        """Find the first version at which the change feed may begin; after ``upto``: none.
+
+        Delta looks at a feed's beginning when it is opened, before it reads anything. What it
+        refuses of a version it refuses of all before it.
+        """
+        if self._may_begin(0, upto):
+            return 0
+        refused, allowed = 0, upto + 1
+        while allowed - refused > 1:
+            middle = (refused + allowed) // 2
+            if self._may_begin(middle, upto):
+                allowed = middle
+            else:
+                refused = middle
+        return allowed
+
+    def _may_begin(self, start: int, upto: int) -> bool:
+        try:
+            self._changes(start, upto)
+        except Exception:
+            return False
+        return True
 
     def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
         """Find which units of a group went in: each is there as a whole."""
         shards = {entry.shard for unit in units for entry in unit.entries[:1]}
-        found = self._read_since(f"shard IN ({literals(sorted(shards))})", version - 1)
+        found = self._read(f"shard IN ({literals(sorted(shards))})", version - 1, None)
         there = {entry.append_id for entry in found.entries}
         return tuple(unit.append_id in there for unit in units)
 
     def _learn(self, version: int) -> None:
+        """Remember a version that exists; others may be newer."""
         self._known = max(version, self._known or 0)
+
+    def _learn_newest(self, version: int) -> None:
+        """Remember what is the newest version now."""
+        self._learn(version)
+        self._known_at = self._monotonic()
 
     def _changes(self, start: int, end: int | None = None) -> DataFrame:
         """Open the change feed from a version on."""
@@ -217,13 +278,7 @@ class DeltaJournal:
                 "_commit_version",
             )
 
-        try:
-            rows = self._statements.run(statement)
-        except Exception as error:
-            if _no_longer_there(error):
-                return self._read_files(wanted, after, None)  # the log no longer reaches back
-            raise
-        entries = tuple(map(entry_of, rows))
+        entries = tuple(map(entry_of, self._statements.run(statement)))
         newest = max((entry.version for entry in entries), default=known)
         self._learn(max(known, newest))
         return Reading(entries, max(known, newest))
@@ -231,15 +286,16 @@ class DeltaJournal:
     def _read_files(self, wanted: str, after: int, upto: int | None) -> Reading:
         """Read the newest version's files; entries never change, so it holds every older one.
 
-        One query reads one version. It is at least the one that was known before, and at
+        One query reads one version. It is at least the one that was the newest before, and at
         least that of the newest entry found.
         """
-        known = self._known or 0
+        known = self.known_version()
+        rank = "_metadata.row_commit_version"
 
         def statement() -> list[dict[str, Any]]:
             frame = self._session.sql(
-                f"SELECT *, _metadata.row_commit_version AS version FROM {self._table} "
-                f"WHERE {wanted}"
+                f"SELECT *, {rank} AS version FROM {self._table} WHERE {wanted}"
+                + (f" AND {rank} > {after}" if after >= 0 else "")
             )
             return rows_of(frame, "version")
 
@@ -250,9 +306,8 @@ class DeltaJournal:
         return Reading(tuple(e for e in entries if after < e.version <= last), last)
 
 
-def _no_longer_there(error: BaseException) -> bool:
-    """Say whether the log no longer reaches back so far."""
-    return "DELTA_MISSING_CHANGE_DATA" in str(error) or "VERSION_NOT_" in str(error)
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # --------------------------------------------------------------------- the one statement

@@ -89,6 +89,10 @@ class MemoryArchive:
             self.kept.pop(name, None)
         return len(old)
 
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove files that nothing names: here there are none."""
+        return None
+
     def _check_created(self) -> None:
         """Fail as a table does that is not there."""
         if not self._created:
@@ -201,7 +205,7 @@ class MemoryJournal:
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
         """Write the entries of some shards into few files: here there are none."""
 
-    def vacuum(self, seconds_min: float) -> str | None:
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove files that nothing names: here there are none."""
         return None
 

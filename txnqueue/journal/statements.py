@@ -8,6 +8,7 @@ nothing of this client ever lands behind the back of what it does next.
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 Result = TypeVar("Result")
+logger = logging.getLogger("txnqueue")
 
 SETTINGS = {
     "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
@@ -119,13 +121,17 @@ class Statements:
                 raise AppendConflict(str(error)) from error
             raise
 
-    def vacuum(self, table: str, name: str, seconds_min: float) -> str | None:
+    def vacuum(self, table: str, name: str, seconds_min: float, full: bool) -> str | None:
         """Remove files of a table that no retained version names.
+
+        Delta can tell by its log which those are, as long as the log reaches back to the last
+        time that it was asked; else it has to list the table's folder.
 
         Args:
             table: What its lock is called.
             name: The table, quoted for SQL.
             seconds_min: Only if the table keeps deleted files for so long.
+            full: Whether to list the folder, and find files that are in no log.
 
         Returns:
             Why nothing was removed; None if it was.
@@ -136,7 +142,20 @@ class Statements:
         kept = float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0
         if kept < seconds_min:
             return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
-        self.committing(table, lambda: self.session.sql(f"VACUUM {name} LITE").collect())
+
+        def by_log() -> None:
+            self.session.sql(f"VACUUM {name} LITE").collect()
+
+        def by_listing() -> None:
+            self.session.sql(f"VACUUM {name}").collect()
+
+        if not full:
+            try:
+                self.committing(table, by_log)
+                return None
+            except Exception as error:
+                logger.info("the folder is listed table=%s reason=%s", table, error)
+        self.committing(table, by_listing)
         return None
 
     def remove(self, table: str, payload_id: str) -> str | None:

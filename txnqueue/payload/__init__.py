@@ -273,12 +273,13 @@ class PayloadStore(Protocol):
         """Delete all rows of some slices, for ever; no error if there are none."""
         ...
 
-    def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of an owner's table that no retained version names.
 
         Args:
             payload_id: The owner.
             seconds_min: Only if deleted files are kept for so long.
+            full: Whether files are removed too that no version ever named.
 
         Returns:
             Why nothing was removed; None if it was.

@@ -269,10 +269,10 @@ class DeltaPayload:
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
-    def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of an owner's table that no retained version names."""
         name = self._statements.names.payload(payload_id)
-        return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min)
+        return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min, full)
 
     def strays(self, known: Collection[str]) -> dict[str, Stray]:
         """List the tables whose owners are not known, by owner.

@@ -140,7 +140,7 @@ class MemoryPayload:
         for key in gone:
             del self._slices[key], self._sends[key], self._headers[key]
 
-    def vacuum(self, payload_id: str, seconds_min: float) -> str | None:
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove files that nothing names: here there are none."""
         return None
 
