@@ -228,6 +228,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
         "owner": asdict(claim.owner),
         "bound": None if claim.bound is None else asdict(claim.bound),
         "deadline": claim.deadline_ms,
+        "began_at": claim.began_at_ms,
         "delivery_count": claim.delivery_count,
         "size": claim.size,
         "former": claim.former,
@@ -253,7 +254,7 @@ def _parts_from_json(said: list[list[Any]]) -> dict[PositionId, tuple[Range, ...
     }
 
 
-def _claim_from_json(lane: int, said: dict[str, Any]) -> Claim:
+def _claim_from_json(lane: int, said: dict[str, Any], version: int) -> Claim:
     return Claim(
         lane=lane,
         sequence=said["sequence"],
@@ -267,6 +268,9 @@ def _claim_from_json(lane: int, said: dict[str, Any]) -> Claim:
         counts=said["counts"],
         not_to=frozenset(said["not_to"]),
         purging=_parts_from_json(said["purging"]),
+        began_at_ms=said.get("began_at", said["claimed_at"]),
+        began_by_ms=said.get("began_at", said["claimed_at"]),
+        version=version,
         bound=None if said["bound"] is None else Owner(**said["bound"]),
     )
 
@@ -308,7 +312,7 @@ def _restore(
             others = frozenset(not_to[0] if not_to else ())
             lane.put(Segment(position, first, last, delivery_count, former, others))
     for said in compaction.body["in_flight"]:
-        claim = _claim_from_json(lane.lane, said)
+        claim = _claim_from_json(lane.lane, said, compaction.version)
         lane.claims[claim.sequence] = claim
     lane.next_sequence = (compaction.sequence or 0) + 1
     lane.touched = _touched(compaction)

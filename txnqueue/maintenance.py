@@ -175,7 +175,8 @@ class _Run:
         useful = any(entry.kind not in _MARKS for entry in leaving)
         further = target > now and (useful or target // width > max(now, 0) // width)
         today = self._today.isoformat()
-        if not (further or (useful and model.archive_day(entries) < today)):
+        wrong = retiring.is_day_ahead(entries, today) and model.newest_day(entries)
+        if not (further or wrong or (useful and model.archive_day(entries) < today)):
             return now
         if self._dry_run:
             return target
@@ -183,12 +184,16 @@ class _Run:
 
         def plan(lost: int) -> Plan | None:
             fence = self._journal.read([model.FENCE]).entries
-            horizon, day = model.horizon(fence), model.archive_day(fence)
-            if horizon >= target and day >= today:
+            horizon, said = model.horizon(fence), model.newest_day(fence)
+            corrections, day, _ = said
+            if said == wrong:
+                corrections, day = corrections + 1, today
+            elif horizon >= target and day >= today:
                 return None
             body = {
                 "staging": sorted(_staging([*fence, *entries])),
                 "day": max(day, today),  # never an earlier one, whoever's clock is slow
+                **({"corrections": corrections} if corrections else {}),
             }
             upto, stamp = max(horizon, target), self._client.stamp()
             return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp)
@@ -363,7 +368,7 @@ class _Run:
         now_ms = self._client.runtime.now_ms()
         with self._client.lock:
             claims = [claim for fold in self._client.folds(infos) for claim in fold.claims()]
-        held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.deadline_ms > now_ms)
+        held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.ends_at_ms(now_ms) > now_ms)
         return max(held_ms, default=0) / 1000
 
     # --------------------------------------------------------------------------- helpers

@@ -377,8 +377,20 @@ def horizon(entries: Iterable[Entry]) -> int:
 
 def archive_day(entries: Iterable[Entry]) -> str:
     """Find the day (ISO) under which what leaves the journal is kept; "" if none was said yet."""
-    said = (e.body.get("day", "") for e in entries if e.kind == HORIZON_ADVANCED)
-    return max(said, default="")
+    return newest_day(entries)[1]
+
+
+def newest_day(entries: Iterable[Entry]) -> tuple[int, str, int]:
+    """Find the newest day that was said: after how many corrections, the day (ISO), its version.
+
+    A day that a clock said which was ahead is corrected once; after that days count anew.
+    """
+    said = (
+        (e.body.get("corrections", 0), e.body.get("day", ""), e.version)
+        for e in entries
+        if e.kind == HORIZON_ADVANCED
+    )
+    return max(said, default=(0, "", -1))
 
 
 def beginning(entries: Iterable[Entry]) -> int:

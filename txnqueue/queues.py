@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import creation, declaring
 from txnqueue.client import Client
-from txnqueue.config import check_name
+from txnqueue.config import check_known_as, check_name, check_reason
 from txnqueue.configuring import Configuration
 from txnqueue.declaring import Step
 from txnqueue.dropping import DropResult
 from txnqueue.errors import SchemaMismatch
 from txnqueue.payload.schemas import check_schema
 from txnqueue.queue import Queue
+from txnqueue.recovery import release_leases
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -125,6 +126,29 @@ class Queues:
         """
         self._client.open()
         return Queue(self._client, self._client.queue(check_name(name)))
+
+    def release(self, queue: str, *, consumer: str, reason: str) -> int:
+        """End all leases of a consumer as an operator: its messages are available again.
+
+        For a consumer that is gone for good, or whose clock is wrong, so that nobody wants to wait
+        for its leases. If it is alive after all, it is told by ``LeaseLost``. What a transaction
+        holds ends by ``rollback``.
+
+        Args:
+            queue: The queue's name.
+            consumer: Who holds the leases.
+            reason: Why; it stands in the history.
+
+        Returns:
+            How many messages came back.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            InvalidInput: The consumer holds no lease there; the message names those who do.
+        """
+        check_reason(reason)
+        check_known_as(consumer, "consumer")
+        return release_leases(self._client, self.queue(queue).info, consumer, reason)
 
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False

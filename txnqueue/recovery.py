@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from txnqueue import model, planning, sealing
 from txnqueue.applying import Applier, WaitingChange
 from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
+from txnqueue.config import QueueInfo
 from txnqueue.confirming import (
     confirmation,
     owner_of,
@@ -22,7 +24,7 @@ from txnqueue.dropping import DropResult, finish
 from txnqueue.errors import HistoryRemoved, InvalidInput
 from txnqueue.ledger import Claim, Owner
 from txnqueue.participants import resolve
-from txnqueue.planning import Plan
+from txnqueue.planning import Disposition, Plan
 from txnqueue.receiving import abort_branch, held_inside, may_end
 from txnqueue.survey import Survey
 from txnqueue.transient_work import resolve as follow_decisions
@@ -111,7 +113,7 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
     dead = {
         attempt: (owner, claims)
         for attempt, (owner, claims) in left.items()
-        if all(claim.deadline_ms <= now_ms for _, claim in claims)
+        if all(claim.ends_at_ms(now_ms) <= now_ms for _, claim in claims)
     }
     states = client.key_states(owner.key or "" for owner, _ in dead.values())
     aborted: list[str] = []
@@ -122,7 +124,7 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
             continue
         if is_branch(owner.key or ""):
             continue  # its own time-out aborts it
-        if _abort(client, owner, claims):
+        if abort(client, owner, claims, "lease over"):
             aborted.append(owner.key or "")
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
@@ -209,7 +211,7 @@ def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)
         _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
-        _abort(client, owner, claims)
+        abort(client, owner, claims, "lease over")
     return None
 
 
@@ -221,7 +223,69 @@ def _age_seconds(client: Client, xid: Any) -> float:
     return client.runtime.now_ms() / 1000 - float(since.timestamp())
 
 
-def _abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]]) -> bool:
+def abort_undecided(client: Client, key: str, reason: str) -> int:
+    """Abort every undecided attempt of a transaction that holds messages.
+
+    Returns:
+        How many attempts were aborted.
+    """
+    if is_branch(key):  # it has an end of its own
+        return 0
+    held = held_inside(client, client.queues().values()).values()
+    mine = [(owner, claims) for owner, claims in held if owner.key == key]
+    return sum(abort(client, owner, claims, reason) for owner, claims in mine)
+
+
+def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:
+    """End all leases that a consumer holds in a queue, as if they were over.
+
+    Returns:
+        How many messages came back.
+
+    Raises:
+        InvalidInput: It holds no lease there.
+    """
+
+    def plan(lost: int) -> Plan | None:
+        with client.lock:
+            fold, stamp = client.fold_to_change(info), client.stamp()
+            leases = [claim for claim in fold.claims() if not claim.holder.is_transaction]
+            mine = [claim for claim in leases if claim.owner.consumer == consumer]
+            if not mine and not lost:
+                raise _no_lease(info, consumer, leases)
+            nexts = {claim.lane: fold.lanes[claim.lane].next_sequence for claim in mine}
+        ended = Disposition(model.RELEASED, reason=reason, counted=True)
+        firsts: dict[int, int] = {}
+        entries: list[model.Entry] = []
+        for claim in mine:
+            sequence = nexts[claim.lane]
+            firsts.setdefault(claim.lane, sequence)
+            nexts[claim.lane] += 1
+            entries.append(
+                planning.settlement(
+                    info.queue_id, claim, ended, stamp, sequence=sequence, owner=None
+                )
+            )
+        conditions = planning.lane_conditions(info.queue_id, list(firsts.items()))
+        return Plan(tuple(entries), tuple(conditions)) if entries else None
+
+    landed = client.land(plan, "release leases", queue=info.name)
+    return sum(entry.count or 0 for entry in (landed.entries if landed else ()))
+
+
+def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> InvalidInput:
+    counts: Counter[str] = Counter()
+    for claim in leases:
+        counts[claim.owner.consumer] += claim.count
+    held = ", ".join(f"{name!r} ({count})" for name, count in sorted(counts.items()))
+    return InvalidInput(
+        f"The consumer {consumer!r} holds no lease in {info.name!r}; leases hold messages for: "
+        f"{held or 'nobody'}.",
+        name="consumer",
+    )
+
+
+def abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]], reason: str) -> bool:
     """Write the tombstone of an attempt; false if it was decided meanwhile."""
     key, attempt = owner.key or "", owner.attempt or ""
 
@@ -233,8 +297,8 @@ def _abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]]) -> boo
         released = [
             entry
             for queue_id, claim in claims
-            for entry in planning.release_claims(queue_id, [claim], stamp, "lease over")
+            for entry in planning.release_claims(queue_id, [claim], stamp, reason)
         ]
-        return sealing.rollback(owner, released, stamp, "lease over")
+        return sealing.rollback(owner, released, stamp, reason)
 
     return client.land(plan, "recover", transaction_id=key) is not None

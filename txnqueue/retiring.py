@@ -7,6 +7,7 @@ known here has not finished.
 
 from __future__ import annotations
 
+import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,8 +28,10 @@ def next_horizon(
     """Find how far the horizon may advance.
 
     Everything below it was recorded before the cutoff, and work that began after the cutoff
-    began above it. A transaction whose claims are still held holds it back, and so does one
-    that several sessions share, until it is prepared or decided.
+    began above it. What was recorded in the future, by a clock that is ahead, was recorded at the
+    smallest clock of a later version at the latest. A transaction whose claims are still held
+    holds the horizon back, and so does one that several sessions share, until it is prepared or
+    decided.
 
     Args:
         entries: The journal.
@@ -40,13 +43,17 @@ def next_horizon(
         The version; -1 if it may not advance at all.
     """
     found = sorted(entries, key=lambda entry: entry.version)
-    young = min((e.version for e in found if e.recorded_at_ms > cutoff_ms), default=None)
+    young, by_ms = None, now_ms
+    for entry in reversed(found):
+        recorded_ms = by_ms if entry.recorded_at_ms > now_ms else entry.recorded_at_ms
+        by_ms = min(by_ms, recorded_ms)
+        young = entry.version if recorded_ms > cutoff_ms else young
     old = max((e.version for e in found if young is None or e.version < young), default=-1)
     held = [
         claim.holder.begun
         for fold in folds
         for claim in fold.claims()
-        if claim.holder.begun is not None and claim.deadline_ms > now_ms
+        if claim.holder.begun is not None and claim.ends_at_ms(now_ms) > now_ms
     ]
     return min([old, *held, *_open_branches(found, model.horizon(found))])
 
@@ -65,12 +72,33 @@ def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None
         A version that every state from then on can be told without what is kept under the
         days before a day, and that day; None if nothing may be removed.
     """
-    advanced = (e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body)
-    said = [(e.body["day"], e.version) for e in advanced if e.body["day"] <= last_day]
+    advanced = [e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
+    corrections = model.newest_day(advanced)[0]
+    counted = [e for e in advanced if e.body.get("corrections", 0) == corrections]
+    said = [(e.body["day"], e.version) for e in counted if e.body["day"] <= last_day]
     if not said:
         return None
     day = max(day for day, _ in said)
     return min(version for one, version in said if one == day), day
+
+
+def is_day_ahead(entries: Iterable[Entry], today: str) -> bool:
+    """Say whether the newest day was said by a clock that was more than a day ahead.
+
+    One's own clock is not enough to know: somebody else's has recorded an earlier day since.
+
+    Args:
+        entries: The journal.
+        today: The day by one's own clock (ISO).
+    """
+    found = list(entries)
+    _, day, version = model.newest_day(found)
+    latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
+    if not day or day <= latest.isoformat():
+        return False
+    midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
+    by_ms = (midnight.timestamp() - 86_400) * 1000
+    return any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
 
 
 def oldest_standing(entries: Iterable[Entry], version: int) -> dict[str, int]:

@@ -12,8 +12,8 @@ from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import RetryPolicy, check_known_as, check_reason, check_text
 from txnqueue.deciding import Receipt, Status, decide_prepared, forget, receipt_of
-from txnqueue.errors import Busy, InvalidInput, TransactionUnknown
-from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, recover
+from txnqueue.errors import Busy, InvalidInput, TransactionMismatch, TransactionUnknown
+from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, abort_undecided, recover
 from txnqueue.transaction import Transaction
 from txnqueue.transient_work import resolve
 
@@ -209,12 +209,18 @@ class Transactions:
         return receipt
 
     def rollback(self, transaction_id: str, reason: str | None = None) -> None:
-        """Roll back a prepared transaction, whoever prepared it; repeating is a no-op.
+        """Roll back a transaction that is prepared or holds messages, whoever works on it.
 
-        A branch that several sessions share is rolled back even if it is not prepared.
+        Repeating is a no-op. A client that still works on it is refused when it commits; so an
+        operator ends a transaction that hangs, without waiting for its leases.
+
+        Args:
+            transaction_id: The transaction.
+            reason: Why; it stands in the journal.
 
         Raises:
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionMismatch: Nothing is prepared under this id, and no undecided attempt of
+                it holds messages: what it sent is seen by nobody, and waits for nothing.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
             NotPermitted: It is a branch that is restricted to other principals.
@@ -222,7 +228,11 @@ class Transactions:
         check_text("reason", reason)
         check_known_as(transaction_id)
         self._client.open()
-        decide_prepared(self._client, transaction_id, commit=False, reason=reason)
+        try:
+            decide_prepared(self._client, transaction_id, commit=False, reason=reason)
+        except TransactionMismatch:
+            if not abort_undecided(self._client, transaction_id, reason or "rolled back"):
+                raise
 
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
         """Decide a prepared transaction as an operator, instead of whoever is to decide it.

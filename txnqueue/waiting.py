@@ -51,6 +51,7 @@ class Patience:
 
     def _due_ms(self) -> int | None:
         """When the next delay or lease ends."""
+        now_ms = self._client.runtime.now_ms()
         instants: list[int] = []
         for part in self._client.parts_of(self._info):
             side = self._client.of(part)
@@ -58,8 +59,7 @@ class Patience:
                 fold = side.fold(part)
                 waiting = [s for lane in fold.lanes.values() for s in lane.available]
                 instants += [s.position.available_at_ms or 0 for s in waiting]
-                instants += [claim.deadline_ms for claim in fold.claims()]
-        now_ms = self._client.runtime.now_ms()
+                instants += [claim.ends_at_ms(now_ms) for claim in fold.claims()]
         return min((instant for instant in instants if instant > now_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from txnqueue.commands.arguments import Queue
 from txnqueue.commands.console import IN_DOUBT, NOT_APPLIED, Session, command
 from txnqueue.commands.presenting import receipt_values, told_of_drop
 
@@ -66,6 +67,35 @@ def recover(session: Session) -> None:
     session.printer.fact(values, "\n".join(lines))
     if found.waiting:
         raise typer.Exit(NOT_APPLIED)
+
+
+@command("rollback")
+def rollback(
+    session: Session,
+    transaction_id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
+) -> None:
+    """Roll back a transaction that is prepared, or hangs and holds messages."""
+    session.manager.rollback(transaction_id, reason)
+    session.printer.fact(
+        {"transaction_id": transaction_id, "status": "rolled_back", "reason": reason},
+        f"{transaction_id} is rolled back.",
+    )
+
+
+@command("release")
+def release(
+    session: Session,
+    queue: Queue,
+    consumer: Annotated[str, typer.Option(help="Whose leases end.")],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
+) -> None:
+    """End the leases of a consumer: its messages are available again."""
+    count = session.manager.release(queue, consumer=consumer, reason=reason)
+    session.printer.fact(
+        {"queue": queue, "consumer": consumer, "released": count, "reason": reason},
+        f"{count} messages of {queue} are available again.",
+    )
 
 
 @command("apply-change")

@@ -111,6 +111,7 @@ class QueueFold:
         self.positions: dict[PositionId, Position] = {}
         self.purged_in_flight = 0
         self._unretired: dict[PositionId, int] = {}
+        self._newest_clock_ms = 0
         self.window_ms = window_ms
         self.duplicates = None if window_ms is None else Duplicates(window_ms)
 
@@ -128,6 +129,7 @@ class QueueFold:
 
     def apply(self, entry: Entry) -> None:
         """Apply one entry."""
+        self._note_clock(entry)
         if entry.shard == model.FENCE:
             self._fenced(entry)
             return
@@ -251,6 +253,21 @@ class QueueFold:
         self.positions[position.position_id] = position
         self._unretired[position.position_id] = messages
 
+    def _note_clock(self, entry: Entry) -> None:
+        """Note of claims that they began by what a later entry's clock showed.
+
+        Clocks rarely go back from one entry to the next, so that there is mostly nothing to do.
+        """
+        clock_ms = entry.recorded_at_ms
+        if 0 < clock_ms < self._newest_clock_ms:
+            for claim in self.claims():
+                if claim.version <= entry.version:
+                    claim.began_by_ms = min(claim.began_by_ms, clock_ms)
+            clock_ms = max(clock_ms, *(claim.began_by_ms for claim in self.claims()), 0)
+        elif clock_ms < self._newest_clock_ms:
+            return
+        self._newest_clock_ms = clock_ms
+
     # ------------------------------------------------------------- one method per kind
 
     def _fenced(self, entry: Entry) -> None:
@@ -288,7 +305,7 @@ class QueueFold:
     def _lease_extended(self, lane: LaneFold, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim:
-            claim.deadline_ms = entry.body["deadline"]
+            claim.hold(entry)
 
     def _removed(self, lane: LaneFold, entry: Entry) -> None:
         for position_id, part in self._take_items(lane, entry).items():
@@ -353,7 +370,7 @@ class QueueFold:
             return
         claim.owner = Owner(claim.owner.consumer, claim.owner.epoch)
         claim.bound = None
-        claim.deadline_ms = entry.body["deadline"]
+        claim.hold(entry)
 
     # -------------------------------------------------------------------------- helpers
 

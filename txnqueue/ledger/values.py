@@ -126,7 +126,9 @@ class Claim:
 
     ``counts`` says whether its end counts as a delivery; a claim made for a move has
     delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
-    good when they would come back.
+    good when they would come back. ``deadline_ms`` was set at ``began_at_ms``, both by the clock
+    of whoever claimed or extended it, by an entry of ``version``; ``began_by_ms`` is the smallest
+    clock that anybody has recorded since.
     """
 
     lane: int
@@ -142,6 +144,9 @@ class Claim:
     counts: bool = True
     not_to: frozenset[str] = frozenset()
     purging: dict[PositionId, tuple[Range, ...]] = field(default_factory=dict)
+    began_at_ms: int = field(default=0, compare=False)
+    began_by_ms: int = field(default=0, compare=False)
+    version: int = field(default=-1, compare=False)
 
     @classmethod
     def of(cls, entry: Entry, items: Mapping[PositionId, tuple[Range, ...]]) -> Claim:
@@ -165,7 +170,28 @@ class Claim:
             claimed_at_ms=entry.recorded_at_ms,
             counts=body.get("counts", True),
             not_to=frozenset(body.get("not_to", ())),
+            began_at_ms=entry.recorded_at_ms,
+            began_by_ms=entry.recorded_at_ms,
+            version=entry.version,
         )
+
+    def hold(self, entry: Entry) -> None:
+        """Take over the deadline that an entry sets."""
+        self.deadline_ms = entry.body["deadline"]
+        self.began_at_ms = self.began_by_ms = entry.recorded_at_ms
+        self.version = entry.version
+
+    def ends_at_ms(self, now_ms: int) -> int:
+        """Say when the lease ends, as one sees it at an instant.
+
+        A lease that is to begin in the future was claimed by a clock that is ahead. It began at
+        the smallest clock recorded since at the latest, and now at the latest, and lasts as long
+        as it was to last.
+        """
+        if self.began_at_ms <= now_ms:
+            return self.deadline_ms
+        self.began_by_ms = min(self.began_by_ms, now_ms)
+        return self.began_by_ms + self.deadline_ms - self.began_at_ms
 
     @property
     def name(self) -> tuple[int, int]:
@@ -201,4 +227,4 @@ class Claim:
         past_attempt = self.owner.is_transaction and (
             self.owner.key == taker.key and self.owner.attempt != taker.attempt
         )
-        return self.deadline_ms <= now_ms or past_self or past_attempt
+        return self.ends_at_ms(now_ms) <= now_ms or past_self or past_attempt
