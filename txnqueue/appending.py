@@ -223,11 +223,22 @@ def _landed(unit: Unit, version: int) -> Landed:
 def _unknown(
     transaction_id: str | None, tried: list[Unit], cause: Exception | None
 ) -> TransactionUnknown:
-    shard = tried[-1].entries[0].shard
-    known_as = transaction_id or f"append:{tried[-1].append_id}@{shard}"
+    entries = tried[-1].entries
+    known_as = transaction_id or f"append:{tried[-1].append_id}@{entries[0].shard}"
+    mine = next(
+        (e for e in entries if transaction_id and e.transaction_key == transaction_id), None
+    )
+    attempt = model.attempt_id(mine.attempt, mine.begun) if mine and mine.attempt else None
+    return in_doubt(known_as, attempt, cause)
+
+
+def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) -> TransactionUnknown:
+    """Say that an outcome is in doubt, and how to ask for it."""
+    asked = f"{known_as!r}" + (f", attempt={attempt!r}" if attempt else "")
     return TransactionUnknown(
-        f"The outcome of {known_as!r} is in doubt: ask manager.outcome({known_as!r}) before "
-        "trying again.",
+        f"The outcome of {known_as!r} is in doubt: ask manager.outcome({asked}) before trying "
+        "again.",
         transaction_id=known_as,
+        attempt=attempt,
         last_error=cause,
     )

@@ -242,7 +242,7 @@ def decide_prepared(
         wanted_attempts += [] if branch is None else [branch.attempt]
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
         if not decisions:
-            beginning = recalling.beginning_of(client.store.journal)
+            beginning = recalling.decisions_beginning_of(client.store.journal)
             if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
                 what = f"Nothing is known of transaction {key!r}, or not any more"
                 raise recalling.removed(what, beginning)

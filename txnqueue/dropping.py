@@ -60,7 +60,8 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
         return DropResult(info.name, False, held_by, messages)
     landed = _drop(client, info)
     gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
-    messages = gone + sum(e.count or 0 for e in landed.entries) if landed else 0
+    dropped = [e for e in landed.entries if e.kind == model.QUEUE_DROPPED] if landed else []
+    messages = gone + sum(entry.count or 0 for entry in dropped) if landed else 0
     return DropResult(info.name, True, (), messages)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txnqueue import model
-from txnqueue.appending import Landed, Planner
+from txnqueue.appending import Landed, Planner, in_doubt
 from txnqueue.applying import follow
 from txnqueue.changes import sealed
 from txnqueue.config import check_text
@@ -206,10 +206,8 @@ class Ending(Draft):
         except Exception as failed:
             if not isinstance(failed, TransactionFinished):
                 self.status = Status.UNKNOWN
-            raise TransactionUnknown(
-                f"The outcome of {self.id!r} is in doubt: ask manager.outcome({self.id!r}).",
-                transaction_id=self.id,
-            ) from failed
+            attempt = model.attempt_id(self.attempt, self._begun)
+            raise in_doubt(self.id, attempt, failed) from failed
 
     def _check_open(self) -> None:
         if self.status is not Status.ACTIVE:
@@ -334,6 +332,7 @@ class Ending(Draft):
             f"{last.name!r} does not say whether {self.id!r} is committed: recover() with a "
             "connection to it decides.",
             transaction_id=self.id,
+            attempt=model.attempt_id(self.attempt, self._begun),
         )
 
     def _commit_in_memory(self) -> Receipt:

@@ -13,6 +13,7 @@ from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
 from txnqueue.exchange import Exchange, check_columns
 from txnqueue.planning import Plan
 from txnqueue.routing import BindingAnswer, ExchangeAnswer, ExchangeInfo
+from txnqueue.scope import at_once
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -62,10 +63,12 @@ class Exchanges:
             SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
             QueueNotFound: There is no such dead-letter queue.
             PayloadRemoved: It took so long that a maintenance has removed its empty table.
+            TransactionNotGiven: Inside a transaction block.
         """
         from txnqueue.payload.schemas import check_schema
 
         check_name(name, "exchange")
+        at_once(self._client, "create_exchange")
         routing.check_kind(kind)
         said = _check_arguments(arguments or {})
         if unroutable not in routing.UNROUTABLE:

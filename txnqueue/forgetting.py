@@ -63,7 +63,13 @@ def announce(client: Client, removal: Removal) -> None:
         fence = client.store.journal.read([model.FENCE]).entries
         if model.beginning(fence) >= removal.version:
             return None
-        version, body, stamp = removal.version, {"day": removal.day}, client.stamp()
+        version, stamp = removal.version, client.stamp()
+        body = {"day": removal.day, **_decisions(fence)}
         return planning.mark(fence, STREAM, model.HISTORY_REMOVED, version, body, stamp)
 
     client.land(plan, "remove history")
+
+
+def _decisions(fence: Iterable[Entry]) -> dict[str, int]:
+    """Say from where on decisions are whole: they stay, and earlier versions removed them."""
+    return {"decisions_from": model.decisions_beginning(fence)}

@@ -118,7 +118,7 @@ class History:
 
         Returns:
             Rows with message_id, step (sent, published once for each queue that got it, moved,
-            claimed, accepted, released, rejected, dead_lettered, expired, duplicate,
+            claimed, lease_extended, kept, accepted, released, rejected, dead_lettered, expired, duplicate,
             purge_pending, purged, queue_dropped, and changed for each table that the transaction
             changed which consumed it), queue, lane, target (the queue that it was moved to, or
             the table; with lineage also how its rows are found), exchange (that it was published

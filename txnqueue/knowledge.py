@@ -292,7 +292,7 @@ class Knowledge:
         Raises:
             HistoryRemoved: It may have been decided, and that may have been removed.
         """
-        beginning = recalling.beginning_of(self.store.journal)
+        beginning = recalling.decisions_beginning_of(self.store.journal)
         if (owner.begun or 0) < beginning:
             what = f"What became of transaction {owner.key!r} is not known any more"
             raise recalling.removed(what, beginning)

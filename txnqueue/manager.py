@@ -129,14 +129,14 @@ class QueueManager(Queues, Transactions, Exchanges):
 
         Args:
             transaction_seconds_max: For so long a transaction may stay undecided: what began
-                earlier is refused when it commits, unless it is prepared or still holds
-                messages.
+                earlier may be refused when it commits, unless it is prepared or still holds
+                messages. It is refused once anything could be archived by that.
             payload_retention_days: For so many days the payload of consumed messages is kept
                 after their entries have left the journal.
-            history_retention_days: For at least so many days past states can be asked for, and
-                transaction ids are known; not fewer than the payload is kept. What was over by
-                then is removed, except what was done to messages that still stand, and to what
-                came after them in their queue. None: all is kept.
+            history_retention_days: Keep the history for at least this many days, and not fewer
+                than the payload. Older entries are deleted, except decisions of transactions, and
+                entries of messages still in a queue and of later messages of that queue. None:
+                all is kept.
             vacuum: Whether files are deleted that Delta has kept for older versions, where
                 their retention allows it. ``"full"`` lists the folders of all tables and also
                 finds what appends left behind that lost a race or crashed: it takes longer, and

@@ -79,6 +79,8 @@ SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
 """Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
+KEPT_FOR_EVER = DECISIONS | {PREPARED, HEURISTIC, FORGOTTEN}
+"""What never leaves the archive, so that what became of a transaction is known for ever."""
 BRANCH = frozenset({STARTED, ASSOCIATED, SUSPENDED, ENDED, PART, TIMEOUT_SET, ROLLBACK_ONLY})
 """Entries of a transaction that several sessions share: they have sequence numbers."""
 
@@ -393,9 +395,26 @@ def newest_day(entries: Iterable[Entry]) -> tuple[int, str, int]:
     return max(said, default=(0, "", -1))
 
 
+def attempt_id(attempt: str | None, begun: int | None) -> str:
+    """Name an attempt to people, so that it is known by that when nothing of it is found."""
+    return f"{attempt}@{begun}"
+
+
 def beginning(entries: Iterable[Entry]) -> int:
     """Find the version from which on the history is whole; -1 if nothing was ever removed."""
     return max((e.begun or 0 for e in entries if e.kind == HISTORY_REMOVED), default=-1)
+
+
+def decisions_beginning(entries: Iterable[Entry]) -> int:
+    """Find the version from which on every decision is known; -1: none was ever removed.
+
+    Only versions before 0.2 removed decisions with the rest of the history.
+    """
+    marks = [entry for entry in entries if entry.kind == HISTORY_REMOVED]
+    if not marks:
+        return -1
+    newest = max(marks, key=lambda entry: entry.begun or 0)
+    return int(newest.body.get("decisions_from", newest.begun or 0))
 
 
 # ------------------------------------------------------------------------------- items

@@ -15,6 +15,7 @@ from txnqueue.errors import SchemaMismatch
 from txnqueue.payload.schemas import check_schema
 from txnqueue.queue import Queue
 from txnqueue.recovery import release_leases
+from txnqueue.scope import at_once
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -84,8 +85,10 @@ class Queues:
             QueueClosed: There is one that is being dropped.
             InvalidName: The name cannot be used.
             SchemaMismatch: The schema cannot be used, or is another one than the queue's.
+            TransactionNotGiven: Inside a transaction block.
         """
         check_name(name)
+        at_once(self._client, "create_queue")
         settings = self._configuration.queue_settings(
             {
                 "lanes": lanes,

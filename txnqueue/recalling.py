@@ -103,6 +103,11 @@ def beginning_of(journal: Journal) -> int:
     return model.beginning(journal.read([model.FENCE]).entries)
 
 
+def decisions_beginning_of(journal: Journal) -> int:
+    """Read from which version on all decisions are known; -1 if none was ever removed."""
+    return model.decisions_beginning(journal.read([model.FENCE]).entries)
+
+
 def removed(what: str, beginning: int) -> HistoryRemoved:
     """Say of something that it lies before the beginning of the history."""
     first = model.commit_seq(beginning)

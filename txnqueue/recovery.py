@@ -21,7 +21,7 @@ from txnqueue.confirming import (
 )
 from txnqueue.deciding import decide_prepared
 from txnqueue.dropping import DropResult, finish
-from txnqueue.errors import HistoryRemoved, InvalidInput
+from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
 from txnqueue.ledger import Claim, Owner
 from txnqueue.participants import resolve
 from txnqueue.planning import Disposition, Plan
@@ -102,7 +102,7 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
         landed = client.land(plan, "recover", transaction_id=key)
         if landed is not None:
             aborted.append(key)
-            released += sum(entry.count or 0 for entry in landed.entries)
+            released += sum(e.count or 0 for e in landed.entries if e.kind == model.RELEASED)
     return tuple(aborted), released
 
 
@@ -234,6 +234,22 @@ def abort_undecided(client: Client, key: str, reason: str) -> int:
     held = held_inside(client, client.queues().values()).values()
     mine = [(owner, claims) for owner, claims in held if owner.key == key]
     return sum(abort(client, owner, claims, reason) for owner, claims in mine)
+
+
+def abort_attempt(client: Client, owner: Owner, reason: str) -> None:
+    """Make sure that an attempt never lands, whether anything of it is found or not.
+
+    Raises:
+        TransactionFinished: It is committed.
+    """
+    key, attempt = owner.key or "", owner.attempt or ""
+    _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
+    abort(client, owner, claims, reason)
+    state = client.key_state(key)
+    if attempt in state.prepared and attempt not in state.decisions:
+        decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
+    elif state.decided(attempt) == model.COMMITTED:
+        raise TransactionFinished(f"Transaction {key!r} is committed.", transaction_id=key)
 
 
 def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:

@@ -51,12 +51,7 @@ def resolve(
             bound.check_active()
             return bound
         if client.blocks:
-            inside = client.blocks[-1].id
-            raise TransactionNotGiven(
-                f"{what} inside the block of transaction {inside!r}: say transaction=tx to do it "
-                "in that transaction, or transaction=None to do it at once.",
-                transaction_id=inside,
-            )
+            raise _not_given(what, client.blocks[-1])
         return None
     if transaction is None:
         return None
@@ -73,3 +68,30 @@ def resolve(
         )
     transaction.check_active()
     return transaction
+
+
+def at_once(client: Client, what: str) -> None:
+    """Check that a call which no transaction can hold back stands outside of every block.
+
+    Raises:
+        TransactionNotGiven: It stands inside a block, and would survive its roll back.
+    """
+    if client.blocks:
+        inside = client.blocks[-1].id
+        raise TransactionNotGiven(
+            f"{what} inside the block of transaction {inside!r} takes effect at once, whatever "
+            "becomes of the transaction: call it before or after the block.",
+            transaction_id=inside,
+        )
+
+
+def _not_given(what: str, block: Transaction) -> TransactionNotGiven:
+    remedy = "transaction=None to do it at once"
+    if block.takes_work:
+        remedy = f"transaction=tx to do it in that transaction, or {remedy}"
+    else:
+        remedy = f"{remedy}, because that transaction is {block.status.value}"
+    return TransactionNotGiven(
+        f"{what} inside the block of transaction {block.id!r}: say {remedy}.",
+        transaction_id=block.id,
+    )

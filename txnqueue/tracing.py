@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ class _Path:
     send_id: str
     offset: int
     positions: dict[PositionId, Position] = field(default_factory=dict)
-    claims: set[ClaimName] = field(default_factory=set)
     held: dict[PositionId, ClaimName] = field(default_factory=dict)
     purged: set[PositionId] = field(default_factory=set)
     standing: dict[PositionId, str | None] = field(default_factory=dict)
@@ -81,7 +80,7 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, A
             del path.held[position_id]
         if entry.is_settlement and entry.kind != model.RELEASED:
             path.leaves(ended)
-        step = _step(entry, path)
+        step = _step(entry, path, ended)
         if step is not None:
             found.append((step, entry))
         if step == model.ACCEPTED and entry.attempt is not None:
@@ -124,8 +123,14 @@ def _target(entry: Entry, step: str, infos: Mapping[str, QueueInfo]) -> str | No
     return target.name if target else None
 
 
-def _step(entry: Entry, path: _Path) -> str | None:
-    """Say what an entry did to a message; None if it is about others."""
+def _step(entry: Entry, path: _Path, ended: Collection[PositionId]) -> str | None:
+    """Say what an entry did to a message; None if it is about others.
+
+    Args:
+        entry: The entry.
+        path: The message before it.
+        ended: The places where the entry has ended a claim of the message.
+    """
     if entry.kind == model.QUEUE_DROPPED:
         gone = entry.shard == model.FENCE and entry.queue_id in path.standing.values()
         return entry.kind if gone else None
@@ -141,17 +146,18 @@ def _step(entry: Entry, path: _Path) -> str | None:
     named = path.named(entry)
     if entry.kind == model.CLAIMED and named:
         claim = (entry.queue_id, entry.lane, entry.sequence)
-        path.claims.add(claim)
         path.held.update(dict.fromkeys(named, claim))
     if entry.kind == model.PURGE_PENDING and named:
         still = path.held.keys() & set(named)
         path.purged |= still
         path.leaves(set(named) - still)
         return entry.kind if still else model.PURGED  # it had come back already
-    if entry.claim_sequence is not None:
+    if entry.is_settlement:
+        return entry.kind if ended else None
+    if entry.claim_sequence is not None:  # about all that the claim still holds
         claim = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
-        whole = not entry.body.get("items")
-        return entry.kind if claim in path.claims and (whole or named) else None
+        told = entry.kind != model.BOUND and claim in path.held.values()
+        return entry.kind if told else None
     if entry.is_removal:
         path.leaves(named)
     return entry.kind if named else None

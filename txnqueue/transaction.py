@@ -171,6 +171,11 @@ class Transaction(Ending):
         """The slice that its payload is staged into."""
         return self.client.slice_of(self._begun)
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether it is neither decided nor about to be."""
+        return self.status in (Status.NOT_STARTED, Status.ACTIVE) and not self.interrupted
+
     def check_active(self) -> None:
         """Check that it takes more work.
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from txnqueue import model, recalling
+from txnqueue.appending import in_doubt
 from txnqueue.attempts import Attempt
 from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import RetryPolicy, check_known_as, check_reason, check_text
 from txnqueue.deciding import Receipt, Status, decide_prepared, forget, receipt_of
 from txnqueue.errors import Busy, InvalidInput, TransactionMismatch, TransactionUnknown
-from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, abort_undecided, recover
+from txnqueue.ledger import KeyState, Owner
+from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, abort_attempt, abort_undecided, recover
 from txnqueue.transaction import Transaction
 from txnqueue.transient_work import resolve
 
@@ -156,17 +158,22 @@ class Transactions:
                 return attempt.receipt
         receipt = self.outcome(key or "").receipt
         if receipt is None:
-            raise TransactionUnknown(
-                f"The outcome of {key!r} is in doubt: ask manager.outcome({key!r}).",
-                transaction_id=key,
-            )
+            raise in_doubt(key or "", None, None)
         return receipt
 
-    def outcome(self, transaction_id: str) -> Outcome:
+    def outcome(self, transaction_id: str, attempt: str | None = None) -> Outcome:
         """Say what became of a transaction, from the journal.
 
+        Without an attempt the answer is about the last one that was decided: while another
+        attempt of the same id is in doubt, it may still be committed.
+
         Args:
-            transaction_id: Its id, or what a ``TransactionUnknown`` carries.
+            transaction_id: Its id, or ``error.transaction_id`` of a ``TransactionUnknown``.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that
+                attempt, and ``unknown`` as long as it may still land.
+
+        Raises:
+            InvalidInput: It is no attempt as an error names it.
         """
         check_known_as(transaction_id)
         self._client.open()
@@ -174,6 +181,7 @@ class Transactions:
             return self._append_outcome(transaction_id)
         resolve(self._client, [transaction_id])
         state = self._client.key_state(transaction_id)
+        asked = None if attempt is None else _attempt_of(transaction_id, attempt)
         attempts = len({*state.decisions, *state.prepared})
         if state.committed is not None:
             receipt = receipt_of(self._client, state.committed)
@@ -181,8 +189,12 @@ class Transactions:
             return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts, by_operator)
         if state.in_doubt is not None:
             return Outcome(transaction_id, Status.PREPARED, None, None, attempts)
+        if asked is not None and asked.attempt not in state.decisions:
+            return self._outcome_of_absent(state, asked, attempts)
         if state.decisions:
             last = list(state.decisions.values())[-1]
+            if asked is not None:
+                last = state.decisions[asked.attempt or ""]
             by_operator = last.attempt in state.heuristics
             return Outcome(
                 transaction_id, Status.ROLLED_BACK, None, last.reason, attempts, by_operator
@@ -208,7 +220,9 @@ class Transactions:
         assert receipt is not None
         return receipt
 
-    def rollback(self, transaction_id: str, reason: str | None = None) -> None:
+    def rollback(
+        self, transaction_id: str, reason: str | None = None, attempt: str | None = None
+    ) -> None:
         """Roll back a transaction that is prepared or holds messages, whoever works on it.
 
         Repeating is a no-op. A client that still works on it is refused when it commits; so an
@@ -217,6 +231,7 @@ class Transactions:
         Args:
             transaction_id: The transaction.
             reason: Why; it stands in the journal.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
 
         Raises:
             TransactionMismatch: Nothing is prepared under this id, and no undecided attempt of
@@ -228,6 +243,9 @@ class Transactions:
         check_text("reason", reason)
         check_known_as(transaction_id)
         self._client.open()
+        if attempt is not None:
+            abort_attempt(self._client, _attempt_of(transaction_id, attempt), reason or "in doubt")
+            return
         try:
             decide_prepared(self._client, transaction_id, commit=False, reason=reason)
         except TransactionMismatch:
@@ -298,6 +316,14 @@ class Transactions:
                 **error.details,
             ) from error
 
+    def _outcome_of_absent(self, state: KeyState, asked: Owner, attempts: int) -> Outcome:
+        """Say of an attempt without a decision whether it may still get one."""
+        if not state.is_over(asked):
+            reason = "it left no entry, and may still land: rollback makes sure that it does not"
+            return Outcome(state.key, Status.UNKNOWN, None, reason, attempts)
+        self._client.check_known(asked)
+        return Outcome(state.key, Status.ROLLED_BACK, None, "never decided in time", attempts)
+
     def _outcome_in_memory(self, transaction_id: str) -> Outcome:
         """Say what became of a transaction that had no durable work, as long as it is known."""
         state = self._client.transient.key_states([transaction_id])[transaction_id]
@@ -319,9 +345,23 @@ class Transactions:
 
     def _unknown(self, known_as: str) -> Outcome:
         """Say that nothing is known of a transaction; maybe it was, and is not any more."""
-        beginning = recalling.beginning_of(self._client.store.journal)
+        beginning = recalling.decisions_beginning_of(self._client.store.journal)
         if beginning < 0:
             return Outcome(known_as, Status.UNKNOWN)
         first = model.commit_seq(beginning)
         reason = f"what was decided before commit_seq {first} was removed from the history"
         return Outcome(known_as, Status.UNKNOWN, None, reason)
+
+
+def _attempt_of(key: str, attempt: str) -> Owner:
+    """Read an attempt as errors name it.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    name, _, begun = attempt.rpartition("@") if isinstance(attempt, str) else ("", "", "")
+    if not name or not begun.isdecimal():
+        raise InvalidInput(
+            f"attempt={attempt!r}: give error.attempt of a TransactionUnknown.", name="attempt"
+        )
+    return Owner("", 0, key, name, int(begun))

@@ -17,7 +17,7 @@ from txnqueue.dead_letters import DeadLetters
 from txnqueue.dropping import DropResult, drop
 from txnqueue.errors import TransactionAborted
 from txnqueue.payload.schemas import check_schema, schema_from
-from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
+from txnqueue.scope import NOT_GIVEN, NotGiven, at_once, resolve
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
 
@@ -79,7 +79,7 @@ class Upkeep:
             How many are gone at once.
         """
         self._client.open()
-        resolve(self._client, NOT_GIVEN, f"{self.name}.purge")
+        at_once(self._client, f"{self.name}.purge")
         check_text("reason", reason)
         selector = self._selector(where)
         return sum(
@@ -214,7 +214,7 @@ class Upkeep:
             QueueClosed: The queue is being dropped.
             TransactionNotGiven: Inside a transaction block.
         """
-        resolve(self._client, NOT_GIVEN, f"{self.name}.alter")
+        at_once(self._client, f"{self.name}.alter")
         columns = None if add is None else schema_from(self._client.store.spark, add)
         if columns is not None:
             check_schema(columns, None)
@@ -238,7 +238,7 @@ class Upkeep:
             QueueInUse: It takes the dead letters of another queue.
             TransactionNotGiven: Inside a transaction block.
         """
-        resolve(self._client, NOT_GIVEN, f"{self.name}.drop")
+        at_once(self._client, f"{self.name}.drop")
         check_text("reason", reason)
         return drop(self._client, self._info, reason)
 

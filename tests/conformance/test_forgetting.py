@@ -10,9 +10,9 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.databases.hiding import Hiding
-from txnqueue import model
+from txnqueue import forgetting, model
 from txnqueue.deciding import Status
-from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded
+from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionMismatch
 from txnqueue.store import MemoryStore
 
 DAY = 24 * 3600
@@ -53,7 +53,7 @@ def test_nobody_is_told_what_was_removed(world: World) -> None:
     if world.has_frames:
         keeper.create_views("then_", as_of=first.receipt.commit_seq)
         assert world.spark.sql("SELECT * FROM then_queues").count() == 1
-    assert keeper.maintain(**KEPT, history_retention_days=1).forgotten >= 3
+    assert keeper.maintain(**KEPT, history_retention_days=1).forgotten >= 2
     history = world.manager("asking").history
     assert first.receipt.commit_seq < history.horizon() < late.receipt.commit_seq
     with pytest.raises(HistoryRemoved):
@@ -85,7 +85,7 @@ def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(worl
     told = keeper.maintain(**KEPT, history_retention_days=1, dry_run=True)
     assert keeper.history.verify().ok
     done = keeper.maintain(**KEPT, history_retention_days=1)
-    assert done.forgotten == told.forgotten > 3
+    assert done.forgotten == told.forgotten > 2
     assert keeper.maintain(**KEPT, history_retention_days=1).forgotten == 0
     history = world.manager("asking").history
     assert history.verify().ok, history.verify()
@@ -132,9 +132,65 @@ def check_views(world: World, keeper: Any, queue: Any) -> None:
     assert world.spark.sql(f"SELECT * FROM begins_{view} WHERE state = 'available'").count() == 2
 
 
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keepers of a version that removed decisions with the rest of the history."""
+    monkeypatch.setattr(model, "KEPT_FOR_EVER", frozenset())
+    monkeypatch.setattr(forgetting, "_decisions", lambda fence: {})
+
+
+@in_memory
+def test_a_transaction_id_is_known_for_ever(world: World) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    tx = consume(world, queue, 1)
+    with pytest.raises(ZeroDivisionError), world.manager("b").transaction(world.name("back")) as no:
+        no.queue(queue.name).send(rows(8))
+        no.queue(queue.name).receive(1)
+        raise ZeroDivisionError
+    held = world.manager("c").transaction(world.name("xid"))
+    queue.send(rows(1))
+    held.queue(queue.name).receive(1)
+    held.prepare()
+    keeper.commit(held.id)
+    for n in range(2, 8):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, n)
+    assert keeper.history.horizon() > tx.receipt.commit_seq, "the rest of it was removed"
+    fresh = world.manager("fresh")
+    assert fresh.outcome(tx.id).receipt == tx.receipt
+    assert fresh.outcome(held.id).status is Status.COMMITTED
+    fresh.commit(held.id)
+    with world.manager("again").transaction(tx.id) as again:
+        assert again.already_committed and again.receipt == tx.receipt
+    assert fresh.outcome("never").status is Status.UNKNOWN
+    assert fresh.outcome("never").reason is None
+    with pytest.raises(TransactionMismatch):
+        fresh.commit("never")
+    assert fresh.history.verify().ok
+
+
+@in_memory
+def test_a_branch_of_a_database_is_ended_as_was_decided_however_long_ago(world: World) -> None:
+    queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Hiding()
+    tx = world.manager("b").transaction(world.name("xid"))
+    tx.queue(queue.name).send(rows(1))
+    tx.enlist("ledger", database)
+    tx.commit()
+    keeper.recover({"ledger": Hiding()})  # not the one that it is prepared in
+    queue.receive(1).accept()
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, 10 + n)
+    ended: list[str] = []
+    database.tpc_commit = lambda xid: ended.append("committed")
+    database.tpc_rollback = lambda xid: ended.append("rolled back")
+    keeper.recover({"ledger": database}, branch_seconds_min=0)
+    assert ended == ["committed"]
+
+
 @in_memory
 def test_a_key_whose_decision_was_removed_is_new_and_nobody_says_what_became_of_it(
-    world: World,
+    world: World, older: None
 ) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")
     tx = consume(world, queue, 1)
@@ -224,7 +280,7 @@ def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: Worl
 
 
 @in_memory
-def test_what_is_prepared_stays_and_is_decided_however_late(world: World) -> None:
+def test_what_is_prepared_stays_and_is_decided_however_late(world: World, older: None) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")
     queue.send(rows(1, 2))
     tx = world.manager("b").transaction(world.name("xid"))
@@ -252,7 +308,7 @@ def test_what_is_prepared_stays_and_is_decided_however_late(world: World) -> Non
 
 @in_memory
 def test_a_branch_of_a_database_is_not_ended_by_a_guess(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, older: None
 ) -> None:
     queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Hiding()
     tx = world.manager("b").transaction(world.name("xid"))

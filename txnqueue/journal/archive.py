@@ -124,8 +124,8 @@ class DeltaArchive:
 
 
 def _old(day: str, standing: Mapping[str, int]) -> str:
-    """Write which rows are to go: whole partitions, wherever no queue has older messages."""
-    old = f"day < DATE{literal(day)}"
+    """Write which rows are to go: what is neither a decision nor of a queue's older messages."""
+    old = f"day < DATE{literal(day)} AND kind NOT IN ({literals(sorted(model.KEPT_FOR_EVER))})"
     stays = " OR ".join(
         f"(queue_id = {literal(queue_id)} AND commit_seq >= {literal(model.commit_seq(version))})"
         for queue_id, version in sorted(standing.items())

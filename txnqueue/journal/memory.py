@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from txnqueue import model
 from txnqueue.journal import AppendConflict, Appended, Audit, Reading
 from txnqueue.model import Entry, PositionId, Unit
 
@@ -83,7 +84,9 @@ class MemoryArchive:
         old = [
             (kept_under, entry_id)
             for (kept_under, entry_id), entry in list(self.kept.items())
-            if kept_under < day and entry.version < standing.get(entry.queue_id or "", sys.maxsize)
+            if kept_under < day
+            and entry.kind not in model.KEPT_FOR_EVER
+            and entry.version < standing.get(entry.queue_id or "", sys.maxsize)
         ]
         for name in old if metadata is not None else ():
             self.kept.pop(name, None)
