@@ -11,10 +11,12 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.protocol.faults import Crash, FaultyStore, Injector, Meanwhile, faults_of
+from txnqueue import forgetting as txnqueue_forgetting
 from txnqueue import model, recalling
 from txnqueue.branches import Branches
 from txnqueue.deciding import Status
@@ -366,6 +368,37 @@ def late(error: type[BaseException]) -> tuple[Days, QueueManager, LateReply]:
     return days, manager, injector
 
 
+def by_an_older_version(check: Callable[[], None]) -> Callable[[], None]:
+    """Let the keepers be of a version that removed decisions with the rest of the history."""
+    check = mock.patch.object(model, "KEPT_FOR_EVER", frozenset())(check)
+    return mock.patch.object(txnqueue_forgetting, "_decisions", lambda fence: {})(check)
+
+
+def what_was_decided_is_known_however_late() -> None:
+    """Commit, and hear of it when all but the decision was removed: it is told."""
+    days, manager, injector = late(KeyboardInterrupt)
+    tx = manager.transaction("interrupted")
+    tx.queue("a").send([{"n": 1}])
+    injector.arm()
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    assert tx.commit().transaction_id == "interrupted"
+
+    days, manager, injector = late(ConnectionError)
+    ran = []
+
+    def handler(tx: Any) -> None:
+        ran.append(tx)
+        tx.queue("a").send([{"n": 1}])
+        injector.arm()
+
+    receipt = manager.run_transaction(handler, transaction_id="tried")
+    assert len(ran) == 1 and manager.outcome("tried").receipt == receipt
+    known = recalling.everything(days.store)
+    assert known.beginning > receipt.journal_version, "vacuous: nothing was removed"
+
+
+@by_an_older_version
 def what_is_not_known_is_not_guessed() -> None:
     """Commit, and hear of it when the decision was removed: nobody calls it undone."""
     days, manager, injector = late(KeyboardInterrupt)
@@ -394,6 +427,7 @@ def what_is_not_known_is_not_guessed() -> None:
     _check_gone(days, "tried")
 
 
+@by_an_older_version
 def what_is_in_memory_waits_for_an_answer() -> None:
     """Commit durable and transient messages, and hear of it when nobody knows of that."""
     days, manager, injector = late(ConnectionError)
@@ -424,6 +458,7 @@ CHECKS = [
     days_on_end,
     clocks_decide_nothing,
     what_is_removed_was_announced,
+    what_was_decided_is_known_however_late,
     what_is_not_known_is_not_guessed,
     what_is_in_memory_waits_for_an_answer,
 ]
