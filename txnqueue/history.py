@@ -120,9 +120,9 @@ class History:
             Rows with message_id, step (sent, published once for each queue that got it, moved,
             claimed, lease_extended, kept, accepted, released, rejected, dead_lettered, expired,
             duplicate, purge_pending, purged, queue_dropped, and changed for each table that the
-            transaction changed which consumed it), queue, lane, target (the queue that it was moved to, or
-            the table; with lineage also how its rows are found), exchange (that it was published
-            to), rows, transaction_id, attempt, decision (of that transaction, as it stands; None
+            transaction changed which consumed it), queue, lane, target (the queue that it was
+            moved to, or the table; with lineage also how its rows are found), exchange (that it
+            was published to), rows, transaction_id, attempt, decision (of that transaction, as it stands; None
             also if it was removed from the history), reason, actor, run_id, recorded_at and
             commit_seq.
 
