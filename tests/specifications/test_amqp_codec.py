@@ -111,7 +111,10 @@ def test_what_is_written_is_read_again(codec: Any, value: Any) -> None:
         "005334 c0050 1a10178",  # a string
         "005334 c0",
         "00",
-        "005399 45",
+        "00d000000000 45",  # described by a list
+        "83 7fffffffffffffff",  # an instant that Python does not have
+        "d100000006 02 45 40",
+        "00531d 45",  # an error without a condition
         "005331 45 45",
     ],
 )
@@ -138,7 +141,7 @@ def test_sections_without_a_use_are_skipped(codec: Any) -> None:
 @pytest.mark.rule("S1-26")
 def test_a_controller_that_speaks_in_octets(world: Any, codec: Any) -> None:
     """Messages as octets, in frames that are shorter than a message."""
-    scene = Scene(world, controller={"codec": codec, "max_frame_size": 20})
+    scene = Scene(world, controller={"codec": codec, "payload_max": 20})
     sender, receiver = scene.sender(), scene.receiver()
     txn_id = scene.controller.declare()
     sender.send(row(1), txn_id, headers={"a": "b"})
