@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import in_memory
+from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.silence import interrupted
 from tests.specifications.controllers import Pipeline, Scene, condition, message, row
 from txnqueue.protocols.amqp import (
@@ -389,7 +389,7 @@ def test_a_control_link_of_another_session_takes_nothing_after_its_end(world: An
 # -------------------------------------------------------------------- detached, and not closed
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-34", "S1-35")
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("fail", [True, False])
@@ -430,6 +430,22 @@ def test_what_had_not_come_wholly_goes_back_with_a_detach(world: Any) -> None:
     assert pipe.discharge(txn_id) == ROLLBACK
     pipe.dispose(Accepted(), 0)
     assert scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-43")
+def test_an_outcome_of_what_has_not_been_sent_yet_is_not_taken(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    pipe.do(Flow(incoming_window=3))  # a message has three sections
+    pipe.receiver(scene.name, 2)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 0, 1)
+    assert pipe.discharge(txn_id) == ROLLBACK and scene.counts == (0, 2)
+    pipe.do(Flow(incoming_window=9))
+    pipe.dispose(Accepted(), 0, 1)
+    assert scene.counts == (0, 0)
 
 
 @in_memory
@@ -546,7 +562,7 @@ def test_a_discharge_that_is_interrupted_while_it_stages_posts_nothing_twice(
     assert pipe.discharge(txn_id) == ROLLBACK and pipe.scene.waiting() == []
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-39")
 def test_links_of_a_dropped_queue_end_without_being_used(world: Any) -> None:
     scene = Scene(world)
@@ -663,7 +679,7 @@ def test_a_detached_link_says_so(world: Any) -> None:
 # ------------------------------------------------------------------------ anonymous terminus
 
 
-@in_memory
+@on_delta_when_long
 @pytest.mark.rule("S1-21", "S1-25")
 def test_a_link_without_an_address_posts_where_each_message_says(world: Any) -> None:
     scene = Scene(world)

@@ -44,7 +44,7 @@ def take(session: Session, frame: Disposition) -> str | None:
     named = range(frame.first, (frame.first if frame.last is None else frame.last) + 1)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
-    found = _known(session.unsettled, named)
+    found = [one for one in _known(session.unsettled, named) if one.started]
     links = dict.fromkeys(one.link for one in found)
     try:
         transaction, outcome = _asked(session, frame)
