@@ -12,12 +12,14 @@ from typing import Any
 import proton
 from proton import Condition, Delivery, Described, Endpoint, Handler, Terminus, ulong
 
+from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp import (
     Attach,
     Coordinator,
     Detach,
     Disposition,
     Flow,
+    ProtonCodec,
     ReceiverSettleMode,
     Role,
     SenderSettleMode,
@@ -27,7 +29,6 @@ from txnqueue.protocols.amqp import (
     TransactionalState,
     Transfer,
 )
-from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.types import Accepted, Declared, Modified, Rejected, Released
 
 CODES = {
@@ -66,11 +67,19 @@ class Server(Handler):
 
     def on_delivery(self, event: Any) -> None:
         peer = self.peers[event.connection]
-        if event.link.is_receiver:
-            if event.delivery.readable and not event.delivery.partial:
-                peer.transfer(event.delivery)
-        elif event.delivery.updated:
-            peer.disposition(event.delivery)
+        try:
+            if event.link.is_receiver:
+                if event.delivery.readable and not event.delivery.partial:
+                    peer.transfer(event.delivery)
+            elif event.delivery.updated:
+                peer.disposition(event.delivery)
+        except InvalidInput as error:  # nobody can tell which transaction it was about
+            self.gone(event.connection)
+            event.connection.condition = Condition("amqp:decode-error", str(error))
+            event.connection.close()
+
+    def on_link_remote_detach(self, event: Any) -> None:
+        self.peers[event.connection].detach(event.link, closed=False)
 
     def on_link_remote_close(self, event: Any) -> None:
         self.peers[event.connection].detach(event.link)
@@ -109,7 +118,7 @@ class Peer:
         self.links[handle], self.handles[_key(link)] = link, handle
         self.counts[handle] = 0
         coordinator = link.remote_target.type == Terminus.COORDINATOR
-        target = Coordinator() if coordinator else Target(link.remote_target.address or "")
+        target = Coordinator() if coordinator else Target(link.remote_target.address)
         self.take(
             Attach(
                 name=link.name,
@@ -149,11 +158,12 @@ class Peer:
             delivery.settle()
         self.take(Disposition(role=Role.RECEIVER, first=number, settled=settled, state=state))
 
-    def detach(self, link: Any) -> None:
+    def detach(self, link: Any, *, closed: bool = True) -> None:
         handle = self.handles.pop(_key(link), None)
         if handle is not None:
-            self.take(Detach(handle=handle))
-        link.close()
+            self.take(Detach(handle=handle, closed=closed))
+        if closed:
+            link.close()
 
     def state(self, delivery: Any) -> Any:
         if delivery.remote_state != CODES[TransactionalState]:
@@ -181,8 +191,10 @@ class Peer:
     def send_detach(self, frame: Detach) -> None:
         link = self.links[frame.handle]
         if frame.error is not None:
-            link.condition = Condition(frame.error.condition.value, frame.error.description)
-        if not link.state & Endpoint.LOCAL_CLOSED:
+            link.condition = Condition(frame.error.symbol, frame.error.description)
+        if not frame.closed:
+            link.detach()
+        elif not link.state & Endpoint.LOCAL_CLOSED:
             link.close()
 
     def send_flow(self, frame: Flow) -> None:
@@ -213,7 +225,7 @@ class Peer:
     def put(self, delivery: Any, state: Any) -> None:
         if isinstance(state, Rejected) and state.error is not None:
             error = state.error
-            delivery.local.condition = Condition(error.condition.value, error.description)
+            delivery.local.condition = Condition(error.symbol, error.description)
         elif isinstance(state, Declared):
             delivery.local.data = [state.txn_id]
         elif isinstance(state, TransactionalState):

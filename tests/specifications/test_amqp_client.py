@@ -140,6 +140,26 @@ def test_proton_posts_and_retires_in_transactions(world: Any) -> None:
 
 
 @on_delta_when_long
+@pytest.mark.rule("S1-25")
+def test_proton_posts_on_a_link_without_an_address(world: Any) -> None:
+    orders = world.queue()
+
+    def steps(client: Any) -> Any:
+        anywhere = client.container.create_sender(client.connection, None)
+        client.declare()
+        yield
+        for n, address in [(1, orders.name), (2, "nothing")]:
+            message = Message(body={"n": n, "key": None}, address=address)
+            client.transaction.send(anywhere, message)
+        client.transaction.commit()
+        yield
+        client.stop()
+
+    assert run(world, orders, steps).told == ["committed"]
+    assert [row["n"] for row in orders.peek_messages()] == [1]
+
+
+@on_delta_when_long
 @pytest.mark.rule("S1-04", "S1-16", "S1-20", "S1-29")
 def test_proton_hears_why_a_commit_is_refused(world: Any) -> None:
     orders = world.queue()

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
-from tests.conformance.conftest import on_delta_when_long
-from tests.specifications.controllers import Scene, bodies, condition, row
+from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.specifications.controllers import Pipeline, Scene, bodies, condition, row
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp import (
     Accepted,
+    AmqpData,
     AmqpError,
+    AmqpSequence,
     AmqpValue,
     ApplicationProperties,
     Coordinator,
     Declare,
     Declared,
+    Described,
     Discharge,
     Error,
     ErrorCondition,
     Header,
     Modified,
     Properties,
+    ProtonCodec,
+    Received,
     Rejected,
     Released,
     TransactionalState,
     TransactionError,
     TxnCapability,
 )
-from txnqueue.protocols.amqp.codec import ProtonCodec
 
 LOCAL, SEVERAL = TxnCapability.LOCAL_TRANSACTIONS, TxnCapability.MULTI_TXNS_PER_SSN
 
@@ -69,6 +76,10 @@ def test_the_descriptors_of_the_five_types(codec: Any, value: Any, octets: str) 
         ("005333 c0040 1a00174", Declared(b"t")),
         ("005334 c0080 2a00174 005324 45", TransactionalState(b"t", Accepted())),
         ("005330 45", Coordinator()),
+        ("005323 c0030 24344", Received(0, 0)),
+        ("005399 45", Described(0x99, [])),
+        ("00a303 783a79 a1017a", Described("x:y", "z")),
+        ("005334 c0080 2a00174 005399 45", TransactionalState(b"t", Described(0x99, []))),
         (
             "005330 c0 1a 01 a3 17 616d71703a6c6f63616c2d7472616e73616374696f6e73",
             Coordinator((LOCAL,)),
@@ -90,7 +101,14 @@ def test_octets_that_others_write_are_read(codec: Any, octets: str, value: Any) 
         Rejected(),
         Error(ErrorCondition.NOT_FOUND, "no such queue"),
         Header(9, 60_000, True, 3),
-        Properties("id", "replies", "c-1"),
+        Properties("id", "replies", "c-1", "orders"),
+        Rejected(Error("amqp:precondition-failed", "not now")),
+        Rejected(Error("com.example:no-such-customer")),
+        Coordinator((LOCAL, "com.example:nested")),
+        Received(1, 2**40),
+        TransactionalState(b"t", Received(0, 0)),
+        AmqpData(b"octets"),
+        AmqpSequence([1, "two", b"three"]),
         ApplicationProperties({"a": "b"}),
         AmqpValue({"n": 1, "x": None, "y": [1.5, True], "z": b"octets"}),
         AmqpValue({"at": datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)}),
@@ -111,7 +129,10 @@ def test_what_is_written_is_read_again(codec: Any, value: Any) -> None:
         "005334 c0050 1a10178",  # a string
         "005334 c0",
         "00",
-        "005399 45",
+        "00d000000000 45",  # described by a list
+        "83 7fffffffffffffff",  # an instant that Python does not have
+        "d100000006 02 45 40",
+        "00531d 45",  # an error without a condition
         "005331 45 45",
     ],
 )
@@ -138,7 +159,7 @@ def test_sections_without_a_use_are_skipped(codec: Any) -> None:
 @pytest.mark.rule("S1-26")
 def test_a_controller_that_speaks_in_octets(world: Any, codec: Any) -> None:
     """Messages as octets, in frames that are shorter than a message."""
-    scene = Scene(world, controller={"codec": codec, "max_frame_size": 20})
+    scene = Scene(world, controller={"codec": codec, "payload_max": 20})
     sender, receiver = scene.sender(), scene.receiver()
     txn_id = scene.controller.declare()
     sender.send(row(1), txn_id, headers={"a": "b"})
@@ -156,6 +177,50 @@ def test_a_controller_that_speaks_in_octets(world: Any, codec: Any) -> None:
     with pytest.raises(AmqpError) as caught:
         sender.transfer(b"\x00\x53")
     assert condition(caught.value) == "amqp:decode-error"
+
+
+@in_memory
+@pytest.mark.rule("S1-16", "S1-29")
+def test_states_that_mean_nothing_here_are_refused_in_their_session(world: Any, codec: Any) -> None:
+    """Reading them fails nobody: what they belong to is refused where its transaction is known."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect(codec=None))
+    pipe.receiver(scene.name, 1)
+    txn_id = pipe.declare()
+    state = TransactionalState(txn_id, codec.decode_type(bytes.fromhex("00539945")))
+    pipe.dispose(state, 0)
+    assert condition(pipe.frames[-1].error) == "amqp:not-implemented"
+    assert pipe.discharge(txn_id) == "amqp:transaction:rollback"
+
+
+@in_memory
+@pytest.mark.parametrize(
+    "body",
+    [
+        (AmqpValue("text"),),
+        (AmqpData(b"octets"),),
+        (AmqpSequence([{"n": 1}]),),
+        (AmqpValue({"n": 1, "key": None}), AmqpValue({"n": 2, "key": None})),
+        (),
+    ],
+)
+def test_a_body_that_no_queue_takes_is_rejected(world: Any, codec: Any, body: Any) -> None:
+    scene = Scene(world, controller={"codec": codec})
+    sender = scene.sender()
+    refused = sender.transfer(codec.encode((Header(priority=9), *body)))
+    assert isinstance(refused.state, Rejected)
+    assert condition(refused.state.error) == "amqp:not-implemented"
+    assert sender.send(row(3)).state == Accepted() and scene.waiting() == [3]
+
+
+@hypothesis.given(st.binary(max_size=40), st.sampled_from(["", "005377", "005334c0", "005373d0"]))
+def test_octets_are_read_or_refused(octets: bytes, before: str) -> None:
+    proton = pytest.importorskip("proton")
+    assert proton
+    for read in (ProtonCodec().decode, ProtonCodec().decode_type):
+        with contextlib.suppress(InvalidInput):
+            read(bytes.fromhex(before) + octets)
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: Any) -> None:

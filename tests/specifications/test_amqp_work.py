@@ -151,7 +151,8 @@ def test_work_of_an_unknown_transaction(world: Any) -> None:
         with pytest.raises(AmqpError) as caught:
             act()
         assert condition(caught.value) == "amqp:transaction:unknown-id"
-    receiver.dispose([held], Accepted(), b"nobody's")
+    with pytest.raises(AmqpError):
+        receiver.dispose([held], Accepted(), b"nobody's")
     assert condition(receiver.error) == "amqp:transaction:unknown-id"
     assert scene.waiting() == [1], "nothing was posted, retired or left acquired"
 
@@ -586,7 +587,7 @@ def test_the_outcome_of_an_acquired_message_belongs_to_its_transaction(
 @pytest.mark.parametrize("how", ["failed", "refused", "committed"])
 def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: str) -> None:
     """A message has three sections here, and the session's window takes two of them."""
-    scene = Scene(world, controller={"incoming_window": 2, "max_frame_size": 1})
+    scene = Scene(world, controller={"incoming_window": 2, "payload_max": 1})
     scene.orders.send([row(1)])
     receiver = scene.receiver()
     txn_id = scene.controller.declare()
@@ -616,7 +617,7 @@ def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: s
 def test_it_is_given_up_before_the_discharge_is_answered(world: Any) -> None:
     scene = Scene(world)
     scene.orders.send([row(1)])
-    session = scene.resource.connect(max_frame_size=1).begin(incoming_window=1)
+    session = scene.resource.connect(payload_max=1).begin(incoming_window=1)
     session.handle(Attach(name="c", handle=0, role=Role.SENDER, target=Coordinator()))
     declared = Transfer(handle=0, delivery_id=0, payload=(AmqpValue(Declare()),))
     txn_id = session.handle(declared)[0].state.txn_id
@@ -714,7 +715,8 @@ def test_wrong_frames_end_their_link(world: Any) -> None:
         scene.sender().send({"wrong": 1}, settled=True)
     assert condition(caught.value) == "amqp:invalid-field"
     receiver = scene.receiver()
-    receiver.dispose(receiver.flow(1), Modified(undeliverable_here=True))
+    with pytest.raises(AmqpError):
+        receiver.dispose(receiver.flow(1), Modified(undeliverable_here=True))
     assert condition(receiver.error) == "amqp:not-implemented"
     assert scene.waiting() == [1]
 
@@ -811,8 +813,9 @@ def test_what_was_acquired_and_never_sent_is_not_consumed_by_the_commit(world: A
         raise ConnectionError("away")
 
     payload.table = away
+    receiver.flow(0, txn_id)
     with pytest.raises(AmqpError):
-        receiver.flow(1, txn_id)
+        receiver.flow(1)
     del payload.table
     scene.controller.discharge(txn_id)
     assert sorted(scene.waiting()) == [1, 2, 3]

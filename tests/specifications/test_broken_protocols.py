@@ -12,10 +12,11 @@ import pytest
 
 from tests.conformance.conftest import World
 from tests.specifications import test_amqp_coordination as coordination
+from tests.specifications import test_amqp_pipelining as pipelining
 from tests.specifications import test_amqp_work as work
 from tests.specifications import test_flow as flows
 from txnqueue.participants import Auxiliary
-from txnqueue.protocols.amqp import transactions
+from txnqueue.protocols.amqp import Connection, transactions
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.sending import SendingLink
 from txnqueue.protocols.amqp.session import Session
@@ -52,6 +53,15 @@ def finds_transactions_of_every_session(patch: pytest.MonkeyPatch) -> None:
         return found(self, txn_id)
 
     patch.setattr(Session, "transaction", anywhere)
+
+
+def forgets_what_was_not_done(patch: pytest.MonkeyPatch) -> None:
+    """What is under way when its link ends is dropped, and nobody is told."""
+    patch.setattr(Connection, "doom", lambda self, txn_ids, why: None)
+
+
+def closes_what_is_only_detached(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SendingLink, "suspended", SendingLink.closed)
 
 
 def commits_on_failure(patch: pytest.MonkeyPatch) -> None:
@@ -95,6 +105,22 @@ VARIANTS: dict[str, tuple[Break, Callable[..., None]]] = {
         partial(
             coordination.test_other_sessions_of_the_connection_join_in_if_the_capability_allows,
             able=False,
+        ),
+    ),
+    "a commit does not ask what was dropped": (
+        forgets_what_was_not_done,
+        partial(
+            pipelining.test_what_names_a_transaction_and_is_not_done_keeps_it_from_committing,
+            act=pipelining.to_an_ended_link,
+            fail=False,
+        ),
+    ),
+    "every detach closes": (
+        closes_what_is_only_detached,
+        partial(
+            pipelining.test_an_outcome_counts_after_a_detach_that_does_not_close,
+            inside=False,
+            fail=False,
         ),
     ),
     "a failed flow commits what is open": (

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.transaction import Transaction
+
+Written = TypeVar("Written")
 
 
 def messages_of(batch: Batch, transaction: Transaction | None) -> list[dict[str, Any]]:
@@ -20,8 +23,21 @@ def messages_of(batch: Batch, transaction: Transaction | None) -> list[dict[str,
         batch: The claim.
         transaction: What acquired it; None: it is held under a lease.
     """
+    return written_messages(batch, transaction, lambda message: message)
+
+
+def written_messages(
+    batch: Batch, transaction: Transaction | None, write: Callable[[dict[str, Any]], Written]
+) -> list[Written]:
+    """Read a claim's messages in the form in which they are sent on, or give all of them back.
+
+    Args:
+        batch: The claim.
+        transaction: What acquired it; None: it is held under a lease.
+        write: Writes a message in that form.
+    """
     try:
-        return batch.messages()
+        return [write(message) for message in batch.messages()]
     except BaseException:
         with contextlib.suppress(Exception):  # of a lease: then it ends by itself
             batch.release(transaction=transaction)

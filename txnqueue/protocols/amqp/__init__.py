@@ -3,10 +3,11 @@
 ``TransactionalResource`` is a store as a container that performs transactional work; a
 ``Session`` of one of its connections takes performatives and gives those that answer them, so
 that a server can be put in front of it. ``TransactionController`` is the other end, for
-programs of this process. ``codec`` writes and reads octets; it needs python-qpid-proton.
+programs of this process. ``ProtonCodec`` writes and reads octets; it needs python-qpid-proton.
 """
 
-from txnqueue.protocols.amqp.connection import Connection
+from txnqueue.protocols.amqp.codec import ProtonCodec
+from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.controller import ControllerSession, TransactionController
 from txnqueue.protocols.amqp.endpoints import Control, Receiver, Sender
 from txnqueue.protocols.amqp.performatives import (
@@ -23,18 +24,22 @@ from txnqueue.protocols.amqp.resource import TransactionalResource, key_of, txn_
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.types import (
     Accepted,
+    AmqpData,
     AmqpError,
+    AmqpSequence,
     AmqpValue,
     ApplicationProperties,
     Coordinator,
     Declare,
     Declared,
+    Described,
     Discharge,
     Error,
     ErrorCondition,
     Header,
     Modified,
     Properties,
+    Received,
     Rejected,
     Released,
     Source,
@@ -46,16 +51,20 @@ from txnqueue.protocols.amqp.types import (
 
 __all__ = [
     "Accepted",
+    "AmqpData",
     "AmqpError",
+    "AmqpSequence",
     "AmqpValue",
     "ApplicationProperties",
     "Attach",
+    "Codec",
     "Connection",
     "Control",
     "ControllerSession",
     "Coordinator",
     "Declare",
     "Declared",
+    "Described",
     "Detach",
     "Discharge",
     "Disposition",
@@ -65,6 +74,8 @@ __all__ = [
     "Header",
     "Modified",
     "Properties",
+    "ProtonCodec",
+    "Received",
     "Receiver",
     "ReceiverSettleMode",
     "Rejected",

@@ -6,6 +6,7 @@ no use for is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,18 +14,22 @@ from typing import Any
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.types import (
     Accepted,
+    AmqpData,
+    AmqpSequence,
     AmqpValue,
     ApplicationProperties,
     Condition,
     Coordinator,
     Declare,
     Declared,
+    Described,
     Discharge,
     Error,
     ErrorCondition,
     Header,
     Modified,
     Properties,
+    Received,
     Rejected,
     Released,
     Section,
@@ -36,6 +41,8 @@ from txnqueue.protocols.amqp.types import (
 
 _SKIPPED = frozenset({0x71, 0x72, 0x78})
 """Sections that say nothing to a queue: the annotations and the footer."""
+_UNREADABLE = (ValueError, TypeError, OverflowError, OSError)
+"""What octets may cause that are no AMQP, or hold an instant that Python does not have."""
 
 
 class ProtonCodec:
@@ -110,11 +117,10 @@ class ProtonCodec:
             size = data.decode(octets)
             data.rewind()
             data.next()
-            found = data.get_object()
-        except (self._proton.ProtonException, ValueError, TypeError) as error:
+            # Binaries are views of the library's memory, which goes with ``data``.
+            return self._typed(data.get_object()), octets[size:]
+        except (self._proton.ProtonException, *_UNREADABLE) as error:
             raise InvalidInput(f"These octets are no AMQP: {error}") from error
-        # Binaries are views of the library's memory, which goes with ``data``.
-        return self._typed(found), octets[size:]
 
     def _described(self, code: int, fields: Any) -> Any:
         return self._proton.Described(self._proton.ulong(code), fields)
@@ -128,7 +134,7 @@ class ProtonCodec:
             return {self._wire(key): self._wire(one) for key, one in value.items()}
         if isinstance(value, list | tuple):
             return [self._wire(one) for one in value]
-        if isinstance(value, TxnCapability | TransactionError | ErrorCondition):
+        if isinstance(value, TxnCapability):
             return symbol(value.value)
         code = _CODES.get(type(value))
         if code is None:
@@ -145,8 +151,17 @@ class ProtonCodec:
             return self._described(code, [None, priority, ttl, value.first_acquirer, count])
         if isinstance(value, Coordinator):
             array = self._proton.Array(self._proton.UNDESCRIBED, self._proton.Data.SYMBOL)
-            array.elements = tuple(symbol(one.value) for one in value.capabilities)
+            array.elements = tuple(symbol(_plain(one)) for one in value.capabilities)
             return self._described(code, [array] if array.elements else [])
+        if isinstance(value, Error):
+            return self._described(code, [symbol(value.symbol), value.description])
+        if isinstance(value, AmqpData):
+            return self._described(code, value.octets)
+        if isinstance(value, AmqpSequence):
+            return self._described(code, self._wire(value.values))
+        if isinstance(value, Received):
+            section, offset = value.section_number, value.section_offset
+            return self._described(code, [self._proton.uint(section), self._proton.ulong(offset)])
         return self._described(code, [self._wire(one) for one in _FIELDS[type(value)](value)])
 
     def _typed(self, value: Any) -> Any:
@@ -172,14 +187,15 @@ class ProtonCodec:
         return value
 
     def _of_descriptor(self, value: Any) -> Any:
-        code = value.descriptor
-        code = _NAMES.get(str(code)) if isinstance(code, str) else int(code)
+        descriptor = value.descriptor
+        name = str(descriptor) if isinstance(descriptor, str) else int(descriptor)
+        code = _NAMES.get(name) if isinstance(name, str) else name
         if code in _SKIPPED:
             return None
         read = _READ.get(code or -1)
-        if read is None:
-            raise InvalidInput(f"The described type {value.descriptor!r} is not known here.")
         inside = self._typed(value.value)
+        if read is None:
+            return Described(name, inside)
         try:
             return read(inside)
         except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -191,16 +207,24 @@ def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:
     return fields[number] if len(fields) > number and fields[number] is not None else default
 
 
+def _plain(symbol: str) -> str:
+    return symbol.value if isinstance(symbol, TxnCapability) else symbol
+
+
 def _condition(symbol: str) -> Condition:
-    try:
-        return TransactionError(symbol)
-    except ValueError:
-        return ErrorCondition(symbol)
+    """Read why something was refused: in our words if there is one, else as it stands."""
+    for known in (TransactionError, ErrorCondition):
+        with contextlib.suppress(ValueError):
+            return known(symbol)
+    if not isinstance(symbol, str):
+        raise TypeError("an error has a condition, which is a symbol")
+    return symbol
 
 
-def _capabilities(found: Any) -> tuple[TxnCapability, ...]:
+def _capabilities(found: Any) -> tuple[TxnCapability | str, ...]:
     symbols = [found] if isinstance(found, str) else found or ()
-    return tuple(TxnCapability(one) for one in symbols)
+    known = {one.value: one for one in TxnCapability}
+    return tuple(known.get(one, one) for one in symbols)
 
 
 _CODES: dict[type, int] = {
@@ -210,6 +234,7 @@ _CODES: dict[type, int] = {
     Declared: 0x33,
     TransactionalState: 0x34,
     Error: 0x1D,
+    Received: 0x23,
     Accepted: 0x24,
     Rejected: 0x25,
     Released: 0x26,
@@ -217,6 +242,8 @@ _CODES: dict[type, int] = {
     Header: 0x70,
     Properties: 0x73,
     ApplicationProperties: 0x74,
+    AmqpData: 0x75,
+    AmqpSequence: 0x76,
     AmqpValue: 0x77,
 }
 _NAMES = {
@@ -226,6 +253,7 @@ _NAMES = {
     "amqp:declared:list": 0x33,
     "amqp:transactional-state:list": 0x34,
     "amqp:error:list": 0x1D,
+    "amqp:received:list": 0x23,
     "amqp:accepted:list": 0x24,
     "amqp:rejected:list": 0x25,
     "amqp:released:list": 0x26,
@@ -235,6 +263,8 @@ _NAMES = {
     "amqp:message-annotations:map": 0x72,
     "amqp:properties:list": 0x73,
     "amqp:application-properties:map": 0x74,
+    "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76,
     "amqp:amqp-value:*": 0x77,
     "amqp:footer:map": 0x78,
 }
@@ -243,12 +273,11 @@ _FIELDS: dict[type, Callable[[Any], list[Any]]] = {
     Discharge: lambda v: [v.txn_id] if v.fail is None else [v.txn_id, v.fail],
     Declared: lambda v: [v.txn_id],
     TransactionalState: lambda v: [v.txn_id] if v.outcome is None else [v.txn_id, v.outcome],
-    Error: lambda v: [v.condition, v.description],
     Accepted: lambda v: [],
     Rejected: lambda v: [] if v.error is None else [v.error],
     Released: lambda v: [],
     Modified: lambda v: [v.delivery_failed, v.undeliverable_here],
-    Properties: lambda v: [v.message_id, None, None, None, v.reply_to, v.correlation_id],
+    Properties: lambda v: [v.message_id, None, v.to, None, v.reply_to, v.correlation_id],
 }
 _READ: dict[int, Callable[[Any], Any]] = {
     0x30: lambda f: Coordinator(_capabilities(_field(f, 0))),
@@ -257,13 +286,16 @@ _READ: dict[int, Callable[[Any], Any]] = {
     0x33: lambda f: Declared(transaction_id(_field(f, 0))),
     0x34: lambda f: TransactionalState(transaction_id(_field(f, 0)), _field(f, 1)),
     0x1D: lambda f: Error(_condition(f[0]), _field(f, 1, "")),
+    0x23: lambda f: Received(f[0], f[1]),
     0x24: lambda f: Accepted(),
     0x25: lambda f: Rejected(_field(f, 0)),
     0x26: lambda f: Released(),
     0x27: lambda f: Modified(_field(f, 0, False), _field(f, 1, False)),
     0x70: lambda f: Header(_field(f, 1), _field(f, 2), _field(f, 3, False), _field(f, 4, 0)),
-    0x73: lambda f: Properties(*(_text(_field(f, n)) for n in (0, 4, 5))),
+    0x73: lambda f: Properties(*(_text(_field(f, n)) for n in (0, 4, 5, 2))),
     0x74: lambda f: ApplicationProperties({k: str(v) for k, v in f.items()}),
+    0x75: AmqpData,
+    0x76: AmqpSequence,
     0x77: AmqpValue,
 }
 

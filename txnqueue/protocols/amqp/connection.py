@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,10 +10,12 @@ from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.transactions import LiveTransaction
-from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, Payload, Section
+from txnqueue.protocols.amqp.types import AmqpError, Error, ErrorCondition, Payload, Section
 
 if TYPE_CHECKING:
     from txnqueue.protocols.amqp.resource import TransactionalResource
+
+logger = logging.getLogger("txnqueue")
 
 
 class Codec(Protocol):
@@ -32,20 +35,20 @@ class Connection:
 
     Attributes:
         sessions: The sessions that are open.
-        max_frame_size: What one transfer carries at most: octets with a codec, otherwise
-            sections; None: whole messages.
+        payload_max: What one transfer carries at most: octets of a message with a codec,
+            otherwise sections; None: whole messages.
     """
 
     def __init__(
         self,
         resource: TransactionalResource,
         codec: Codec | None = None,
-        max_frame_size: int | None = None,
+        payload_max: int | None = None,
     ) -> None:
         """Connect; use ``TransactionalResource.connect``."""
         self.resource = resource
         self.codec = codec
-        self.max_frame_size = max_frame_size
+        self.payload_max = payload_max
         self.sessions: list[Session] = []
 
     def begin(self, incoming_window: int | None = None) -> Session:
@@ -64,7 +67,12 @@ class Connection:
             session.end()
 
     def tick(self) -> None:
-        """Do what time brings: send new messages, extend leases, end what takes too long."""
+        """Do what time brings.
+
+        New messages are sent, leases are extended, and what takes too long or belongs to a queue
+        that is dropped is ended.
+        """
+        self._end_links_of_dropped_queues()
         for session in list(self.sessions):
             session.tick()
 
@@ -74,6 +82,12 @@ class Connection:
             for link in session.links.values():
                 if isinstance(link, CoordinatorLink):
                     yield from link.transactions.values()
+
+    def doom(self, txn_ids: Sequence[object], why: str) -> None:
+        """Let no transaction be committed that has one of these txn-ids."""
+        for transaction in self.transactions():
+            if transaction.txn_id in txn_ids:
+                transaction.doom(why)
 
     def sections(self, payload: Payload) -> tuple[Section, ...]:
         """Read a message."""
@@ -89,3 +103,18 @@ class Connection:
     def payload(self, sections: tuple[Section, ...]) -> Payload:
         """Write a message."""
         return sections if self.codec is None else self.codec.encode(sections)
+
+    def _end_links_of_dropped_queues(self) -> None:
+        """End links that would otherwise learn it only when they are used."""
+        links = [one for session in self.sessions for one in session.links.values()]
+        ids = {link: link.queue_id for link in links if link.queue_id is not None}
+        if not ids:
+            return
+        try:
+            open_ids = self.resource.queue_ids()
+        except Exception as error:  # the next tick asks again
+            logger.warning("queues not read error=%s", error)
+            return
+        for link, queue_id in ids.items():
+            if queue_id not in open_ids:
+                link.detach(Error(ErrorCondition.RESOURCE_DELETED, "The queue is dropped."))

@@ -47,14 +47,17 @@ class ControllerSession:
 
     def sender(
         self,
-        address: str,
+        address: str | None = None,
         rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        *,
+        outcomes: tuple[str, ...] | None = None,
     ) -> Sender:
-        """Attach a link to a queue."""
-        return Sender(
-            self,
-            self.attach(Role.SENDER, target=Target(address), rcv_settle_mode=rcv_settle_mode),
+        """Attach a link to a queue, or without an address to the anonymous terminus."""
+        source, target = Source(outcomes=outcomes), Target(address)
+        attach = self.attach(
+            Role.SENDER, source=source, target=target, rcv_settle_mode=rcv_settle_mode
         )
+        return Sender(self, attach)
 
     def receiver(
         self,
@@ -73,7 +76,10 @@ class ControllerSession:
         """Write an attach with the next handle."""
         handle = next(self._handles)
         name = what.pop("name", f"link-{id(self):x}-{handle}")
-        return Attach(name=name, handle=handle, role=role, **what)
+        counts_from = 0 if role is Role.SENDER else None
+        return Attach(
+            name=name, handle=handle, role=role, initial_delivery_count=counts_from, **what
+        )
 
     def next_delivery_id(self) -> int:
         """Number a delivery to the resource."""
@@ -115,7 +121,7 @@ class TransactionController:
         outcomes: tuple[str, ...] | None = None,
         incoming_window: int | None = None,
         codec: Codec | None = None,
-        max_frame_size: int | None = None,
+        payload_max: int | None = None,
     ) -> None:
         """Connect to a resource.
 
@@ -125,12 +131,12 @@ class TransactionController:
             outcomes: The outcomes that the control link supports; all when left out.
             incoming_window: So many transfers the first session takes; None: any number.
             codec: As in ``TransactionalResource.connect``.
-            max_frame_size: As in ``TransactionalResource.connect``.
+            payload_max: As in ``TransactionalResource.connect``.
 
         Raises:
             AmqpError: The coordinator cannot do what is wanted.
         """
-        self.connection = resource.connect(codec, max_frame_size)
+        self.connection = resource.connect(codec, payload_max)
         self.sessions = [ControllerSession(self.connection, incoming_window)]
         self._wanted = tuple(capabilities)
         self._outcomes = outcomes
@@ -165,8 +171,8 @@ class TransactionController:
         self.control.discharge(txn_id, fail)
         self.sync()
 
-    def sender(self, address: str, **options: Any) -> Sender:
-        """Attach a link to a queue on the first session."""
+    def sender(self, address: str | None = None, **options: Any) -> Sender:
+        """Attach a link to a queue, or to the anonymous terminus, on the first session."""
         return self.sessions[0].sender(address, **options)
 
     def receiver(self, address: str, **options: Any) -> Receiver:

@@ -48,12 +48,8 @@ class CoordinatorLink(IncomingLink):
         self.transactions: dict[bytes, LiveTransaction] = {}
         self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []
 
-    def check_first(self, frame: Transfer) -> None:
-        """Check that a delivery asks for a transaction, and can be answered."""
-        if frame.settled:
-            raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, "Declare and discharge must not be sent settled."
-            )
+    def check(self, frame: Transfer) -> None:
+        """Check that a delivery asks for no work."""
         if isinstance(frame.state, TransactionalState):
             raise AmqpError(
                 ErrorCondition.NOT_ALLOWED, "No transactional work on the control link."
@@ -61,6 +57,10 @@ class CoordinatorLink(IncomingLink):
 
     def complete(self, delivery: IncomingDelivery) -> None:
         """Declare or discharge."""
+        if delivery.settled:
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, "Declare and discharge must not be sent settled."
+            )
         body = self._body(delivery)
         try:
             if isinstance(body, Declare):
@@ -94,6 +94,10 @@ class CoordinatorLink(IncomingLink):
             except TransactionUnknown:
                 logger.warning("in doubt transaction_id=%s", transaction.transaction.id)
         self.transactions = {}
+
+    def suspended(self) -> None:
+        """Do the same as when it is closed: control links cannot be resumed."""
+        self.closed()
 
     # -------------------------------------------------------------------------- helpers
 
@@ -148,6 +152,10 @@ class CoordinatorLink(IncomingLink):
             raise AmqpError(TransactionError.UNKNOWN_ID, "There is no such transaction.")
         if body.fail:
             transaction.roll_back(Error(TransactionError.ROLLBACK, "Discharged as failed."))
+            if not transaction.ended:
+                raise AmqpError(
+                    ErrorCondition.NOT_ALLOWED, "A discharge of it that was interrupted committed."
+                )
         elif transaction.partial:
             self.detach(
                 Error(TransactionError.ROLLBACK, "A delivery of it has not come completely.")

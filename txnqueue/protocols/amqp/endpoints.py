@@ -30,6 +30,7 @@ from txnqueue.protocols.amqp.types import (
     Header,
     Outcome,
     Payload,
+    Properties,
     Rejected,
     Section,
     TransactionalState,
@@ -94,6 +95,7 @@ class Endpoint:
         self.transaction: bytes | None = None
         self.error: Error | None = None
         self.attached = True
+        self.suspended = False
         self.answer = attach
         session.links[attach.handle] = self
         session.send(attach)
@@ -103,13 +105,22 @@ class Endpoint:
         """Check that the link is attached.
 
         Raises:
-            AmqpError: The resource ended it; this says why.
+            AmqpError: The resource ended it, and this says why; or it was detached here.
         """
         if self.error is not None:
             raise AmqpError(self.error.condition, self.error.description)
+        if not self.attached:
+            raise AmqpError(
+                ErrorCondition.UNATTACHED_HANDLE, f"The link {self.name!r} is detached."
+            )
 
     def detach(self, closed: bool = True) -> None:
-        """End the link."""
+        """End the link.
+
+        Args:
+            closed: Whether it is over. Otherwise a receiver may still dispose of what it got.
+        """
+        self.suspended = not closed
         self.session.send(Detach(handle=self.handle, closed=closed))
         self.attached = False
         self.session.links.pop(self.handle, None)
@@ -128,7 +139,7 @@ class Endpoint:
 
 
 class Sender(Endpoint):
-    """Posts messages to a queue."""
+    """Posts messages to a queue, or each to the one that it is sent to."""
 
     def send(
         self,
@@ -138,6 +149,7 @@ class Sender(Endpoint):
         settled: bool = False,
         header: Header | None = None,
         headers: Mapping[str, str] | None = None,
+        to: str | None = None,
     ) -> Delivery:
         """Post a message: at once, or with the commit of a transaction.
 
@@ -147,11 +159,14 @@ class Sender(Endpoint):
             settled: Whether nobody is to tell how it ended.
             header: The message's priority and time to live.
             headers: The message's application-properties.
+            to: The queue, if the link has no address.
 
         Raises:
             AmqpError: The resource ended the link.
         """
         sections: list[Section] = [] if header is None else [header]
+        if to is not None:
+            sections.append(Properties(to=to))
         if headers:
             sections.append(ApplicationProperties(headers))
         payload = self.session.connection.payload((*sections, AmqpValue(row)))
@@ -235,10 +250,16 @@ class Receiver(Endpoint):
         *,
         settled: bool = False,
     ) -> None:
-        """Say how deliveries end: at once, or with the commit of a transaction."""
+        """Say how deliveries end: at once, or with the commit of a transaction.
+
+        Raises:
+            AmqpError: The link is detached, or the resource ended it for this.
+        """
         state: DeliveryState | None = outcome
         if txn_id is not None:
             state = TransactionalState(txn_id, outcome)
+        if not self.suspended:
+            self.check()
         for delivery in deliveries:
             self.session.send(
                 Disposition(
@@ -248,6 +269,8 @@ class Receiver(Endpoint):
                     state=state,
                 )
             )
+            if not self.suspended:
+                self.check()
 
     def take(self, frame: Attach | Flow | Transfer | Detach) -> None:
         """Take what the resource sends on the link."""
@@ -269,7 +292,7 @@ class Control(Sender):
     """A control link: declares and discharges."""
 
     @property
-    def capabilities(self) -> tuple[TxnCapability, ...]:
+    def capabilities(self) -> tuple[TxnCapability | str, ...]:
         """The actual capabilities of the resource's coordinator."""
         target = self.answer.target
         return target.capabilities if isinstance(target, Coordinator) else ()

@@ -1,12 +1,13 @@
-"""The ends of links at the resource: posting messages to queues, and sending those of queues."""
+"""The ends of links at the resource: what they have in common, and those that messages come by."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput
-from txnqueue.protocols.amqp.messages import posting_of, stage
+from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.protocols.amqp.messages import Posting, posting_of, stage
 from txnqueue.protocols.amqp.performatives import (
+    TXN_ID,
     Attach,
     Detach,
     Disposition,
@@ -23,7 +24,9 @@ from txnqueue.protocols.amqp.types import (
     Coordinator,
     Error,
     ErrorCondition,
+    Properties,
     Rejected,
+    Section,
     Source,
     Target,
     TransactionalState,
@@ -35,10 +38,18 @@ if TYPE_CHECKING:
 
 CREDIT = 1_000
 """So many deliveries a controller may send before it is granted more."""
+COUNTS = 1 << 32
+"""So many delivery counts there are, before they begin anew."""
 
 
 class Link:
-    """The resource's end of a link."""
+    """The resource's end of a link.
+
+    Attributes:
+        queue_id: The queue that it cannot do without; None: it is of no queue.
+    """
+
+    queue_id: str | None = None
 
     def __init__(self, session: Session, attach: Attach) -> None:
         """Take the resource's end of a link that a controller attaches."""
@@ -64,7 +75,24 @@ class Link:
             target=self.target,
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
+            initial_delivery_count=0 if role is Role.SENDER else None,
         )
+
+    def transfer(self, frame: Transfer) -> None:
+        """Take a delivery, or a part of one.
+
+        Raises:
+            AmqpError: It cannot be taken: the link is to be ended.
+        """
+        raise AmqpError(ErrorCondition.NOT_ALLOWED, "The resource sends on this link.")
+
+    def flow(self, frame: Flow) -> None:
+        """Take what the controller says of credit and transactions.
+
+        Raises:
+            AmqpError: It asks for something that this end does not do.
+        """
+        raise NotImplementedError
 
     def detach(self, error: Error | None = None) -> None:
         """End the link, and tell the controller why."""
@@ -72,10 +100,23 @@ class Link:
             return
         self.attached, self.error = False, error
         self.closed()
+        self.session.ended(self)
         self.session.emit(Detach(handle=self.handle, error=error))
+
+    def detached(self, frame: Detach) -> None:
+        """Take the controller's end of the link: for good, or with its deliveries kept."""
+        self.attached = False
+        if frame.closed:
+            self.closed()
+        else:
+            self.suspended()
+        self.session.emit(Detach(handle=self.handle, closed=frame.closed))
 
     def closed(self) -> None:
         """Let go of what belongs to the link."""
+
+    def suspended(self) -> None:
+        """Let go of what cannot be gone on with; what the controller has is still its own."""
 
 
 class IncomingLink(Link):
@@ -85,16 +126,23 @@ class IncomingLink(Link):
         """Take the resource's end of a link that a controller sends on."""
         super().__init__(session, attach)
         self._credit = 0
-        self._delivery_count = 0
+        self._delivery_count = (attach.initial_delivery_count or 0) % COUNTS
         self._partial: IncomingDelivery | None = None
 
     def grant(self) -> None:
         """Let the controller send some more."""
         if self._credit <= CREDIT // 2:
             self._credit = CREDIT
-            self.session.emit(
-                Flow(handle=self.handle, delivery_count=self._delivery_count, link_credit=CREDIT)
+            self._tell()
+
+    def flow(self, frame: Flow) -> None:
+        """Tell how much the controller may send, if it asks."""
+        if frame.properties.get(TXN_ID) is not None:
+            raise AmqpError(
+                ErrorCondition.NOT_IMPLEMENTED, "Nothing is acquired by a link that receives."
             )
+        if frame.echo:
+            self._tell()
 
     def transfer(self, frame: Transfer) -> None:
         """Take a delivery, or a part of one."""
@@ -102,10 +150,11 @@ class IncomingLink(Link):
         if delivery is None:
             delivery = self._begin(frame)
         else:
-            self.check_part(delivery, frame)
+            self._check_part(delivery, frame)
         if frame.aborted:
             self._end_part(delivery)
             return
+        delivery.settled = delivery.settled or frame.settled
         delivery.payload = delivery.payload + frame.payload  # type: ignore[operator]
         if frame.more:
             self._partial = delivery
@@ -116,14 +165,11 @@ class IncomingLink(Link):
         self.complete(delivery)
         self.grant()
 
-    def check_first(self, frame: Transfer) -> LiveTransaction | None:
+    def check(self, frame: Transfer) -> LiveTransaction | None:
         """Find the transaction of a new delivery, and check that it may come."""
         if isinstance(frame.state, TransactionalState):
             return self.session.transaction(frame.state.txn_id)
         return None
-
-    def check_part(self, delivery: IncomingDelivery, frame: Transfer) -> None:
-        """Check that a further part belongs to the same transaction as the first."""
 
     def complete(self, delivery: IncomingDelivery) -> None:
         """Do what a delivery asks for."""
@@ -136,9 +182,9 @@ class IncomingLink(Link):
             )
         if frame.delivery_id is None:
             raise AmqpError(ErrorCondition.INVALID_FIELD, "A delivery begins without its id.")
-        transaction = self.check_first(frame)
+        transaction = self.check(frame)
         self._credit -= 1
-        self._delivery_count += 1
+        self._delivery_count = (self._delivery_count + 1) % COUNTS
         return IncomingDelivery(
             self,
             frame.delivery_id,
@@ -149,60 +195,111 @@ class IncomingLink(Link):
             frame.state,
         )
 
+    def _check_part(self, delivery: IncomingDelivery, frame: Transfer) -> None:
+        """Check that a part is of the delivery that is under way, and of its transaction."""
+        named = frame.state.txn_id if isinstance(frame.state, TransactionalState) else None
+        meant = delivery.transaction.txn_id if delivery.transaction else None
+        another = frame.delivery_id not in (None, delivery.delivery_id)
+        over = delivery.transaction is not None and delivery.transaction.ended
+        if named == meant and not another and (frame.aborted or not over):
+            return
+        self._end_part(delivery)
+        if over and not another:
+            self.session.transaction(meant)  # says why it is over
+        if delivery.transaction is not None:
+            delivery.transaction.doom("A delivery of it has not come completely.")
+        why = "One delivery ends before the next one begins"
+        if not another:
+            why = "All parts of a delivery name the same transaction"
+        raise AmqpError(ErrorCondition.NOT_ALLOWED, f"{why}.")
+
     def _end_part(self, delivery: IncomingDelivery) -> None:
         self._partial = None
         if delivery.transaction is not None:
             delivery.transaction.partial.discard(delivery)
 
+    def _tell(self) -> None:
+        self.session.emit(
+            Flow(handle=self.handle, delivery_count=self._delivery_count, link_credit=self._credit)
+        )
+
 
 class ReceivingLink(IncomingLink):
-    """An end by which messages are posted to a queue."""
+    """An end by which messages are posted: to a queue, or each to the one that it names."""
 
-    def __init__(self, session: Session, attach: Attach, queue: Queue) -> None:
-        """Take the resource's end of a link to a queue."""
+    def __init__(self, session: Session, attach: Attach, queue: Queue | None) -> None:
+        """Take the resource's end of a link to a queue, or to the anonymous terminus."""
         super().__init__(session, attach)
-        self.queue = queue
-
-    def check_part(self, delivery: IncomingDelivery, frame: Transfer) -> None:
-        """Check that all parts name the transaction of the first one, or none does."""
-        named = frame.state.txn_id if isinstance(frame.state, TransactionalState) else None
-        meant = delivery.transaction.txn_id if delivery.transaction else None
-        over = delivery.transaction is not None and delivery.transaction.ended
-        if named == meant and (frame.aborted or not over):
-            return
-        self._end_part(delivery)
-        if over:
-            self.session.transaction(meant)  # says why it is over
-        others = [] if named is None else [self.session.transaction(named)]
-        for transaction in [delivery.transaction, *others]:
-            if transaction is not None:
-                transaction.doom("A delivery was split over several transactions.")
-        raise AmqpError(
-            ErrorCondition.NOT_ALLOWED, "All parts of a delivery name the same transaction."
-        )
+        self._queue = queue
+        self.queue_id = None if queue is None else queue.info.queue_id
 
     def complete(self, delivery: IncomingDelivery) -> None:
         """Post a message: now, or with the commit of its transaction."""
-        transaction = delivery.transaction
+        sections = self.session.connection.sections(delivery.payload)
         try:
-            posting = posting_of(self.queue, self.session.connection.sections(delivery.payload))
-        except InvalidInput as error:
-            delivery.outcome = Rejected(Error(ErrorCondition.INVALID_FIELD, str(error)))
-            if delivery.settled:
-                self._refuse_settled(transaction, str(error))
-                return
-        else:
-            delivery.outcome = Accepted()
-            if transaction is not None:
-                transaction.post(self.queue, posting)
-            else:
-                stage(self.queue, [posting], None)
-        if delivery.settled:
+            queue, posting = self._posting(sections)
+            if delivery.transaction is None:
+                self._post(queue, posting)
+        except AmqpError as error:
+            self._refuse(delivery, error)
             return
+        if delivery.transaction is not None:
+            delivery.transaction.post(queue, posting)
+        delivery.outcome = Accepted()
+        self._tell_outcome(delivery)
+
+    def closed(self) -> None:
+        """Forget the states of what came on the link."""
+        mine = [n for n, one in self.session.incoming.items() if one.link is self]
+        for number in mine:
+            del self.session.incoming[number]
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _posting(self, sections: tuple[Section, ...]) -> tuple[Queue, Posting]:
+        """Read a message, and check that its queue will take it.
+
+        Raises:
+            AmqpError: It will not.
+        """
+        queue = self._queue or self._named(sections)
+        try:
+            return queue, posting_of(queue, sections)
+        except InvalidInput as error:
+            raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
+
+    def _named(self, sections: tuple[Section, ...]) -> Queue:
+        """Find the queue that a message of the anonymous terminus goes to."""
+        name = next((one.to for one in sections if isinstance(one, Properties)), None)
+        if name is None:
+            raise AmqpError(
+                ErrorCondition.INVALID_FIELD,
+                "The link's target has no address: the properties' `to` names the queue.",
+            )
+        return self.session.connection.resource.queue(name)
+
+    def _post(self, queue: Queue, posting: Posting) -> None:
+        """Post a message at once.
+
+        Raises:
+            AmqpError: The queue that it named is being dropped, which is no concern of the link.
+        """
+        try:
+            stage(queue, [posting], None)
+        except (QueueClosed, QueueNotFound) as error:
+            if self._queue is not None:
+                raise
+            raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
+
+    def _tell_outcome(self, delivery: IncomingDelivery) -> None:
+        """Tell what becomes of a message, unless nobody wants to know."""
+        if delivery.settled or delivery.outcome is None:
+            return
+        transaction = delivery.transaction
         delivery.state = delivery.outcome
         if transaction is not None:
             delivery.state = TransactionalState(transaction.txn_id, delivery.outcome)
-            transaction.incoming.append(delivery)
+            transaction.posted(delivery)
         if not self.settles_first:
             self.session.incoming[delivery.delivery_id] = delivery
         self.session.emit(
@@ -214,12 +311,19 @@ class ReceivingLink(IncomingLink):
             )
         )
 
-    @staticmethod
-    def _refuse_settled(transaction: LiveTransaction | None, why: str) -> None:
-        """Refuse what nobody can be told of: the commit, or else the link."""
-        if transaction is None:
-            raise AmqpError(ErrorCondition.INVALID_FIELD, why)
-        transaction.doom(f"A settled message could not be posted: {why}")
+    def _refuse(self, delivery: IncomingDelivery, error: AmqpError) -> None:
+        """Refuse a message: by rejecting it, or else by the commit, or else by the link.
+
+        Raises:
+            AmqpError: The link has to say it.
+        """
+        if delivery.settled and delivery.transaction is not None:
+            delivery.transaction.doom(f"A settled message could not be posted: {error.description}")
+        elif delivery.settled or not self.source.supports_rejected:
+            raise error
+        else:
+            delivery.outcome = Rejected(error.error)
+            self._tell_outcome(delivery)
 
 
 def terminus(attach: Attach) -> Source | Target | Coordinator | None:

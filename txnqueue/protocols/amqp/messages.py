@@ -13,8 +13,12 @@ from txnqueue.errors import InvalidInput
 from txnqueue.payload import CORRELATION_ID, REPLY_TO
 from txnqueue.placing import check_headers, placing_of
 from txnqueue.protocols.amqp.types import (
+    AmqpData,
+    AmqpError,
+    AmqpSequence,
     AmqpValue,
     ApplicationProperties,
+    ErrorCondition,
     Header,
     Properties,
     Section,
@@ -43,15 +47,16 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
 
     Raises:
         InvalidInput: It will not.
+        AmqpError: Its body is not of the one kind that queues take.
     """
     from txnqueue.payload.rows import arrow_table
 
-    row: Any = None
+    bodies: list[Any] = []
     header = Header()
     headers: dict[str, str] = {}
     for section in sections:
-        if isinstance(section, AmqpValue):
-            row = section.value
+        if isinstance(section, AmqpValue | AmqpData | AmqpSequence):
+            bodies.append(section)
         elif isinstance(section, Header):
             header = section
         elif isinstance(section, ApplicationProperties):
@@ -61,8 +66,12 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
             headers.update({name: value for name, value in known.items() if value is not None})
         else:
             raise InvalidInput(f"{section!r} is no section of a message.")
+    row = bodies[0].value if len(bodies) == 1 and isinstance(bodies[0], AmqpValue) else None
     if not isinstance(row, Mapping):
-        raise InvalidInput("A message needs an amqp-value section with a map of the columns.")
+        raise AmqpError(
+            ErrorCondition.NOT_IMPLEMENTED,
+            "A queue takes messages whose body is one amqp-value section: a map of its columns.",
+        )
     arrow_table(queue.schema, [row])
     check_headers(headers, {})
     ttl_seconds = None if header.ttl is None else header.ttl / 1000

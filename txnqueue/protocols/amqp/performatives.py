@@ -17,6 +17,7 @@ from txnqueue.protocols.amqp.types import (
     Payload,
     Source,
     Target,
+    TransactionalState,
 )
 
 TXN_ID = "txn-id"
@@ -58,6 +59,7 @@ class Attach:
         snd_settle_mode: How the sender settles.
         rcv_settle_mode: How the receiver settles.
         unsettled: What an earlier link of this name left unsettled, if it is to be resumed.
+        initial_delivery_count: Where the sender's delivery count begins; only senders say so.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Attach:
     snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
     rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
     unsettled: Mapping[bytes, DeliveryState | None] | None = None
+    initial_delivery_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,13 @@ class Disposition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detach:
-    """Detaches a link; closed, it is gone for good."""
+    """Detaches a link; closed, it is gone for good.
+
+    Attributes:
+        handle: The link.
+        closed: Whether the link is over; otherwise its deliveries are still the controller's.
+        error: Why.
+    """
 
     handle: int
     closed: bool = True
@@ -147,3 +156,16 @@ class Detach:
 
 
 Performative = Attach | Flow | Transfer | Disposition | Detach
+
+
+def transactions_named(performative: Performative) -> list[object]:
+    """List the txn-ids that a performative carries, valid or not."""
+    states: list[DeliveryState | None] = []
+    if isinstance(performative, Flow):
+        txn_id = performative.properties.get(TXN_ID)
+        return [] if txn_id is None else [txn_id]
+    if isinstance(performative, Attach):
+        states.extend((performative.unsettled or {}).values())
+    elif not isinstance(performative, Detach):
+        states.append(performative.state)
+    return [state.txn_id for state in states if isinstance(state, TransactionalState)]

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 from txnqueue import model
 from txnqueue.deciding import Status
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.transactions import LiveTransaction
-from txnqueue.protocols.amqp.types import AmqpError, TransactionError, TxnCapability
+from txnqueue.protocols.amqp.types import (
+    AmqpError,
+    ErrorCondition,
+    TransactionError,
+    TxnCapability,
+)
 
 if TYPE_CHECKING:
+    from txnqueue.client import Client
     from txnqueue.manager import QueueManager
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+    from txnqueue.queue import Queue
 
 CAPABILITIES = (
     TxnCapability.LOCAL_TRANSACTIONS,
@@ -69,19 +76,36 @@ class TransactionalResource:
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
 
-    def connect(self, codec: Codec | None = None, max_frame_size: int | None = None) -> Connection:
+    def connect(self, codec: Codec | None = None, payload_max: int | None = None) -> Connection:
         """Accept a controller's connection.
 
         Args:
             codec: Writes and reads messages as octets; None hands sections over.
-            max_frame_size: What one transfer carries at most: octets with a codec, otherwise
-                sections; None: whole messages.
+            payload_max: What one transfer carries at most: octets of a message with a codec,
+                otherwise sections; None: whole messages. A frame is so many octets longer as
+                its header and its performative take.
         """
-        return Connection(self, codec, max_frame_size)
+        return Connection(self, codec, payload_max)
 
     def now_ms(self) -> int:
         """Tell the time."""
-        return self.manager.transaction().client.runtime.now_ms()
+        return self._client().runtime.now_ms()
+
+    def queue_ids(self) -> set[str]:
+        """Read the ids of the queues that are there and not being dropped."""
+        known = self._client().queues().values()
+        return {info.queue_id for info in known if not info.closing}
+
+    def queue(self, address: str | None) -> Queue:
+        """Open the queue of an address.
+
+        Raises:
+            AmqpError: There is none.
+        """
+        try:
+            return self.manager.queue(address or "")
+        except (QueueNotFound, QueueClosed, InvalidInput) as error:
+            raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
 
     def begin(self, control: CoordinatorLink, global_id: bytes | str | None) -> LiveTransaction:
         """Allocate a transaction.
@@ -107,6 +131,9 @@ class TransactionalResource:
         if self.timeout_seconds is not None:
             deadline_ms = self.now_ms() + round(self.timeout_seconds * 1000)
         return LiveTransaction(txn_id, transaction, control, deadline_ms, global_id is not None)
+
+    def _client(self) -> Client:
+        return self.manager.transaction().client
 
 
 def _key_of_global(global_id: bytes | str) -> str:

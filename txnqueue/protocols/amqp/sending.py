@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.protocols.amqp.links import Link
 from txnqueue.protocols.amqp.messages import sections_of
@@ -18,10 +19,11 @@ from txnqueue.protocols.amqp.types import (
     AmqpError,
     ErrorCondition,
     Outcome,
+    Payload,
     Released,
     TransactionalState,
 )
-from txnqueue.protocols.reading import messages_of
+from txnqueue.protocols.reading import written_messages
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -41,6 +43,7 @@ class SendingLink(Link):
         """Take the resource's end of a link from a queue."""
         super().__init__(session, attach)
         self.queue = queue
+        self.queue_id = queue.info.queue_id
         self.credit = 0
         self.transaction: LiveTransaction | None = None
         self._delivery_count = 0
@@ -106,19 +109,34 @@ class SendingLink(Link):
 
     def closed(self) -> None:
         """Give back what the controller did not speak of; what it did, its transaction ends."""
+        self._stop()
+        self._give_back([d for d in self.session.unsettled.values() if d.link is self])
+
+    def suspended(self) -> None:
+        """Give back what has not come to the controller wholly; the rest it may still settle."""
+        self._stop()
+        mine = [d for d in self.session.unsettled.values() if d.link is self]
+        self._give_back([d for d in mine if d.rest])
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _stop(self) -> None:
+        """Acquire and send no more; what goes settled and has not gone is not accepted."""
+        for delivery in self._waiting if self.sends_settled else ():
+            if delivery.transaction is not None:
+                delivery.outcome = Released()
         self._waiting.clear()
         if self.transaction is not None:
             self.transaction.links.discard(self)
             self.transaction = None
-        mine = [d for d in self.session.unsettled.values() if d.link is self]
+
+    def _give_back(self, mine: list[OutgoingDelivery]) -> None:
         for delivery in mine:
             delivery.settled, delivery.rest = True, ()
             if delivery.transaction is not None and delivery.outcome is None:
                 delivery.associate(delivery.transaction, self.default_outcome)
             self.session.forget(delivery)
         apply_defaults(delivery for delivery in mine if delivery.transaction is None)
-
-    # -------------------------------------------------------------------------- helpers
 
     def _enter(self, txn_id: bytes | None) -> bool:
         if txn_id is None:
@@ -143,15 +161,19 @@ class SendingLink(Link):
         transaction = self.transaction
         connection = self.session.connection
         core = transaction.transaction if transaction is not None else None
-        for message in messages_of(batch, core):
+
+        def write(message: Mapping[str, Any]) -> tuple[str, Payload]:
+            return message["_message"]["id"], connection.payload(sections_of(message))
+
+        for message_id, payload in written_messages(batch, core, write):
             delivery = OutgoingDelivery(
                 self,
                 self.session.next_delivery_id(),
                 batch,
-                message["_message"]["id"],
+                message_id,
                 transaction,
                 transaction,
-                connection.payload(sections_of(message)),
+                payload,
                 settled=self.sends_settled,
             )
             if transaction is not None:
@@ -168,7 +190,7 @@ class SendingLink(Link):
             batch.accept(transaction=None)
 
     def _send_waiting(self) -> None:
-        size = self.session.connection.max_frame_size
+        size = self.session.connection.payload_max
         while self._waiting and self.session.can_send:
             delivery = self._waiting[0]
             part = delivery.rest if size is None else delivery.rest[:size]

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput, LeaseLost, QueueClosed, QueueNotFound
+from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
@@ -17,14 +18,13 @@ from txnqueue.protocols.amqp.performatives import (
     Performative,
     Role,
     Transfer,
+    transactions_named,
 )
 from txnqueue.protocols.amqp.sending import SendingLink
 from txnqueue.protocols.amqp.transactions import (
     IncomingDelivery,
     LiveTransaction,
     OutgoingDelivery,
-    apply,
-    check_outcome,
 )
 from txnqueue.protocols.amqp.types import (
     AmqpError,
@@ -32,9 +32,7 @@ from txnqueue.protocols.amqp.types import (
     DeliveryState,
     Error,
     ErrorCondition,
-    Modified,
-    Outcome,
-    TransactionalState,
+    Target,
     TransactionError,
     TxnCapability,
     transaction_id,
@@ -63,6 +61,7 @@ class Session:
         self.links: dict[int, Link] = {}
         self.incoming: dict[int, IncomingDelivery] = {}
         self.unsettled: dict[int, OutgoingDelivery] = {}
+        self._open = True
         self._gone: set[int] = set()
         self._frames: list[Performative] = []
         self._next_delivery_id = 0
@@ -70,23 +69,29 @@ class Session:
     # ----------------------------------------------------------------------- frames
 
     def handle(self, performative: Performative) -> list[Performative]:
-        """Take what the controller sends.
+        """Take what the controller sends, whatever has ended meanwhile.
+
+        What names a live transaction and is not carried out keeps that transaction from being
+        committed: a controller need not wait for answers before it discharges.
 
         Returns:
             What is to be sent back on this session. Other sessions of the connection may have
             something to say too: see their ``frames``.
 
         Raises:
-            AmqpError: It speaks of a link that there is not: end the session.
+            AmqpError: It speaks of a link that there is not, or the session is ended: end it.
         """
-        if isinstance(performative, Attach):
-            self._attach(performative)
-        elif isinstance(performative, Disposition):
-            self._disposition(performative)
-        elif isinstance(performative, Flow) and performative.handle is None:
-            self._flow(performative)
-        else:
-            self._on_link(performative)
+        kind = type(performative).__name__.lower()
+        why: str | None = "it was interrupted"
+        try:
+            why = self._take(performative)
+        except AmqpError as error:
+            why = str(error)
+            raise
+        finally:
+            if why is not None:
+                named = transactions_named(performative)
+                self.connection.doom(named, f"A {kind} was not carried out: {why}")
         return self.frames()
 
     def frames(self) -> list[Performative]:
@@ -105,10 +110,11 @@ class Session:
 
     def end(self) -> None:
         """End the session: every link is closed, control links first."""
+        self._open = False
         links = sorted(self.links.values(), key=lambda link: not isinstance(link, CoordinatorLink))
         for link in links:
             link.detach()
-        self.links = {}
+        self._close_suspended(lambda link: True)
         if self in self.connection.sessions:
             self.connection.sessions.remove(self)
 
@@ -147,10 +153,15 @@ class Session:
             raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
         for found in self.connection.transactions():
             if found.txn_id == wanted and (shared or found.control.session is self):
-                if found.ended and found.error is not None:
-                    raise AmqpError(found.error.condition, found.error.description)
+                found.check_open()
                 return found
         raise AmqpError(TransactionError.UNKNOWN_ID, f"There is no transaction {wanted.hex()}.")
+
+    def ended(self, link: Link) -> None:
+        """Take a link away that the resource has ended; the controller may not know it yet."""
+        if self.links.get(link.handle) is link:
+            del self.links[link.handle]
+            self._gone.add(link.handle)
 
     def show(self, posted: IncomingDelivery) -> None:
         """Show the state of a posted delivery, unless it is settled."""
@@ -170,25 +181,58 @@ class Session:
         """Forget a delivery to the controller."""
         self.unsettled.pop(delivery.delivery_id, None)
 
+    def guarded(self, link: Link, act: Callable[[], None]) -> str | None:
+        """Do something on a link; whatever fails ends the link, and says why.
+
+        Returns:
+            Why it was not done; None: it was.
+        """
+        try:
+            act()
+        except Exception as error:
+            found = _error(error, link.name)
+            link.detach(found)
+            return f"{found.symbol}: {found.description}"
+        return None
+
     # ------------------------------------------------------------------ one per performative
 
-    def _attach(self, attach: Attach) -> None:
+    def _take(self, performative: Performative) -> str | None:
+        """Carry out what is asked for, and say why it was not, if it was not."""
+        if not self._open:
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The session is ended: begin a new one.")
+        if isinstance(performative, Attach):
+            return self._attach(performative)
+        if isinstance(performative, Disposition):
+            return dispositions.take(self, performative)
+        if isinstance(performative, Flow):
+            return self._flow(performative)
+        return self._on_link(performative)
+
+    def _attach(self, attach: Attach) -> str | None:
         try:
             link = self._link(attach)
-        except AmqpError as error:
+        except Exception as failed:
+            error = _error(failed, attach.name)
             role = Role.SENDER if attach.role is Role.RECEIVER else Role.RECEIVER
             self.emit(Attach(name=attach.name, handle=attach.handle, role=role))
-            self.emit(Detach(handle=attach.handle, error=error.error))
+            self.emit(Detach(handle=attach.handle, error=error))
             if attach.handle not in self.links:
                 self._gone.add(attach.handle)
-            return
+            return error.description
         self._gone.discard(attach.handle)
         self.links[attach.handle] = link
         self.emit(link.answer(attach))
         if isinstance(link, IncomingLink):
             link.grant()
+        return None
 
     def _link(self, attach: Attach) -> Link:
+        """Make the resource's end of a link.
+
+        Raises:
+            AmqpError: The link is refused.
+        """
         if attach.handle in self.links:
             raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Handle {attach.handle} is in use.")
         attached = {
@@ -202,120 +246,58 @@ class Session:
             raise AmqpError(
                 ErrorCondition.NOT_ALLOWED, "Links cannot be resumed: attach a new one."
             )
+        for session in self.connection.sessions:  # the new link takes the place of the old one
+            session._close_suspended(lambda one: (one.name, one.role) == (attach.name, attach.role))
         node = terminus(attach)
         if isinstance(node, Coordinator):
             return CoordinatorLink(self, attach)
-        address = node.address if node is not None else None
-        try:
-            queue = self.connection.resource.manager.queue(address or "")
-        except (QueueNotFound, InvalidInput) as error:
-            raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
+        if isinstance(node, Target) and node.address is None:
+            return ReceivingLink(self, attach, None)
+        queue = self.connection.resource.queue(node.address if node is not None else None)
         if attach.role is Role.SENDER:
             return ReceivingLink(self, attach, queue)
         return SendingLink(self, attach, queue)
 
-    def _on_link(self, performative: Flow | Transfer | Detach) -> None:
+    def _on_link(self, performative: Transfer | Flow | Detach) -> str | None:
         handle = performative.handle
         link = self.links.get(handle) if handle is not None else None
         if link is None:
-            if handle in self._gone:  # sent before the controller knew, or to answer
-                if isinstance(performative, Detach):
-                    self._gone.discard(performative.handle)
-                return
-            raise AmqpError(ErrorCondition.UNATTACHED_HANDLE, f"Handle {handle} is not attached.")
+            if handle not in self._gone:
+                raise AmqpError(
+                    ErrorCondition.UNATTACHED_HANDLE, f"Handle {handle} is not attached."
+                )
+            if isinstance(performative, Detach):
+                self._gone.discard(performative.handle)
+            return f"the link of handle {handle} has ended"  # sent before the controller knew
         if isinstance(performative, Detach):
-            link.detach()
-            self.links.pop(link.handle, None)
-        elif isinstance(performative, Transfer) and isinstance(link, IncomingLink):
-            self._guarded(link, lambda: link.transfer(performative))
-        elif isinstance(performative, Flow) and isinstance(link, SendingLink):
-            self._flow(performative)
-            self._guarded(link, lambda: link.flow(performative))
+            del self.links[link.handle]
+            link.detached(performative)
+            return None
+        if isinstance(performative, Transfer):
+            return self.guarded(link, lambda: link.transfer(performative))
+        return self.guarded(link, lambda: link.flow(performative))
 
-    def _flow(self, flow: Flow) -> None:
+    def _flow(self, flow: Flow) -> str | None:
         if flow.incoming_window is not None:
             self.window = flow.incoming_window
-        if flow.handle is None:
-            self._pump()
-
-    def _disposition(self, frame: Disposition) -> None:
-        last = frame.first if frame.last is None else frame.last
-        named = range(frame.first, last + 1)
-        if frame.role is Role.SENDER:
-            for delivery_id in named:
-                if frame.settled:
-                    self.incoming.pop(delivery_id, None)
-            return
-        found = [d for n, d in sorted(self.unsettled.items()) if n in named]
-        by_link: dict[Link, list[OutgoingDelivery]] = {}
-        for delivery in found:
-            by_link.setdefault(delivery.link, []).append(delivery)
-        for link, deliveries in by_link.items():
-            self._guarded(link, lambda some=deliveries: self._dispose(some, frame))  # type: ignore[misc]
-
-    def _dispose(self, deliveries: list[OutgoingDelivery], frame: Disposition) -> None:
-        """Take what the controller says of deliveries of one link."""
-        transaction, outcome = None, frame.state
-        if isinstance(frame.state, TransactionalState):
-            transaction, outcome = self.transaction(frame.state.txn_id), frame.state.outcome
-        try:
-            said = check_outcome(outcome)
-        except InvalidInput as error:
-            raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, str(error)) from error
-        if said is None and not frame.settled and transaction is None:
-            return
-        for delivery in deliveries:
-            live = delivery.transaction
-            if live is not None and live is not transaction:
-                (transaction or live).control.detach(
-                    Error(TransactionError.ROLLBACK, "A delivery of another live transaction.")
-                )
-                return
-        if frame.settled and said is None:
-            said = deliveries[0].link.default_outcome
-        if transaction is None:
-            assert said is not None
-            self._retire(deliveries, said, frame.settled)
-            return
-        for delivery in deliveries:
-            delivery.associate(transaction, said)
-            if frame.settled:
-                delivery.settled = True
-                self.forget(delivery)
+        if flow.handle is not None:
+            return self._on_link(flow)
+        self._pump()
+        return "it names no link"
 
     # -------------------------------------------------------------------------- helpers
 
-    def _retire(self, deliveries: list[OutgoingDelivery], outcome: Outcome, settled: bool) -> None:
-        """Apply an outcome at once; what was lost meanwhile is told to have failed."""
-        state = outcome
-        try:
-            apply([(delivery, outcome) for delivery in deliveries], None)
-        except LeaseLost as error:
-            logger.warning("outcome not applied link=%s error=%s", deliveries[0].link.name, error)
-            state = Modified(delivery_failed=True)
-        for delivery in deliveries:
-            delivery.settled = settled
-            self.settle(delivery, state)
-
-    def _guarded(self, link: Link, act: Callable[[], None]) -> None:
-        """Do something on a link; whatever fails ends the link, and says why."""
-        try:
-            act()
-        except AmqpError as error:
-            link.detach(error.error)
-        except (QueueClosed, QueueNotFound) as error:
-            link.detach(Error(ErrorCondition.RESOURCE_DELETED, str(error)))
-        except Exception as error:
-            logger.warning("link ended name=%s error=%s", link.name, error)
-            link.detach(Error(ErrorCondition.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
-        for other in [one for one in self.links.values() if not one.attached]:
-            self._gone.add(other.handle)
-            del self.links[other.handle]
+    def _close_suspended(self, wanted: Callable[[Link], bool]) -> None:
+        """Let detached links go whose deliveries the controller could still settle."""
+        links: set[Link] = {one.link for one in self.unsettled.values()}
+        for link in links | {one.link for one in self.incoming.values()}:
+            if not link.attached and wanted(link):
+                link.closed()
 
     def _pump(self) -> None:
         for link in list(self.links.values()):
             if isinstance(link, SendingLink):
-                self._guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
+                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
 
     def _extend_leases(self, now_ms: int) -> None:
         """Hold what the controller has for longer, once half of its lease is over."""
@@ -326,5 +308,15 @@ class Session:
                 continue
             try:
                 batch.extend_lease(lease)
-            except LeaseLost as error:
+            except Exception as error:  # the next tick tries again
                 logger.warning("lease not extended error=%s", error)
+
+
+def _error(error: Exception, link_name: str) -> Error:
+    """Say in the specification's terms why something on a link failed."""
+    if isinstance(error, AmqpError):
+        return error.error
+    if isinstance(error, QueueClosed | QueueNotFound):
+        return Error(ErrorCondition.RESOURCE_DELETED, str(error))
+    logger.warning("link ended name=%s error=%s", link_name, error)
+    return Error(ErrorCondition.INTERNAL_ERROR, f"{type(error).__name__}: {error}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import (
-    InvalidInput,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
@@ -24,7 +23,7 @@ from txnqueue.protocols.amqp.types import (
     AmqpError,
     DeliveryState,
     Error,
-    Modified,
+    ErrorCondition,
     Outcome,
     Payload,
     Rejected,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
     from txnqueue.protocols.amqp.sending import SendingLink
+    from txnqueue.protocols.amqp.session import Session
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
@@ -134,11 +134,24 @@ class LiveTransaction:
     ended: bool = False
     postings: dict[str, tuple[Queue, list[Posting]]] = field(default_factory=dict)
     partial: set[IncomingDelivery] = field(default_factory=set)
-    incoming: list[IncomingDelivery] = field(default_factory=list)
+    incoming: dict[tuple[Session, int], IncomingDelivery] = field(default_factory=dict)
     deliveries: list[OutgoingDelivery] = field(default_factory=list)
     links: set[SendingLink] = field(default_factory=set)
 
     # ------------------------------------------------------------------------- work
+
+    def check_open(self) -> None:
+        """Check that it takes more work.
+
+        Raises:
+            AmqpError: It was rolled back, or a discharge of it was interrupted.
+        """
+        if self.ended and self.error is not None:
+            raise AmqpError(self.error.condition, self.error.description)
+        try:
+            self.transaction.check_active()
+        except TransactionFinished as error:
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, str(error)) from error
 
     def post(self, queue: Queue, posting: Posting) -> None:
         """Take a message that becomes available with the commit."""
@@ -151,6 +164,10 @@ class LiveTransaction:
                 self.doom(f"A message could not be staged: {error}")
                 raise
             held.clear()
+
+    def posted(self, delivery: IncomingDelivery) -> None:
+        """Take note of a posting whose outcome the controller is told."""
+        self.incoming[delivery.link.session, delivery.delivery_id] = delivery
 
     def doom(self, description: str) -> None:
         """Let no commit happen any more: something that the controller relies on is not done."""
@@ -172,8 +189,13 @@ class LiveTransaction:
                 self._say_everything()
         except Exception as error:
             refused = _refusal(error)
-            self.roll_back(refused.error)
-            raise refused from error
+            if not self.transaction.interrupted:
+                self.roll_back(refused.error)
+            elif self.resolve(refused.error):
+                return
+            if self.ended:
+                raise refused from error
+            return  # an interrupted discharge had landed
         try:
             if self.distributed:
                 self.transaction.prepare()
@@ -217,7 +239,7 @@ class LiveTransaction:
 
     def committed(self) -> None:
         """Let deliveries have the outcomes that were applied, and forget the transaction."""
-        for posted in self.incoming:
+        for posted in self.incoming.values():
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
         for delivery in self.deliveries:
@@ -229,15 +251,21 @@ class LiveTransaction:
         self._leave_links()
 
     def roll_back(self, error: Error) -> None:
-        """Undo everything: acquisitions end, outcomes are forgotten, nothing was posted."""
+        """Undo everything: acquisitions end, outcomes are forgotten, nothing was posted.
+
+        What an interrupted discharge has committed is not undone, and has not ``ended``.
+        """
         if self.ended:
             return
-        self.ended, self.error = True, error
         try:
             self.transaction.rollback(_reason(error))
+        except TransactionFinished:
+            self.committed()
+            return
         except Exception as failed:  # nobody can commit it any more: its leases end
             logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
-        for posted in self.incoming:
+        self.ended, self.error = True, error
+        for posted in self.incoming.values():
             posted.state = posted.outcome = posted.transaction = None
             posted.link.session.show(posted)
         kept = [delivery for delivery in self.deliveries if delivery.acquired_in is not self]
@@ -251,12 +279,16 @@ class LiveTransaction:
         self._leave_links()
 
     def _say_everything(self) -> None:
-        """Tell the store's transaction what is posted and how messages end."""
-        for queue, held in self.postings.values():
-            if held:
-                stage(queue, held, self.transaction)
-                held.clear()
-        self._say_outcomes()
+        """Tell the store's transaction what is posted and how messages end: once."""
+        try:
+            for queue, held in self.postings.values():
+                if held:
+                    stage(queue, held, self.transaction)
+                    held.clear()
+            self._say_outcomes()
+        except BaseException:
+            self.doom("A discharge of it was interrupted.")
+            raise
 
     def _say_outcomes(self) -> None:
         """Tell the store's transaction how the messages end; what nobody spoke of is kept."""
@@ -267,7 +299,7 @@ class LiveTransaction:
             batch.keep()
 
     def _leave_links(self) -> None:
-        self.postings, self.incoming, self.deliveries, links = {}, [], [], self.links
+        self.postings, self.incoming, self.deliveries, links = {}, {}, [], self.links
         self.links = set()
         for link in links:
             link.leave(self)
@@ -275,7 +307,7 @@ class LiveTransaction:
 
 def _reason(error: Error) -> str:
     """Write for the journal why a transaction was rolled back."""
-    return f"{error.condition.value}: {error.description}"[:500]
+    return f"{error.symbol}: {error.description}"[:500]
 
 
 def _refusal(error: Exception) -> AmqpError:
@@ -322,7 +354,7 @@ def apply(
             batch.accept(matching=ids, transaction=transaction)
         elif isinstance(outcome, Rejected):
             error = outcome.error
-            why = (error.description or error.condition.value) if error else None
+            why = (error.description or error.symbol) if error else None
             batch.reject(matching=ids, reason=why, transaction=transaction)
         elif isinstance(outcome, Released):
             batch.release(matching=ids, transaction=transaction)
@@ -339,16 +371,3 @@ def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
         except Exception as error:  # the lease ends, which gives it to others
             logger.warning("default outcome failed message=%s error=%s", delivery.message_id, error)
         delivery.link.session.forget(delivery)
-
-
-def check_outcome(outcome: object) -> Outcome | None:
-    """Check that a queue can apply an outcome.
-
-    Raises:
-        InvalidInput: It cannot.
-    """
-    if isinstance(outcome, Modified) and outcome.undeliverable_here:
-        raise InvalidInput("modified with undeliverable-here: a queue keeps no such record.")
-    if outcome is not None and not isinstance(outcome, Accepted | Rejected | Released | Modified):
-        raise InvalidInput(f"{outcome!r} is no terminal outcome of a delivery.")
-    return outcome

@@ -49,7 +49,8 @@ class ErrorCondition(str, enum.Enum):
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 
 
-Condition = TransactionError | ErrorCondition
+Condition = TransactionError | ErrorCondition | str
+"""Why something was refused; a controller may give a symbol that no list names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Error:
     condition: Condition
     description: str = ""
 
+    @property
+    def symbol(self) -> str:
+        """The condition as a frame carries it."""
+        return self.condition.value if isinstance(self.condition, enum.Enum) else self.condition
+
 
 class AmqpError(TxnQueueError):
     """The resource refused; ``condition`` is the symbol of the specification that says why."""
@@ -67,7 +73,7 @@ class AmqpError(TxnQueueError):
 
     def __init__(self, condition: Condition, description: str) -> None:
         """Refuse with a condition."""
-        super().__init__(f"{condition.value}: {description}", condition=condition)
+        super().__init__(f"{Error(condition).symbol}: {description}", condition=condition)
         self.description = description
 
     @property
@@ -112,11 +118,19 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The properties section, as far as a queue has a use for it."""
+    """The properties section, as far as a queue has a use for it.
+
+    Attributes:
+        message_id: The message's id.
+        reply_to: The queue for answers.
+        correlation_id: What an answer refers to.
+        to: The queue, for messages that are sent to the anonymous terminus.
+    """
 
     message_id: str | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
+    to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +147,29 @@ class AmqpValue:
     value: Any
 
 
-Section = Header | Properties | ApplicationProperties | AmqpValue
+@dataclass(frozen=True, slots=True)
+class AmqpData:
+    """A data section: octets, which no queue takes."""
+
+    octets: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpSequence:
+    """An amqp-sequence section: a list, which no queue takes."""
+
+    values: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A described type that means nothing here: it is legal, and whoever meets it refuses it."""
+
+    descriptor: int | str
+    value: Any
+
+
+Section = Header | Properties | ApplicationProperties | AmqpValue | AmqpData | AmqpSequence
 Payload = tuple[Section, ...] | bytes
 """A message: its sections in this process, octets where a connection has a codec."""
 
@@ -145,7 +181,7 @@ Payload = tuple[Section, ...] | bytes
 class Coordinator:
     """The target of a control link: the transaction coordinator of a resource."""
 
-    capabilities: tuple[TxnCapability, ...] = ()
+    capabilities: tuple[TxnCapability | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +245,15 @@ class TransactionalState:
     outcome: Outcome | None = None
 
 
-DeliveryState = Outcome | Declared | TransactionalState
+@dataclass(frozen=True, slots=True)
+class Received:
+    """So much of a delivery has come: a state, and no outcome."""
+
+    section_number: int
+    section_offset: int
+
+
+DeliveryState = Outcome | Declared | TransactionalState | Received | Described
 REJECTED_OUTCOME: Final = "amqp:rejected:list"
 """How a source names the rejected outcome among those that it supports."""
 
@@ -240,6 +284,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where messages of a link go: a queue."""
+    """Where messages of a link go.
 
-    address: str
+    Attributes:
+        address: The queue; None is the anonymous terminus, where each message goes to the queue
+            that its properties name as ``to``.
+    """
+
+    address: str | None = None

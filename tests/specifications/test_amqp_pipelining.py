@@ -1,0 +1,730 @@
+"""AMQP 1.0: a controller that waits for no answer learns by the discharge what was not done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.silence import interrupted
+from tests.specifications.controllers import Pipeline, Scene, condition, message, row
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AmqpError,
+    AmqpValue,
+    Attach,
+    Described,
+    Detach,
+    Disposition,
+    Error,
+    Flow,
+    Modified,
+    Received,
+    ReceiverSettleMode,
+    Rejected,
+    Released,
+    Role,
+    SenderSettleMode,
+    Source,
+    Target,
+    TransactionalState,
+    Transfer,
+)
+
+ROLLBACK = "amqp:transaction:rollback"
+ONLY_ACCEPTED = Source(outcomes=("amqp:accepted:list",))
+State = TransactionalState
+
+
+class Pipe(Pipeline):
+    """A pipeline with a scene around it, and a second session of the same connection."""
+
+    def __init__(self, world: Any, **options: Any) -> None:
+        self.scene = Scene(world, **options)
+        self.connection = self.scene.resource.connect()
+        super().__init__(self.connection)
+        self.other = Pipeline(self.connection)
+        self.sent: set[int] = set()
+
+    def ended_sender(self) -> int:
+        """A link that the resource has just ended, which the controller does not know yet."""
+        handle = self.sender(self.scene.name)
+        self.transfer(handle, b"octets")
+        return handle
+
+    def held(self, *numbers: int) -> int:
+        """A link that has got messages, whose delivery ids begin with 0."""
+        self.scene.orders.send([row(n) for n in numbers])
+        self.sent.update(numbers)
+        return self.receiver(self.scene.name, len(numbers))
+
+
+# ---------------------------------------------------------- transfers that are not carried out
+
+
+def that_is_no_message(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    pipe.transfer(handle, b"octets", txn_id)
+    assert handle not in pipe.session.links
+
+
+def that_is_settled_and_no_message(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.transfer(pipe.sender(pipe.scene.name), b"octets", txn_id, settled=True)
+
+
+def that_is_settled_and_no_row(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.transfer(pipe.sender(pipe.scene.name), (AmqpValue("text"),), txn_id, settled=True)
+
+
+def without_credit(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    pipe.session.links[handle]._credit = 0  # type: ignore[attr-defined]
+    pipe.transfer(handle, message(1), txn_id)
+
+
+def without_an_id(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    pipe.do(Transfer(handle=handle, state=State(txn_id), payload=message(1)))
+
+
+def to_an_ended_link(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.ended_sender()
+    pipe.transfer(handle, message(1), txn_id, settled=True)
+
+
+def to_a_refused_link(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.transfer(pipe.sender("no such queue"), message(1), txn_id)
+
+
+def to_no_link(pipe: Pipe, txn_id: bytes) -> None:
+    with pytest.raises(AmqpError):
+        pipe.transfer(99, message(1), txn_id)
+
+
+def to_a_link_that_was_detached(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    pipe.do(Detach(handle=handle))
+    with pytest.raises(AmqpError):
+        pipe.transfer(handle, message(1), txn_id)
+
+
+def against_the_direction(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.transfer(pipe.receiver(pipe.scene.name), message(1), txn_id)
+
+
+def to_a_control_link(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.other.transfer(pipe.other.control, message(1), txn_id)
+
+
+def in_a_later_part_to_a_control_link(pipe: Pipe, txn_id: bytes) -> None:
+    number = pipe.other.transfer(pipe.other.control, message(1)[:0], more=True)
+    pipe.other.transfer(pipe.other.control, message(1), txn_id, delivery_id=number)
+
+
+def in_an_ended_session(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.other.sender(pipe.scene.name)
+    pipe.other.session.end()
+    with pytest.raises(AmqpError):
+        pipe.other.transfer(handle, message(1), txn_id)
+
+
+def while_another_is_under_way(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    pipe.transfer(handle, message(1)[:0], txn_id, more=True)
+    pipe.transfer(handle, message(1), txn_id)
+
+
+def interrupted_by_another(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    pipe.transfer(handle, message(1)[:0], txn_id, more=True)
+    pipe.transfer(handle, message(1))
+
+
+def settled_by_its_last_part(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    number = pipe.transfer(handle, (), txn_id, more=True)
+    pipe.do(
+        Transfer(
+            handle=handle,
+            delivery_id=number,
+            state=State(txn_id),
+            settled=True,
+            payload=message("no number"),  # type: ignore[arg-type]
+        )
+    )
+
+
+def where_a_rejection_cannot_be_told(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name, source=ONLY_ACCEPTED)
+    pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+    assert handle not in pipe.session.links
+
+
+def settled_before_its_rejection_can_be_heard(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    number = pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+    pipe.do(Disposition(role=Role.SENDER, first=number, settled=True, state=State(txn_id)))
+
+
+TRANSFERS = [
+    that_is_no_message,
+    that_is_settled_and_no_message,
+    that_is_settled_and_no_row,
+    without_credit,
+    without_an_id,
+    to_an_ended_link,
+    to_a_refused_link,
+    to_no_link,
+    to_a_link_that_was_detached,
+    against_the_direction,
+    to_a_control_link,
+    in_a_later_part_to_a_control_link,
+    in_an_ended_session,
+    while_another_is_under_way,
+    interrupted_by_another,
+    settled_by_its_last_part,
+    where_a_rejection_cannot_be_told,
+    settled_before_its_rejection_can_be_heard,
+]
+
+
+# ------------------------------------------------------- dispositions that are not carried out
+
+
+def of_a_delivery_that_never_came(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.dispose(State(txn_id, Accepted()), 99)
+
+
+def of_some_that_came_and_some_that_did_not(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5, 6)
+    pipe.dispose(State(txn_id, Accepted()), 0, 2)
+
+
+def of_a_link_that_has_ended(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5)
+    pipe.dispose(Modified(undeliverable_here=True), 0)
+    pipe.dispose(State(txn_id, Accepted()), 0)
+
+
+def of_a_link_that_was_closed(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.do(Detach(handle=pipe.held(5)))
+    pipe.dispose(State(txn_id, Accepted()), 0)
+
+
+def of_a_settled_delivery(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5)
+    pipe.dispose(Released(), 0, settled=True)
+    pipe.dispose(State(txn_id, Accepted()), 0)
+
+
+def of_no_delivery(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.dispose(State(txn_id, Accepted()), 1, 0)
+
+
+def of_another_session(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5)
+    pipe.other.dispose(State(txn_id, Accepted()), 0)
+
+
+def with_what_is_no_outcome(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5)
+    pipe.dispose(State(txn_id, Received(0, 0)), 0)  # type: ignore[arg-type]
+
+
+def with_an_outcome_that_nobody_knows(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5)
+    pipe.dispose(State(txn_id, Described("x:y", [])), 0)  # type: ignore[arg-type]
+
+
+def of_what_the_controller_has_posted_elsewhere(pipe: Pipe, txn_id: bytes) -> None:
+    number = pipe.transfer(pipe.sender(pipe.scene.name), message(7))
+    pipe.do(Disposition(role=Role.SENDER, first=number, state=State(txn_id), settled=True))
+
+
+DISPOSITIONS = [
+    of_a_delivery_that_never_came,
+    of_some_that_came_and_some_that_did_not,
+    of_a_link_that_has_ended,
+    of_a_link_that_was_closed,
+    of_a_settled_delivery,
+    of_no_delivery,
+    of_another_session,
+    with_what_is_no_outcome,
+    with_an_outcome_that_nobody_knows,
+    of_what_the_controller_has_posted_elsewhere,
+]
+
+
+# ---------------------------------------------------- flows and attaches, in the same position
+
+
+def a_flow_to_an_ended_link(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.do(Flow(handle=pipe.ended_sender(), link_credit=1, properties={"txn-id": txn_id}))
+
+
+def a_flow_of_the_session(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.do(Flow(properties={"txn-id": txn_id}))
+
+
+def a_flow_to_a_link_that_receives(pipe: Pipe, txn_id: bytes) -> None:
+    handle = pipe.sender(pipe.scene.name)
+    detach = pipe.do(Flow(handle=handle, properties={"txn-id": txn_id}))[-1]
+    assert condition(detach.error) == "amqp:not-implemented"
+
+
+def an_attach_that_resumes(pipe: Pipe, txn_id: bytes) -> None:
+    unsettled = {b"tag": State(txn_id, Accepted())}
+    source = Source(pipe.scene.name)
+    pipe.attach(Role.RECEIVER, source=source, unsettled=unsettled)
+
+
+OTHERS = [
+    a_flow_to_an_ended_link,
+    a_flow_of_the_session,
+    a_flow_to_a_link_that_receives,
+    an_attach_that_resumes,
+]
+
+
+@in_memory
+@pytest.mark.rule("S1-16", "S1-17", "S1-28", "S1-29", "S1-34")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("act", TRANSFERS + DISPOSITIONS + OTHERS, ids=lambda one: one.__name__)
+def test_what_names_a_transaction_and_is_not_done_keeps_it_from_committing(
+    world: Any, act: Callable[[Pipe, bytes], None], fail: bool
+) -> None:
+    """Whatever the reason: the rest of its work does not happen either, nor anybody else's ends."""
+    pipe = Pipe(world)
+    sender = pipe.sender(pipe.scene.name)
+    stranger = Pipeline(pipe.scene.resource.connect())
+    stranger_sender = stranger.sender(pipe.scene.name)
+    txn_id, beside, theirs = pipe.declare(), pipe.declare(), stranger.declare()
+    pipe.transfer(sender, message(101), txn_id, settled=True)
+    pipe.transfer(sender, message(102), beside)
+    stranger.transfer(stranger_sender, message(103), theirs)
+    act(pipe, txn_id)
+    assert pipe.discharge(txn_id, fail) == ("accepted" if fail else ROLLBACK)
+    assert pipe.discharge(beside) == stranger.discharge(theirs) == "accepted"
+    left = {101, 102, 103}.intersection(pipe.scene.waiting())
+    assert left == {102, 103}
+    pipe.connection.close()
+    assert pipe.sent <= set(pipe.scene.waiting()), "nothing is consumed"
+
+
+@in_memory
+@pytest.mark.rule("S1-04", "S1-27")
+def test_a_link_that_ends_half_way_leaves_half_a_delivery(world: Any) -> None:
+    pipe = Pipe(world)
+    handle, txn_id = pipe.sender(pipe.scene.name), pipe.declare()
+    pipe.transfer(handle, (), txn_id, more=True)
+    pipe.do(Detach(handle=handle))
+    assert pipe.discharge(txn_id, fail=True) == "accepted"
+    handle, txn_id = pipe.sender(pipe.scene.name), pipe.declare()
+    pipe.transfer(handle, (), txn_id, more=True)
+    pipe.do(Detach(handle=handle))
+    with pytest.raises(KeyError):  # no outcome: the control link ends
+        pipe.discharge(txn_id)
+    assert condition(pipe.frames[-1].error) == ROLLBACK
+
+
+@in_memory
+@pytest.mark.rule("S1-28", "S1-31")
+@pytest.mark.parametrize("mode", list(ReceiverSettleMode))
+def test_settling_what_was_posted_asks_for_nothing(world: Any, mode: Any) -> None:
+    """A sender may name the transaction when it settles, and the outcome that it was told."""
+    pipe = Pipe(world)
+    handle = pipe.sender(pipe.scene.name, rcv_settle_mode=mode)
+    txn_id = pipe.declare()
+    good = pipe.transfer(handle, message(1), txn_id)
+    bad = pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+    told = pipe.outcomes()
+    for number, state in [(good, State(txn_id)), (good, told[good]), (bad, told[bad])]:
+        pipe.do(Disposition(role=Role.SENDER, first=number, settled=True, state=state))
+    assert not pipe.session.incoming
+    assert pipe.discharge(txn_id) == "accepted" and pipe.scene.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S1-24", "S1-33")
+def test_late_words_of_a_finished_transaction_harm_nobody(world: Any) -> None:
+    pipe = Pipe(world)
+    handle = pipe.held(5, 6)
+    first, second = pipe.declare(), pipe.declare()
+    pipe.dispose(State(first, Accepted()), 0)
+    assert pipe.discharge(first) == "accepted"
+    pipe.dispose(State(first, Accepted()), 0, settled=True)
+    pipe.dispose(State(second, Accepted()), 1)
+    assert handle in pipe.session.links and pipe.discharge(second) == "accepted"
+    assert pipe.scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-32")
+def test_a_disposition_over_several_links_ends_the_control_link_and_no_other(world: Any) -> None:
+    pipe = Pipe(world)
+    links = [pipe.held(5), pipe.held(6)]
+    first, second = pipe.declare(), pipe.other.declare()
+    pipe.dispose(State(first, Accepted()), 0)
+    pipe.dispose(State(second, Accepted()), 0, 1)
+    assert pipe.other.control not in pipe.other.session.links
+    assert set(links) <= set(pipe.session.links)
+    assert pipe.discharge(first) == "accepted" and pipe.scene.counts == (0, 1)
+
+
+@in_memory
+@pytest.mark.rule("S1-04", "S1-07")
+def test_a_control_link_of_another_session_takes_nothing_after_its_end(world: Any) -> None:
+    pipe = Pipe(world)
+    pipe.held(5)
+    first, second = pipe.declare(), pipe.other.declare()
+    pipe.dispose(State(first, Accepted()), 0)
+    pipe.dispose(State(second, Accepted()), 0)
+    with pytest.raises(KeyError):
+        pipe.other.declare()
+    assert len(list(pipe.connection.transactions())) == 1
+
+
+# -------------------------------------------------------------------- detached, and not closed
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-34", "S1-35")
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_an_outcome_counts_after_a_detach_that_does_not_close(
+    world: Any, inside: bool, fail: bool
+) -> None:
+    pipe = Pipe(world)
+    pipe.scene.orders.send([row(1), row(2)])
+    handle, txn_id = pipe.receiver(pipe.scene.name), pipe.declare()
+    properties = {"txn-id": txn_id} if inside else {}
+    pipe.do(Flow(handle=handle, link_credit=2, properties=properties))
+    assert pipe.do(Detach(handle=handle, closed=False)) == [Detach(handle=handle, closed=False)]
+    assert pipe.scene.counts == (0, 2)
+    for _ in range(3):
+        world.clock.advance(200)
+        pipe.connection.tick()
+    pipe.dispose(State(txn_id, Accepted()), 0)
+    assert pipe.discharge(txn_id, fail) == "accepted"
+    assert pipe.scene.counts == ((0, 1) if not fail else (2, 0) if inside else (0, 2))
+    if not (inside and fail):
+        pipe.dispose(Accepted(), 0, 1)
+        assert pipe.scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-43")
+def test_what_had_not_come_wholly_goes_back_with_a_detach(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    connection = scene.resource.connect(payload_max=1)
+    pipe = Pipeline(connection)
+    pipe.do(Flow(incoming_window=4))  # a message has three sections
+    handle = pipe.receiver(scene.name, 2)
+    pipe.do(Detach(handle=handle, closed=False))
+    assert scene.counts == (1, 1)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 1)
+    assert pipe.discharge(txn_id) == ROLLBACK
+    pipe.dispose(Accepted(), 0)
+    assert scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-43")
+def test_an_outcome_of_what_has_not_been_sent_yet_is_not_taken(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    pipe.do(Flow(incoming_window=3))  # a message has three sections
+    pipe.receiver(scene.name, 2)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 0, 1)
+    assert pipe.discharge(txn_id) == ROLLBACK and scene.counts == (0, 2)
+    pipe.do(Flow(incoming_window=9))
+    pipe.dispose(Accepted(), 0, 1)
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-34")
+@pytest.mark.parametrize("end", ["another of the name", "session"])
+def test_a_detached_link_holds_its_messages_until_another_takes_its_place(
+    world: Any, end: str
+) -> None:
+    pipe = Pipe(world)
+    pipe.scene.orders.send([row(1)])
+    handle = pipe.receiver(pipe.scene.name, 1, name="r")
+    pipe.do(Detach(handle=handle, closed=False))
+    source = Source(pipe.scene.name)
+    pipe.attach(Role.RECEIVER, source=source, name="another")
+    pipe.other.attach(Role.SENDER, target=Target(pipe.scene.name), name="r")
+    pipe.attach(Role.RECEIVER, source=source, name="r", unsettled={b"": None})
+    assert pipe.scene.counts == (0, 1)
+    if end == "session":
+        pipe.session.end()
+        assert pipe.scene.counts == (1, 0)
+        return
+    pipe.other.attach(Role.RECEIVER, source=source, name="r")
+    assert pipe.scene.counts == (1, 0)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 0)
+    assert pipe.discharge(txn_id) == ROLLBACK
+
+
+# ------------------------------------------------------------------- what else links are told
+
+
+@in_memory
+@pytest.mark.rule("S1-30", "S1-41")
+def test_what_a_codec_cannot_write_goes_back(world: Any) -> None:
+    """It was acquired and not sent: neither a commit nor anybody else finds it consumed."""
+
+    class Failing:
+        def encode(self, sections: Any) -> bytes:
+            raise ValueError("no such type")
+
+        def decode(self, octets: Any) -> Any:
+            return octets
+
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    connection = scene.resource.connect(codec=Failing())
+    pipe = Pipeline(connection)
+    pipe.session.connection.codec = None
+    txn_id = pipe.declare()
+    handle = pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, properties={"txn-id": txn_id}))
+    connection.codec = Failing()
+    pipe.do(Flow(handle=handle, link_credit=2))
+    connection.codec = None
+    assert handle not in pipe.session.links
+    assert pipe.discharge(txn_id) == "accepted" and scene.counts == (2, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-41", "S1-43")
+def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    pipe.do(Flow(incoming_window=1))
+    mode = SenderSettleMode.SETTLED
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
+    pipe.do(Detach(handle=handle))
+    assert pipe.discharge(txn_id) == "accepted" and scene.counts == (1, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-17", "S1-15")
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_after_a_discharge_that_was_interrupted_the_truth_is_told(
+    world: Any, lands: bool, fail: bool
+) -> None:
+    pipe = Pipe(world)
+    handle, txn_id = pipe.sender(pipe.scene.name), pipe.declare()
+    pipe.transfer(handle, message(1), txn_id)
+    with interrupted(world.store.journal, lands=lands):
+        pipe.discharge(txn_id)
+    pipe.transfer(handle, message(2), txn_id)
+    assert condition(pipe.frames[-1].error) == "amqp:not-allowed"
+    told = pipe.discharge(txn_id, fail)
+    if lands:
+        assert told == ("amqp:not-allowed" if fail else "accepted")
+    else:
+        assert told == ("accepted" if fail else ROLLBACK)
+    assert pipe.scene.waiting() == ([1] if lands else [])
+
+
+@in_memory
+@pytest.mark.rule("S1-15")
+def test_a_discharge_that_is_interrupted_while_it_stages_posts_nothing_twice(
+    world: Any, monkeypatch: Any
+) -> None:
+    pipe = Pipe(world)
+    handle, txn_id = pipe.sender(pipe.scene.name), pipe.declare()
+    pipe.transfer(handle, message(1), txn_id)
+    stage = world.store.payload.stage
+
+    def stopped(*args: Any, **kwargs: Any) -> None:
+        stage(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store.payload, "stage", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            pipe.discharge(txn_id)
+    assert pipe.discharge(txn_id) == ROLLBACK and pipe.scene.waiting() == []
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-39")
+def test_links_of_a_dropped_queue_end_without_being_used(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    anonymous = pipe.sender(None)
+    links = [pipe.sender(scene.name), pipe.receiver(scene.name), pipe.receiver(scene.name, 1)]
+    txn_id = pipe.declare()
+    pipe.transfer(links[0], message(2), txn_id)
+    world.manager("dropper").drop_queue(scene.name)
+    world.queue()  # of the same name
+    world.clock.advance(200)
+    pipe.session.connection.tick()
+    ended = [one for one in pipe.session.frames() if isinstance(one, Detach)]
+    assert sorted(one.handle for one in ended) == links
+    assert {condition(one.error) for one in ended} == {"amqp:resource-deleted"}
+    assert set(pipe.session.links) == {pipe.control, anonymous}
+    assert pipe.discharge(txn_id) == ROLLBACK
+    assert world.open(scene.orders, "reader").depth() == 0
+
+
+@in_memory
+def test_a_store_that_is_away_ends_neither_a_tick_nor_a_session(world: Any) -> None:
+    pipe = Pipe(world)
+    idle, busy = pipe.sender(pipe.scene.name), pipe.held(5)
+    world.clock.advance(200)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("away")
+
+    journal = world.store.journal
+    journal.read, read = away, journal.read
+    journal.append, append = away, journal.append
+    pipe.connection.tick()
+    (refusal, detach) = pipe.do(
+        Attach(name="x", handle=50, role=Role.RECEIVER, source=Source("unheard-of"))
+    )
+    journal.read, journal.append = read, append
+    assert refusal.source is None and condition(detach.error) == "amqp:internal-error"
+    assert {idle, busy} <= set(pipe.session.links)
+
+
+@in_memory
+@pytest.mark.rule("S1-28", "S1-29")
+def test_a_link_that_cannot_be_told_of_a_rejection_ends(world: Any) -> None:
+    pipe = Pipe(world)
+    handle = pipe.sender(pipe.scene.name, source=ONLY_ACCEPTED)
+    good = pipe.transfer(handle, message(1))
+    assert pipe.outcomes()[good] == Accepted()
+    pipe.transfer(handle, message("no number"))  # type: ignore[arg-type]
+    assert condition(pipe.frames[-1].error) == "amqp:invalid-field"
+    assert handle not in pipe.session.links and pipe.scene.waiting() == [1]
+
+
+@in_memory
+def test_a_state_that_is_no_outcome_changes_nothing(world: Any) -> None:
+    pipe = Pipe(world)
+    handle = pipe.held(5)
+    pipe.dispose(Received(1, 10), 0)
+    assert handle in pipe.session.links and pipe.scene.counts == (0, 1)
+    pipe.dispose(Received(1, 10), 0, settled=True)  # the default outcome: released
+    assert handle in pipe.session.links and pipe.scene.counts == (1, 0)
+
+
+@in_memory
+def test_delivery_counts_begin_where_the_sender_says(world: Any) -> None:
+    scene = Scene(world)
+    session = scene.resource.connect().begin()
+    first = 2**32 - 1
+    answer, credit = session.handle(
+        Attach(
+            name="s",
+            handle=0,
+            role=Role.SENDER,
+            target=Target(scene.name),
+            initial_delivery_count=first,
+        )
+    )
+    assert answer.initial_delivery_count is None and credit.delivery_count == first
+    for number in range(3):
+        session.handle(Transfer(handle=0, delivery_id=number, payload=message(number)))
+    (told,) = session.handle(Flow(handle=0, echo=True))
+    assert (told.delivery_count, told.link_credit) == (2, credit.link_credit - 3)
+    (answer,) = session.handle(
+        Attach(name="r", handle=1, role=Role.RECEIVER, source=Source(scene.name))
+    )
+    assert answer.initial_delivery_count == 0
+
+
+@in_memory
+def test_a_detached_link_says_so(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    sender, receiver = scene.sender(), scene.receiver()
+    found = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    receiver.detach(closed=False)
+    receiver.dispose(found, Accepted(), txn_id)
+    sender.detach()
+    closed = scene.receiver()
+    closed.detach()
+    for act in (
+        lambda: sender.send(row(2), txn_id),
+        lambda: receiver.flow(1),
+        lambda: closed.dispose(found, Accepted(), txn_id),
+    ):
+        with pytest.raises(AmqpError) as caught:
+            act()
+        assert condition(caught.value) == "amqp:session:unattached-handle"
+    scene.controller.discharge(txn_id)
+    assert scene.counts == (0, 0)
+
+
+# ------------------------------------------------------------------------ anonymous terminus
+
+
+@on_delta_when_long
+@pytest.mark.rule("S1-21", "S1-25")
+def test_a_link_without_an_address_posts_where_each_message_says(world: Any) -> None:
+    scene = Scene(world)
+    invoices = world.queue("invoices")
+    sender = scene.controller.sender()
+    txn_id = scene.controller.declare()
+    sender.send(row(1), txn_id, to=scene.name)
+    sender.send(row(2), txn_id, to=invoices.name)
+    assert sender.send(row(3), to=scene.name).state == Accepted()
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [3, 1] and invoices.depth() == 1
+
+
+@in_memory
+@pytest.mark.rule("S1-28", "S1-29")
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        (None, "amqp:invalid-field"),
+        ("no such queue", "amqp:not-found"),
+        ("", "amqp:not-found"),
+        ("dropped", "amqp:not-found"),
+    ],
+)
+def test_a_message_that_no_queue_is_found_for_is_refused(world: Any, to: Any, why: str) -> None:
+    scene = Scene(world)
+    sender = scene.controller.sender()
+    if to == "dropped":
+        to = world.queue("dropped").name
+        sender.send(row(0), to=to)
+        world.manager("dropper").drop_queue(to)
+    refused = sender.send(row(1), to=to)
+    assert isinstance(refused.state, Rejected) and condition(refused.state.error) == why
+    if why == "amqp:invalid-field":
+        txn_id = scene.controller.declare()
+        sender.send(row(1), txn_id, to=to, settled=True)
+        with pytest.raises(AmqpError):
+            scene.controller.discharge(txn_id)
+    txn_id = scene.controller.declare()
+    sender.send(row(2), txn_id, to=scene.name)
+    scene.controller.discharge(txn_id)
+    with pytest.raises(AmqpError) as caught:
+        sender.send(row(1), to=to, settled=True)
+    assert condition(caught.value) == why and scene.waiting() == [2]
+
+
+def test_an_error_has_a_symbol_that_may_be_anybodys() -> None:
+    assert AmqpError("x:y", "z").error == Error("x:y", "z") and Error("x:y").symbol == "x:y"

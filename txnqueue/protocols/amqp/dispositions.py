@@ -1,0 +1,159 @@
+"""What a controller says of deliveries: outcomes of those that it got, settlement of its own."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from txnqueue.errors import LeaseLost
+from txnqueue.protocols.amqp.performatives import Disposition, Role, transactions_named
+from txnqueue.protocols.amqp.transactions import (
+    IncomingDelivery,
+    LiveTransaction,
+    OutgoingDelivery,
+    apply,
+)
+from txnqueue.protocols.amqp.types import (
+    Accepted,
+    AmqpError,
+    Error,
+    ErrorCondition,
+    Modified,
+    Outcome,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+    TransactionError,
+)
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp.session import Session
+
+logger = logging.getLogger("txnqueue")
+Known = TypeVar("Known", IncomingDelivery, OutgoingDelivery)
+
+
+def take(session: Session, frame: Disposition) -> str | None:
+    """Carry a disposition out.
+
+    Returns:
+        Why it was not carried out, or not for every delivery that it names; None: it was.
+    """
+    named = range(frame.first, (frame.first if frame.last is None else frame.last) + 1)
+    if frame.role is Role.SENDER:
+        return _settle_postings(session, frame, named)
+    found = [one for one in _known(session.unsettled, named) if one.started]
+    links = dict.fromkeys(one.link for one in found)
+    try:
+        transaction, outcome = _asked(session, frame)
+    except AmqpError as error:
+        for link in links:
+            link.detach(error.error)
+        return str(error)
+    if transaction is None and outcome is None and not frame.settled:
+        return None
+    for delivery in found:
+        live = delivery.transaction
+        if live is not None and live is not transaction:
+            why = "A delivery of another live transaction."
+            (transaction or live).control.detach(Error(TransactionError.ROLLBACK, why))
+            return why
+    failed = []
+    for link in links:
+        mine = [one for one in found if one.link is link]
+        said = outcome or (link.default_outcome if frame.settled else None)
+        act = partial(_apply, mine, transaction, said, frame.settled)
+        failed.append(session.guarded(link, act))
+    if not found or len(found) < len(named):
+        failed.append(f"{len(named) - len(found)} of its deliveries are not known any more")
+    return next((why for why in failed if why is not None), None)
+
+
+def _asked(session: Session, frame: Disposition) -> tuple[LiveTransaction | None, Outcome | None]:
+    """Read in which transaction what outcome is given.
+
+    Raises:
+        AmqpError: There is no such transaction, or no queue can apply the outcome.
+    """
+    if isinstance(frame.state, TransactionalState):
+        return session.transaction(frame.state.txn_id), _checked(frame.state.outcome)
+    if isinstance(frame.state, Received):  # says how far a delivery has come, and no outcome
+        return None, None
+    return None, _checked(frame.state)
+
+
+def _checked(outcome: object) -> Outcome | None:
+    if isinstance(outcome, Modified) and outcome.undeliverable_here:
+        raise AmqpError(
+            ErrorCondition.NOT_IMPLEMENTED,
+            "modified with undeliverable-here: a queue keeps no such record.",
+        )
+    if outcome is None or isinstance(outcome, Accepted | Rejected | Released | Modified):
+        return outcome
+    raise AmqpError(
+        ErrorCondition.NOT_IMPLEMENTED, f"{outcome!r} is no terminal outcome of a delivery."
+    )
+
+
+def _apply(
+    deliveries: list[OutgoingDelivery],
+    transaction: LiveTransaction | None,
+    outcome: Outcome | None,
+    settled: bool,
+) -> None:
+    """Apply an outcome to deliveries of one link: in a transaction, or at once."""
+    if transaction is None:
+        assert outcome is not None
+        _retire(deliveries, outcome, settled)
+        return
+    for delivery in deliveries:
+        delivery.associate(transaction, outcome)
+        if settled:
+            delivery.settled = True
+            delivery.link.session.forget(delivery)
+
+
+def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, settled: bool) -> None:
+    """Apply an outcome at once; what was lost meanwhile is told to have failed."""
+    state = outcome
+    try:
+        apply([(delivery, outcome) for delivery in deliveries], None)
+    except LeaseLost as error:
+        logger.warning("outcome not applied link=%s error=%s", deliveries[0].link.name, error)
+        state = Modified(delivery_failed=True)
+    for delivery in deliveries:
+        delivery.settled = settled
+        delivery.link.session.settle(delivery, state)
+
+
+def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:
+    """Forget deliveries that the controller has posted and settles.
+
+    It may name the transaction in which it has posted them, and ask for no work so. What it
+    settles before it can have heard of a rejection is as if it was sent settled.
+    """
+    if frame.settled:
+        for delivery in _known(session.incoming, named):
+            del session.incoming[delivery.delivery_id]
+    txn_ids = transactions_named(frame)
+    if not txn_ids or not isinstance(frame.state, TransactionalState):
+        return None
+    live = [one for one in session.connection.transactions() if one.txn_id in txn_ids]
+    for number in named:
+        key = (session, number)
+        found = next((one.incoming[key] for one in live if key in one.incoming), None)
+        if found is None:
+            return f"delivery {number} is not posted in the transaction"
+        unheard = found.link.settles_first and isinstance(found.outcome, Rejected)
+        if frame.state.outcome != found.outcome and (unheard or frame.state.outcome is not None):
+            return f"delivery {number} has another outcome"
+    return None if named else "it names no delivery"
+
+
+def _known(deliveries: dict[int, Known], named: range) -> list[Known]:
+    """Find the deliveries that a disposition names, in their order."""
+    if len(named) <= len(deliveries):
+        return [deliveries[number] for number in named if number in deliveries]
+    return [found for number, found in sorted(deliveries.items()) if number in named]
