@@ -716,6 +716,25 @@ def test_what_cannot_be_dispatched_any_more_does_not_hide_what_was(world: World)
     journal.append = append
 
 
+@rule("S0-05")
+@in_memory
+@pytest.mark.parametrize("away", [False, True])
+def test_a_queue_that_cannot_be_dispatched_does_not_hide_the_others(
+    world: World, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    broker.orders.send(rows(1))
+    names = [broker.orders.name, world.name("dropped-meanwhile"), broker.bills.name]
+    monkeypatch.setattr(channel._manager, "list_queues", lambda: names if away else names[::-1])
+    broker.bills.send(rows(2))
+    if away:  # from the second queue on
+        opened = channel._manager.queue
+        unreachable = iter([opened])
+        monkeypatch.setattr(channel._manager, "queue", lambda name: next(unreachable)(name))
+    assert carried(channel.dispatch()) == ([1] if away else [1, 2])
+
+
 @rule("S0-07")
 @in_memory
 def test_what_one_receive_brought_is_read_once(world: World) -> None:

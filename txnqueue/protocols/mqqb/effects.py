@@ -33,34 +33,18 @@ PURGED = "purged"
 
 
 class Effects:
-    """What became of each operation of a transaction; made before its decision, read after it."""
+    """What became of each operation of a transaction; made before its decision, asked after it."""
 
     def __init__(self, client: Client, transaction: Transaction) -> None:
         """Look at a transaction that is about to be decided."""
         self._client = client
         self._owner: Owner = transaction.owner
-        self._queues = _queues_of(transaction.transactional_operation_collection)
+        operations = transaction.transactional_operation_collection
+        self._queues = _queues_of(operations)
+        positions = [operation.message_position_reference for operation in operations]
         # The memory forgets what it needs no more with the decision itself.
-        self._marked = {
-            (operation.message_position_reference.position_id, offset)
-            for operation in transaction.transactional_operation_collection
-            for offset in [operation.message_position_reference.message_reference.place[1]]
-            if self._is_marked(operation.message_position_reference, offset)
-        }
-        self._entries: list[Entry] = []
-
-    def read(self) -> None:
-        """Read what came since the transaction began: one query, and none more for each event."""
-        client = self._client
-        begun = -1 if self._owner.begun is None else self._owner.begun
-        infos = [queue.core.info for queue in self._queues.values()]
-        entries = list(client.store.journal.read(_shards(infos), after=begun).entries)
-        if model.horizon(entries) > begun:  # it was prepared so long ago
-            entries += client.store.journal.archive.read(kinds=[model.PURGE_PENDING])
-        if client.store.transient.used:
-            here = [info.in_memory() for info in infos]
-            entries += client.store.transient.journal.read(_shards(here)).entries
-        self._entries = sorted(entries, key=lambda entry: entry.place)
+        self._marked = {position for position in positions if self._is_marked(position)}
+        self._known: list[Entry] | None = None
 
     def of_commit(self, operation: TransactionalOperation) -> Event:
         """Say what the commit did with an operation."""
@@ -88,14 +72,33 @@ class Effects:
             back = [e.place for e in released if e.queue_id == entry.queue_id]
             if _purges(entry, position) and (not back or entry.place < back[0]):
                 return MessagePositionDeleted(queue, position, entry.reason)
-        offset = position.message_reference.place[1]
-        if (position.position_id, offset) in self._marked:
+        if position in self._marked:
             return MessagePositionDeleted(queue, position, PURGED)
         if not released and not self._is_free(position):
             return None
         return MessagePositionAvailable(queue, position)
 
     # -------------------------------------------------------------------------- helpers
+
+    @property
+    def _entries(self) -> list[Entry]:
+        """What came since the transaction began: one query, however many operations ask."""
+        if self._known is None:
+            self._known = []  # nobody asks again what could not be read
+            self._known = self._read()
+        return self._known
+
+    def _read(self) -> list[Entry]:
+        client = self._client
+        begun = -1 if self._owner.begun is None else self._owner.begun
+        infos = [queue.core.info for queue in self._queues.values()]
+        entries = list(client.store.journal.read(_shards(infos), after=begun).entries)
+        if model.horizon(entries) > begun:  # it was prepared so long ago
+            entries += client.store.journal.archive.read(kinds=[model.PURGE_PENDING])
+        if client.store.transient.used:
+            here = [info.in_memory() for info in infos]
+            entries += client.store.transient.journal.read(_shards(here)).entries
+        return sorted(entries, key=lambda entry: entry.place)
 
     def _look_for(self, posted: MessagePosition, came: Callable[[Origin], bool]) -> None:
         """Find the position that the commit posted, wherever it has gone since."""
@@ -125,10 +128,9 @@ class Effects:
         ours = claim is not None and claim.holder.attempt == self._owner.attempt
         return state is State.AVAILABLE or ours
 
-    def _is_marked(self, position: MessagePosition, offset: int) -> bool:
-        info = position.queue_reference.core.info
-        memory = self._client.store.transient
-        if position.position_id is None or not memory.used:
+    def _is_marked(self, position: MessagePosition) -> bool:
+        info, (_, offset) = position.queue_reference.core.info, position.message_reference.place
+        if position.position_id is None or not self._client.store.transient.used:
             return False
         side = self._client.transient
         with side.lock:

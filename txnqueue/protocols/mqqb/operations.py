@@ -307,7 +307,6 @@ class Operations:
         what = effects.of_abort if abort else effects.of_commit
         events: list[Event | None] = [None] * len(operations)
         if self._on_event is not None and operations:
-            self._tell(effects.read, transaction)
             events = [self._tell(partial(what, one), transaction) for one in operations]
         for event in events:
             if event is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
+from txnqueue.exchange import Exchange
 from txnqueue.protocols.openamq.dispatches import Dispatches, Tags
 from txnqueue.protocols.openamq.lists import Dispatch, Held, Reply, by_batch
 from txnqueue.queue import Queue
@@ -28,10 +30,9 @@ if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
 
 logger = logging.getLogger("txnqueue")
-_PLACING = frozenset(
-    "order_by priority available_at delay_seconds ttl_seconds headers header_columns".split()
-)
-_ROUTING = _PLACING | {"routing_key_column", "keep_order"}
+_OWN = {"self", "rows", "routing_key", "durable", "transaction"}
+_PLACING = signature(Queue.send).parameters.keys() - _OWN
+_ROUTING = signature(Exchange.publish).parameters.keys() - _OWN
 
 
 class Channel(Dispatches):

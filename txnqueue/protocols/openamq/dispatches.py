@@ -12,7 +12,13 @@ from txnqueue import holding
 from txnqueue.batch import Batch
 from txnqueue.catalog import DEAD_SUFFIX
 from txnqueue.config import LEASE_SECONDS_MAX, MESSAGES_PER_RECEIVE_MAX, check_number, check_text
-from txnqueue.errors import InvalidInput, LeaseLost, TransactionFinished
+from txnqueue.errors import (
+    InvalidInput,
+    LeaseLost,
+    QueueClosed,
+    QueueNotFound,
+    TransactionFinished,
+)
 from txnqueue.protocols.openamq.lists import (
     Consumer,
     Delivery,
@@ -73,7 +79,13 @@ class Dispatches:
             names = [name for name in names if not name.endswith(DEAD_SUFFIX)]
         found: list[Dispatch] = []
         for name in names:
-            found += self._dispatch(self._manager.queue(name), limit)
+            try:
+                found += self._dispatch(self._manager.queue(name), limit)
+            except Exception as error:
+                gone = queue is None and isinstance(error, (QueueClosed, QueueNotFound))
+                if not found and not gone:
+                    raise
+                logger.warning("queue not dispatched queue=%s error=%s", name, error)
         return Reply(count=len(found), dispatches=tuple(found))
 
     def consume(
@@ -275,9 +287,10 @@ class Dispatches:
         """
         for one_batch in {one.batch: None for one in found}:
             for seen, settle in ((True, _failed), (False, _untouched)):
-                mine = [o for o in found if o.batch is one_batch and o.looked_at == seen]
-                with contextlib.suppress(LeaseLost):  # others have the rest of it already
-                    self._settle([one for one in mine if one.tag in self._dispatched], settle)
+                mine = [one for one in found if one.batch is one_batch and one.looked_at == seen]
+                for _ in range(2):  # once more without those that others have already
+                    with contextlib.suppress(LeaseLost):
+                        self._settle([one for one in mine if one.tag in self._dispatched], settle)
         return list(dict.fromkeys(one.queue for one in found))
 
     # -------------------------------------------------------------------------- helpers
