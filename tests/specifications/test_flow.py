@@ -674,6 +674,62 @@ def test_in_automatic_mode_the_message_says_whether_there_is_a_main_transaction(
 
 
 @in_memory
+@pytest.mark.rule("S2-02")
+@pytest.mark.parametrize("transacted", [False, "automatic"])
+def test_a_run_ends_with_the_failure_of_a_message_that_cannot_come_again(
+    world: Any, tmp_path: Path, transacted: Any
+) -> None:
+    """It is gone, and somebody has to hear of it; the next run takes what is left."""
+    broker = Broker(world, tmp_path, messages=0)
+    broker.input.send([{"n": n} for n in (1, 2, 3)], durable=False)
+
+    def node(processing: Processing) -> None:
+        if processing.message["n"] == 2:
+            raise Broken
+        processing.put(broker.output.name, [{"n": processing.message["n"]}])
+
+    flow = broker.flow(node, coordinated=False, transacted=transacted)
+    with pytest.raises(Broken):
+        flow.run()
+    assert (broker.sent(), broker.waiting()) == ([1], [3])
+    assert flow.run() == 1
+    assert (broker.sent(), broker.taken) == ([1, 3], True)
+    for wrong in ({"errors_max": 0}, {"errors_max": "x"}, {"messages_max": -1}):
+        with pytest.raises(InvalidInput):
+            flow.run(**wrong)
+
+
+@in_memory
+@pytest.mark.rule("S2-06")
+def test_a_main_commit_in_doubt_is_settled_before_connections_are_closed(
+    broker: Broker, database: str
+) -> None:
+    """Its databases follow what turns out: they need their connections for that."""
+    source = DataSource("bank", lambda: connect(database))
+    node = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (7)")  # noqa: E731
+    journal = broker.world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        landed = append(units, metadata)
+        if any(e.kind == "committed" for unit in units for e in unit.entries):
+            journal.append, journal.read = append, unreadable
+            raise OSError("no reply")
+        return landed
+
+    def unreadable(*_: Any, **__: Any) -> Any:
+        journal.read = read
+        raise OSError("no reply")
+
+    journal.append = lost
+    flow = broker.flow(node, data_sources=[source])
+    assert flow.process() is not None
+    flow.close()
+    with connect(database) as reader:
+        assert values(reader) == [7]
+
+
+@in_memory
 def test_flows_are_described_without_contradiction(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="coordinated=False"):
         broker.flow(transacted=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.config import check_flag
+from txnqueue.config import check_flag, check_number
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.flow.processing import (
     LAKEHOUSE,
@@ -143,9 +144,13 @@ class MessageFlow:
             self._sources[source.name] = source
         self._connections: dict[tuple[str, bool], Any] = {}
         self._uses: set[tuple[str, bool]] = set()
+        self._comes_again = True
 
     def process(self, wait_seconds: float = 0.0) -> Processed | None:
         """Process one message.
+
+        After an error the main transaction is rolled back, with every auxiliary one that is
+        still open, and the message is in its queue again.
 
         Args:
             wait_seconds: Wait so long for one.
@@ -157,10 +162,8 @@ class MessageFlow:
             DataSourceFailed: An auxiliary transaction that was open at the end could not be
                 committed.
             Exception: What a node raised.
-
-        After an error the main transaction is rolled back, with every auxiliary one that is
-        still open, and the message is in its queue again.
         """
+        self._comes_again = True
         if self.transacted is False:
             return self._process_at_once(wait_seconds)
         main = self.manager.transaction()
@@ -176,22 +179,22 @@ class MessageFlow:
                     self._through_nodes(processing)
                     processing.commit_open()
         except BaseException as error:
-            if processing is not None:
-                processing.roll_back_open()
             in_doubt = isinstance(error, TransactionUnknown)
             committed = (in_doubt or main.interrupted) and committed_after_all(main)
             if not (in_doubt and committed):
+                if processing is not None:
+                    processing.roll_back_open()
                 raise
         if processing is None:
-            self._through_nodes(Processing(self, message, None))
-            return Processed(message, None)
+            return self._processed_at_once(message)
         return Processed(message, main.receipt)
 
     def run(self, messages_max: int | None = None, errors_max: int = 20) -> int:
         """Process messages until none waits.
 
         A message that fails is rolled back and comes again, until it succeeds or its queue has
-        delivered it as often as it may.
+        delivered it as often as it may. One without a main transaction is gone when it fails,
+        which ends the run.
 
         Args:
             messages_max: At most so many successes.
@@ -205,6 +208,9 @@ class MessageFlow:
                 committing.
             Exception: What a node raised last.
         """
+        check_number("errors_max", errors_max, 1, math.inf)
+        if messages_max is not None:
+            check_number("messages_max", messages_max, 0, math.inf)
         done = failed = 0
         while messages_max is None or done < messages_max:
             try:
@@ -215,7 +221,7 @@ class MessageFlow:
                 raise
             except Exception as error:
                 failed += 1
-                if failed >= errors_max:
+                if failed >= errors_max or not self._comes_again:
                     raise
                 logger.warning("message rolled back flow=%s error=%s", self.input_queue, error)
         return done
@@ -273,6 +279,11 @@ class MessageFlow:
             return None
         (message,) = messages_of(batch, None)
         batch.accept(transaction=None)
+        return self._processed_at_once(message)
+
+    def _processed_at_once(self, message: Mapping[str, Any]) -> Processed:
+        """Hand on a message that is taken for good."""
+        self._comes_again = False
         self._through_nodes(Processing(self, message, None))
         return Processed(message, None)
 
