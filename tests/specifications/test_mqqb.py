@@ -608,9 +608,17 @@ def test_a_transient_position_that_was_purged_is_deleted_by_the_abort(
         mqqb.other.send(rows(9), durable=False)
         world.open(mqqb.other, "busy").receive().accept()
         memory.tidy()  # as it does by itself, once much has come together
+    mqqb.other.send(rows(10), durable=False)
+    third = local.queue(mqqb.other.name).message_position_list[-1]
+    local.dequeue_message(third, "priced", transaction)
+    if forgotten:
+        memory._tidy_at = (0, 0)  # and with the abort itself
     assert local.transaction_abort(transaction) is OK
     reason = "purged" if forgotten else "season over"
-    assert deleted_and_available(mqqb)[1:] == [("Deleted", first, reason)]
+    assert deleted_and_available(mqqb)[1:] == [
+        ("Deleted", first, reason),
+        ("Available", third, None),
+    ]
 
 
 @in_memory
