@@ -561,6 +561,21 @@ def test_an_unget_of_nothing_reports_so_and_changes_nothing(world: World) -> Non
 
 
 @rule("S0-23")
+@in_memory
+def test_a_channel_is_closed_by_two_appends_however_many_receives_it_holds(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    for number in range(6):
+        got(broker, channel, number)
+    assert channel.dispatch_list[0].message["n"] == 0
+    version = world.manager()._client.store.journal.version
+    before = version()
+    channel.close()
+    assert version() == before + 2  # what was looked at, and what was not
+    assert broker.waiting() == [0, 1, 2, 3, 4, 5]
+
+
+@rule("S0-23")
 @alone_on_delta_when_long
 def test_a_closed_channel_gives_everything_back(world: World) -> None:
     broker = Broker(world, lease_seconds=60)
@@ -784,9 +799,12 @@ def test_a_close_counts_the_deliveries_of_what_was_looked_at(
     channel = broker.channel()
     found = got(broker, channel, 1, 2, 3, persistent=persistent).dispatches
     assert found[1].message["n"] == 2
+    got(broker, channel, 4, persistent=persistent)
+    before = broker.entries()
     channel.close()
+    assert persistent or broker.entries() == before
     again = {row["n"]: row["_message"]["delivery_count"] for row in broker.orders.peek_messages()}
-    assert again == {1: 0, 2: 1, 3: 0}
+    assert again == {1: 0, 2: 1, 3: 0, 4: 0}
 
 
 # ------------------------------------------------------------------- consumers who wait

@@ -285,12 +285,11 @@ class Dispatches:
         Returns:
             The queues that they are in again.
         """
-        for one_batch in {one.batch: None for one in found}:
-            for seen, settle in ((True, _failed), (False, _untouched)):
-                mine = [one for one in found if one.batch is one_batch and one.looked_at == seen]
-                for _ in range(2):  # once more without those that others have already
-                    with contextlib.suppress(LeaseLost):
-                        self._settle([one for one in mine if one.tag in self._dispatched], settle)
+        for seen, settle in ((True, _failed), (False, _untouched)):
+            for _ in range(2):  # once more without those that others have already
+                left = [o for o in found if o.looked_at == seen and o.tag in self._dispatched]
+                with contextlib.suppress(LeaseLost):
+                    self._settle(left, settle)
         return list(dict.fromkeys(one.queue for one in found))
 
     # -------------------------------------------------------------------------- helpers
