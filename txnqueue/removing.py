@@ -13,7 +13,8 @@ from operator import attrgetter
 from txnqueue import finding, model, planning, ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
-from txnqueue.ledger import LaneFold, QueueFold, Segment
+from txnqueue.ledger import LaneFold, Position, QueueFold, Segment
+from txnqueue.model import PositionId, Range
 from txnqueue.moving import Route
 from txnqueue.planning import REMOVALS_MAX, Plan, Removal, Selection, Stamp
 from txnqueue.selecting import Selector
@@ -24,6 +25,8 @@ Sort = Callable[[Sequence[Segment]], list[Removal]]
 _Marked = tuple[Plan, Selection]
 Mark = Callable[[Selection, Sequence[Segment], Stamp], _Marked]
 """Writes something about messages of one lane that are in flight."""
+Gone = Callable[[Position, tuple[Range, ...]], None]
+"""Is told which messages of a position have left."""
 
 
 def remove(
@@ -35,6 +38,7 @@ def remove(
     among: Callable[[Segment], bool] = lambda segment: True,
     limit: int | None = None,
     in_flight: Mark | None = None,
+    gone: Gone | None = None,
 ) -> int:
     """Take out all waiting messages, or those that a selector wants, append by append.
 
@@ -49,12 +53,14 @@ def remove(
         among: Which messages come into question at all.
         limit: At most so many; None: no matter how many.
         in_flight: What is written of those in flight, by the same append.
+        gone: Is told what has left, append by append.
 
     Returns:
         How many left.
     """
     upto = client.store.journal.version()
     removed, more = 0, True
+    positions: dict[PositionId, Position] = {}
 
     def wanted(lane: LaneFold, segments: Sequence[Segment]) -> list[Segment]:
         found = [s for s in segments if s.position.place[0] <= upto and among(s)]
@@ -78,10 +84,13 @@ def remove(
                 if left is not None:
                     once = first_of(once, left)
                     left -= sum(segment.size for segment in once)
+                positions.update((s.position.position_id, s.position) for s in once)
                 said = [planning.leaving_out(twice)] if twice else []
                 for removal in [*said, *sort(once)]:
-                    gone, chosen = planning.remove(info.queue_id, info.name, chosen, removal, stamp)
-                    found += gone
+                    leave, chosen = planning.remove(
+                        info.queue_id, info.name, chosen, removal, stamp
+                    )
+                    found += leave
                 if in_flight is not None and held:
                     marked, chosen = in_flight(chosen, held[:REMOVALS_MAX], stamp)
                     found += marked
@@ -89,11 +98,23 @@ def remove(
 
     while more and (limit is None or removed < limit):
         landed = client.land(plan, kind, queue=info.name)
-        removed += sum(e.count or 0 for e in (landed.entries if landed else ()) if e.kind == kind)
+        for entry in landed.entries if landed else ():
+            if entry.kind != kind:
+                continue
+            removed += entry.count or 0
+            if gone is not None:
+                for position_id, part in model.unpack_items(entry):
+                    gone(positions[position_id], part)
     return removed
 
 
-def purge(client: Client, info: QueueInfo, selector: Selector | None, reason: str | None) -> int:
+def purge(
+    client: Client,
+    info: QueueInfo,
+    selector: Selector | None,
+    reason: str | None,
+    gone: Gone | None = None,
+) -> int:
     """Throw away what waits, and mark what is in flight: it goes instead of coming back.
 
     Returns:
@@ -106,7 +127,7 @@ def purge(client: Client, info: QueueInfo, selector: Selector | None, reason: st
     def mark(lane: Selection, segments: Sequence[Segment], stamp: Stamp) -> _Marked:
         return planning.purge_pending(info.queue_id, lane, segments, stamp, reason)
 
-    return remove(client, info, model.PURGED, selector, sort, in_flight=mark)
+    return remove(client, info, model.PURGED, selector, sort, in_flight=mark, gone=gone)
 
 
 def moving(route: Route, reason: str) -> Sort:

@@ -78,14 +78,7 @@ class Upkeep:
         Returns:
             How many are gone at once.
         """
-        self._client.open()
-        at_once(self._client, f"{self.name}.purge")
-        check_text("reason", reason)
-        selector = self._selector(where)
-        return sum(
-            removing.purge(self._client.of(part), part, selector, reason)
-            for part in self._client.parts_of(self._info)
-        )
+        return self._purge(None, where, reason)
 
     def move(
         self,
@@ -247,6 +240,17 @@ class Upkeep:
     def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Transaction | None:
         self._client.open()
         return resolve(self._client, transaction, what, self._bound)
+
+    def _purge(self, gone: removing.Gone | None, where: str | None, reason: str | None) -> int:
+        """Throw messages away, and tell somebody which are gone at once."""
+        self._client.open()
+        at_once(self._client, f"{self.name}.purge")
+        check_text("reason", reason)
+        selector = self._selector(where)
+        return sum(
+            removing.purge(self._client.of(part), part, selector, reason, gone)
+            for part in self._client.parts_of(self._info)
+        )
 
     @staticmethod
     def _commit(tx: Transaction) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from sqlite3 import OperationalError
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
+from tests.protocol.faults import Fault
 from tests.specifications import test_amqp_coordination as coordination
 from tests.specifications import test_amqp_pipelining as pipelining
 from tests.specifications import test_amqp_work as work
@@ -65,8 +67,22 @@ def closes_what_is_only_detached(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_on_failure(patch: pytest.MonkeyPatch) -> None:
-    end = Processing.end
-    patch.setattr(Processing, "end", lambda self, commit: end(self, commit=True))
+    patch.setattr(Processing, "roll_back_open", Processing.commit_open)
+
+
+def commits_what_is_open_at_last(patch: pytest.MonkeyPatch) -> None:
+    """What is outside is committed after the main transaction, as if no crash came between."""
+    commit, process = Processing.commit_open, MessageFlow.process
+    waiting: list[Processing] = []
+
+    def after(self: MessageFlow, wait_seconds: float = 0.0) -> Any:
+        processed = process(self, wait_seconds)
+        while waiting:
+            commit(waiting.pop())
+        return processed
+
+    patch.setattr(Processing, "commit_open", waiting.append)
+    patch.setattr(MessageFlow, "process", after)
 
 
 def auxiliaries_never_roll_back(patch: pytest.MonkeyPatch) -> None:
@@ -127,6 +143,13 @@ VARIANTS: dict[str, tuple[Break, Callable[..., None]]] = {
         commits_on_failure,
         partial(flows.test_what_is_left_open_follows_the_outcome, fails=True),
     ),
+    "what is outside is committed last": (
+        commits_what_is_open_at_last,
+        partial(
+            flows.test_a_crash_between_the_commits_repeats_the_message_and_loses_no_row,
+            fault=Fault.CRASH_AFTER,
+        ),
+    ),
     "auxiliary transactions cannot roll back": (
         auxiliaries_never_roll_back,
         flows.test_auxiliary_transactions_follow_one_another,
@@ -148,6 +171,9 @@ def test_a_broken_module_is_caught(
     of = check.func if isinstance(check, partial) else check
     if of.__module__ == flows.__name__:
         given = {"broker": flows.Broker(world, tmp_path)}
+    given = {
+        k: v for k, v in {**given, "tmp_path": tmp_path}.items() if k in signature(of).parameters
+    }
     broken(monkeypatch)
     with pytest.raises((AssertionError, pytest.fail.Exception, OperationalError)) as caught:
         check(**given)

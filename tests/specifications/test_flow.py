@@ -14,9 +14,21 @@ from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.postgres import connect, values
 from tests.protocol.faults import Crash, Fault, Injector, faults_of
 from tests.protocol.world import World as CrashWorld
-from txnqueue.errors import InvalidInput, TransactionFinished, TransactionUnknown
+from txnqueue.errors import (
+    InvalidInput,
+    QueueNotFound,
+    TransactionError,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from txnqueue.journal import AppendConflict
-from txnqueue.protocols.flow import LAKEHOUSE, DataSource, MessageFlow, Processing
+from txnqueue.protocols.flow import (
+    LAKEHOUSE,
+    DataSource,
+    DataSourceFailed,
+    MessageFlow,
+    Processing,
+)
 from txnqueue.testing import plain_schema
 
 _NUMBERS = itertools.count(1)
@@ -315,25 +327,87 @@ def test_what_is_left_open_follows_the_outcome(broker: Broker, fails: bool) -> N
         with pytest.raises(Broken):
             flow.process()
     else:
-        assert flow.process().unresolved == ()  # type: ignore[union-attr]
+        assert flow.process() is not None
     expected = [] if fails else [1]
     assert broker.ledger() == expected == broker.rows()
     assert broker.taken != fails
 
 
-@on_delta_when_long
-@pytest.mark.rule("S2-12")
-def test_what_cannot_follow_is_told(broker: Broker) -> None:
-    class Refusing(sqlite3.Connection):
-        def commit(self) -> None:
-            raise sqlite3.OperationalError("disk full")
+class Refusing(sqlite3.Connection):
+    """A database that is full."""
 
-    file = broker.source() and broker.databases["ledger"]
-    source = DataSource("ledger", lambda: sqlite3.connect(file, factory=Refusing))
-    nodes = [broker.insert("ledger", 1, uncoordinated=True), broker.out()]
-    processed = broker.flow(*nodes, data_sources=[source]).process()
-    assert processed is not None and processed.unresolved == ("ledger",)
-    assert (broker.ledger(), broker.sent(), broker.taken) == ([], [1], True)
+    def commit(self) -> None:
+        raise sqlite3.OperationalError("disk full")
+
+
+@on_delta_when_long
+@pytest.mark.rule("S2-06", "S2-12")
+def test_a_data_source_that_cannot_commit_rolls_the_message_back_and_run_raises(
+    broker: Broker,
+) -> None:
+    """It is told at once, and nothing of the message is lost: it waits for the next run."""
+    first, full = broker.source("first"), broker.source("full")
+    connect = full.connect
+    full = DataSource("full", lambda: sqlite3.connect(broker.databases["full"], factory=Refusing))
+    nodes = [broker.out(), broker.row(uncoordinated=True)]
+    nodes += [broker.insert(name, 1, uncoordinated=True) for name in ("first", "full")]
+    with pytest.raises(DataSourceFailed, match=r"'full' could not commit.*disk full") as caught:
+        broker.flow(*nodes, data_sources=[first, full]).run()
+    assert caught.value.details == {"name": "full"}
+    assert (broker.sent(), broker.waiting(), broker.rows()) == ([], [1], [])
+    assert (broker.ledger("first"), broker.ledger("full")) == ([1], [])
+    repaired = DataSource("full", connect)
+    assert broker.flow(*nodes, data_sources=[first, repaired]).run() == 1
+    assert (broker.sent(), broker.taken, broker.rows()) == ([1], True, [1])
+    assert (broker.ledger("first"), broker.ledger("full")) == ([1, 1], [1])
+
+
+@pytest.mark.rule("S2-02", "S2-12")
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_crash_between_the_commits_repeats_the_message_and_loses_no_row(
+    tmp_path: Path, fault: Fault
+) -> None:
+    """Tables and databases outside are committed first: what was put has its rows, always."""
+    rows_found = set()
+    for at in range(CALLS):
+        world, injector = CrashWorld(), Injector(at, fault)
+        world.create("in")
+        world.create("out")
+        world.create_table()
+        world.helper("creator").queue("in").send([{"i": 7}])
+        file = str(tmp_path / f"{fault.name}-{at}.db")
+        with sqlite3.connect(file) as connection:
+            connection.execute("CREATE TABLE ledger (n integer)")
+        source = DataSource("ledger", lambda name=file: sqlite3.connect(name))
+
+        def node(processing: Processing, table: str = world.table) -> None:
+            processing.put("out", [{"i": 7}])
+            processing.table(table).append([{"i": 7}])
+            processing.execute("ledger", "INSERT INTO ledger VALUES (7)")
+
+        def flow(manager: Any, node: Any = node, source: DataSource = source) -> MessageFlow:
+            return MessageFlow(manager, "in", [node], coordinated=False, data_sources=[source])
+
+        broken = flow(world.manager("A", injector))
+        injector.arm()
+        try:
+            broken.process()
+        except (Crash, ConnectionError, TransactionError):
+            pass
+        if at < len(injector.calls) and fault not in faults_of(injector.calls[at]):
+            continue  # no such call fails so
+        broken.close()
+        world.lease_over()
+        recovering = world.manager("B")
+        recovering.recover()
+        found = sqlite3.connect(file)
+        if recovering.queue("out").depth():
+            assert values(found) and world.table_numbers()
+        flow(recovering).run()
+        assert recovering.queue("out").depth() == 1
+        assert recovering.queue("in").depth() == recovering.queue("in").in_flight() == 0
+        rows_found.add((len(values(found)), len(world.table_numbers())))
+    assert rows_found >= {(1, 1), (2, 2)}, "outside is: at least once"
 
 
 @on_delta_when_long
@@ -571,14 +645,112 @@ def test_a_commit_in_doubt_is_settled_first(broker: Broker, landed: bool, back_a
     journal.append, journal.read = append, read
     broker.world.lease_over()
     broker.manager.recover()
-    assert broker.ledger() == [1] * (landed and back_again), "it follows what is known"
+    assert broker.ledger() == [1], "what is outside was committed before"
     assert broker.sent() == [1] * landed and broker.taken == landed
+
+
+@on_delta_when_long
+@pytest.mark.rule("S2-02", "S2-04")
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_in_automatic_mode_the_message_says_whether_there_is_a_main_transaction(
+    broker: Broker, persistent: bool, fails: bool
+) -> None:
+    broker.input.purge()
+    broker.input.send([{"n": 3}], durable=persistent)
+    nodes = [broker.out(2), broker.row(3), *([failing] if fails else []), broker.out(4)]
+    flow = broker.flow(*nodes, transacted="automatic")
+    if fails:
+        with pytest.raises(Broken):
+            flow.process()
+    else:
+        processed = flow.process()
+        assert processed is not None and (processed.receipt is None) != persistent
+    rolled_back = persistent and fails
+    assert broker.sent() == ([] if rolled_back else [2] if fails else [2, 4])
+    assert broker.rows() == ([] if rolled_back else [3])
+    assert (broker.waiting(), broker.taken) == (([3], False) if rolled_back else ([], True))
+    assert rolled_back or flow.process() is None
+
+
+@in_memory
+@pytest.mark.rule("S2-02")
+@pytest.mark.parametrize("transacted", [False, "automatic"])
+def test_a_run_ends_with_the_failure_of_a_message_that_cannot_come_again(
+    world: Any, tmp_path: Path, transacted: Any
+) -> None:
+    """It is gone, and somebody has to hear of it; the next run takes what is left."""
+    broker = Broker(world, tmp_path, messages=0)
+    broker.input.send([{"n": n} for n in (1, 2, 3)], durable=False)
+
+    def node(processing: Processing) -> None:
+        if processing.message["n"] == 2:
+            raise Broken
+        processing.put(broker.output.name, [{"n": processing.message["n"]}])
+
+    flow = broker.flow(node, coordinated=False, transacted=transacted)
+    with pytest.raises(Broken):
+        flow.run()
+    assert (broker.sent(), broker.waiting()) == ([1], [3])
+    assert flow.run() == 1
+    assert (broker.sent(), broker.taken) == ([1, 3], True)
+    for wrong in ({"errors_max": 0}, {"errors_max": "x"}, {"messages_max": -1}):
+        with pytest.raises(InvalidInput):
+            flow.run(**wrong)
+
+
+@in_memory
+@pytest.mark.rule("S2-06")
+def test_a_main_commit_in_doubt_is_settled_before_connections_are_closed(
+    broker: Broker, database: str
+) -> None:
+    """Its databases follow what turns out: they need their connections for that."""
+    source = DataSource("bank", lambda: connect(database))
+    node = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (7)")  # noqa: E731
+    journal = broker.world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        landed = append(units, metadata)
+        if any(e.kind == "committed" for unit in units for e in unit.entries):
+            journal.append, journal.read = append, unreadable
+            raise OSError("no reply")
+        return landed
+
+    def unreadable(*_: Any, **__: Any) -> Any:
+        journal.read = read
+        raise OSError("no reply")
+
+    journal.append = lost
+    flow = broker.flow(node, data_sources=[source])
+    assert flow.process() is not None
+    flow.close()
+    with connect(database) as reader:
+        assert values(reader) == [7]
 
 
 @in_memory
 def test_flows_are_described_without_contradiction(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="coordinated=False"):
         broker.flow(transacted=False)
+    for wrong in ("yes", "", 1, 0, None):
+        with pytest.raises(InvalidInput, match="'automatic'"):
+            broker.flow(transacted=wrong)
+    with pytest.raises(InvalidInput, match="coordinated"):
+        broker.flow(coordinated="no")
+    with pytest.raises(InvalidInput, match="function"):
+        broker.flow("no node")
+    with pytest.raises(QueueNotFound, match="misspelt"):
+        MessageFlow(broker.manager, "misspelt", [])
+    for source in (
+        {"name": ""},
+        {"name": 7},
+        {"connect": "ledger.db"},
+        {"last": "yes"},
+        {"mixed": None},
+    ):
+        with pytest.raises(InvalidInput):
+            DataSource(**{"name": "ledger", "connect": print, **source})
     for names in (["a", "a"], [LAKEHOUSE]):
         with pytest.raises(InvalidInput, match="taken"):
             broker.flow(data_sources=[DataSource(name, lambda: None) for name in names])
@@ -626,7 +798,7 @@ def test_what_a_node_could_not_get_is_not_taken(broker: Broker):
 @in_memory
 @pytest.mark.rule("S2-12", "S2-06")
 @pytest.mark.parametrize("landed", [True, False])
-def test_what_is_left_open_follows_a_commit_that_was_interrupted(broker: Broker, landed: bool):
+def test_a_commit_that_was_interrupted_is_settled(broker: Broker, landed: bool):
     journal = broker.world.store.journal
     append = journal.append
 
@@ -642,5 +814,6 @@ def test_what_is_left_open_follows_a_commit_that_was_interrupted(broker: Broker,
     journal.append = interrupted
     with pytest.raises(KeyboardInterrupt):
         broker.flow(*nodes, data_sources=[broker.source()]).process()
-    assert broker.ledger() == [1] * landed == broker.sent()
+    assert broker.ledger() == [1], "what is outside was committed before"
+    assert broker.sent() == [1] * landed
     assert broker.taken == landed and broker.waiting() == [1] * (not landed)

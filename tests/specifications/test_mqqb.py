@@ -342,6 +342,7 @@ def test_a_locked_position_that_is_purged_is_pending_and_deleted_instead_of_retu
     assert local.transaction_commit(keeps.identifier) is OK
     assert local.transaction_abort(gives_back.identifier) is OK
     assert [(e.position, e.reason) for e in mqqb.seen] == [
+        (third, "purged"),
         (first, "received"),
         (second, "purged"),
     ]
@@ -460,3 +461,321 @@ def test_who_fails_to_hear_an_event_keeps_no_operation_from_being_processed(mqqb
     local._on_event = fails
     assert local.transaction_commit(transaction.identifier) is OK
     assert len(mqqb.seen) == 3 and transaction.transactional_operation_collection == []
+
+
+# ------------------------------------------------------------------------------- events
+
+
+def deleted_and_available(mqqb: Mqqb) -> list[tuple[str, Any, str | None]]:
+    """List the events so far: what kind, of which position, why."""
+    return [
+        (type(e).__name__.removeprefix("MessagePosition"), e.position, getattr(e, "reason", None))
+        for e in mqqb.seen
+    ]
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-01", "S3-04")
+@pytest.mark.parametrize("decide", ["commit", "abort"])
+def test_a_listener_that_fails_hears_everything_and_the_answer_is_ok(
+    mqqb: Mqqb, decide: str
+) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    local.dequeue_message(first, "priced", transaction)
+    local.move_message(second, mqqb.other.name, transaction)
+
+    def fails(event: Any) -> None:
+        mqqb.seen.append(event)
+        raise ValueError("not now")
+
+    local._on_event = fails
+    assert getattr(local, f"transaction_{decide}")(transaction) is OK
+    assert len(mqqb.seen) == 2
+    assert transaction.transactional_operation_collection == []
+    assert transaction.identifier not in local.transaction_collection
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-04", "S3-05", "S3-07")
+@pytest.mark.parametrize("decide", ["commit", "abort"])
+def test_events_tell_what_the_decision_did_whatever_a_listener_does(
+    mqqb: Mqqb, decide: str
+) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    local.dequeue_message(first, "priced", transaction)
+    local.move_message(second, mqqb.other.name, transaction)
+    new = [
+        local.enqueue_message(mqqb.other.name, {"n": n, "key": None}, transaction) for n in (8, 9)
+    ]
+
+    def drains(event: Any) -> None:
+        mqqb.seen.append(event)
+        for queue in (mqqb.orders, mqqb.other):
+            queue.receive().accept() if queue.depth() else None
+
+    local._on_event = drains
+    assert getattr(local, f"transaction_{decide}")(transaction) is OK
+    found = deleted_and_available(mqqb)
+    if decide == "abort":
+        assert found == [("Available", first, None), ("Available", second, None)]
+        return
+    assert [kind for kind, _, _ in found] == ["Deleted", "Available", "Available", "Available"]
+    moved, *enqueued = [position for _, position, _ in found[1:]]
+    assert moved.message_reference == second.message_reference
+    assert enqueued == new
+    assert None not in {position.position_id for position in (moved, *enqueued)}
+    assert {position.state for position in (moved, *enqueued)} == {State.DELETED}
+
+
+@in_memory
+@pytest.mark.rule("S3-04")
+def test_a_position_that_others_take_right_after_an_abort_was_available(mqqb: Mqqb) -> None:
+    local, journal = mqqb.local, mqqb.world.store.journal
+    transaction = local.create_transaction()
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    local.dequeue_message(first, "priced", transaction)
+    local.dequeue_message(second, "priced", transaction)
+    other = mqqb.world.open(mqqb.orders, "other")
+    append = journal.append
+
+    def then_taken(*asked: Any) -> Any:
+        journal.append = append
+        landed = append(*asked)
+        other.receive(1)
+        other.receive(1).accept()
+        return landed
+
+    journal.append = then_taken
+    assert local.transaction_abort(transaction) is OK
+    assert deleted_and_available(mqqb) == [("Available", first, None), ("Available", second, None)]
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-06")
+@pytest.mark.parametrize("how", ["here", "plain interface", "without a reason"])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_abort_deletes_what_was_purged_for_the_reason_of_the_purge(
+    mqqb: Mqqb, how: str, prepared: bool
+) -> None:
+    local, name = mqqb.local, mqqb.orders.name
+    first, second, third = local.queue(name).message_position_list
+    transaction = local.create_transaction()
+    local.dequeue_message(first, "priced", transaction)
+    if how == "here":
+        local.purge_queue(name, "season over")
+    elif how == "plain interface":
+        mqqb.orders.purge(reason="season over")
+    else:
+        local.purge_queue(name, None)
+    reason = None if how == "without a reason" else "season over"
+    at_once = [("Deleted", one, reason) for one in (second, third)]
+    assert deleted_and_available(mqqb) == ([] if how == "plain interface" else at_once)
+    mqqb.orders.send(rows(4))
+    (fourth,) = local.queue(name).message_position_list[1:]
+    local.dequeue_message(fourth, "priced", transaction)
+    mqqb.seen.clear()
+    deciding = local
+    if prepared:
+        assert local.transaction_prepare(transaction) is OK
+        deciding = mqqb.again("b")
+    assert deciding.transaction_abort(transaction.identifier) is OK
+    assert sorted(deleted_and_available(mqqb), key=lambda event: event[0]) == [
+        ("Available", fourth, None),
+        ("Deleted", first, reason),
+    ]
+
+
+@in_memory
+@pytest.mark.rule("S3-06")
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_a_transient_position_that_was_purged_is_deleted_by_the_abort(
+    world: World, forgotten: bool
+) -> None:
+    mqqb = Mqqb(world)
+    local, memory = mqqb.local, world.store.transient
+    mqqb.other.send(rows(7, 8), durable=False)
+    first, second = local.queue(mqqb.other.name).message_position_list
+    transaction = local.create_transaction()
+    local.dequeue_message(first, "priced", transaction)
+    local.purge_queue(mqqb.other.name, "season over")
+    assert first.state is State.PURGE_PENDING
+    assert deleted_and_available(mqqb) == [("Deleted", second, "season over")]
+    if forgotten:
+        mqqb.other.send(rows(9), durable=False)
+        world.open(mqqb.other, "busy").receive().accept()
+        memory.tidy()  # as it does by itself, once much has come together
+    mqqb.other.send(rows(10), durable=False)
+    third = local.queue(mqqb.other.name).message_position_list[-1]
+    local.dequeue_message(third, "priced", transaction)
+    if forgotten:
+        memory._tidy_at = (0, 0)  # and with the abort itself
+    assert local.transaction_abort(transaction) is OK
+    reason = "purged" if forgotten else "season over"
+    assert deleted_and_available(mqqb)[1:] == [
+        ("Deleted", first, reason),
+        ("Available", third, None),
+    ]
+
+
+@in_memory
+@pytest.mark.rule("S3-06")
+def test_the_reason_of_a_purge_outlives_the_journal(mqqb: Mqqb) -> None:
+    """A prepared transaction may wait for its decision until the purge stands in the archive."""
+    local, world, name = mqqb.local, mqqb.world, mqqb.orders.name
+    first = mqqb.position(0)
+    transaction = local.create_transaction()
+    local.dequeue_message(first, "priced", transaction)
+    assert local.transaction_prepare(transaction) is OK
+    local.purge_queue(name, "season over")
+    mqqb.seen.clear()
+    busy = world.manager("busy")
+    busy._client.log_max = 3
+    for day in range(4):
+        for _ in range(4):
+            busy.queue(name).send(rows(day))
+            busy.queue(name).receive().accept()
+        world.clock.advance(2 * 86_400)
+        busy.maintain(vacuum=False)
+    kinds = {entry.kind for entry in world.store.journal.read_all().entries}
+    assert "purge_pending" not in kinds
+    assert mqqb.again("b").transaction_abort(transaction.identifier) is OK
+    assert deleted_and_available(mqqb) == [("Deleted", first, "season over")]
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-03")
+def test_a_transaction_on_a_queue_that_was_dropped_is_aborted_without_events(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    local.dequeue_message(mqqb.position(0), "priced", transaction)
+    mqqb.other.send(rows(7))
+    local.dequeue_message(mqqb.position(0, mqqb.other), "priced", transaction)
+    assert mqqb.world.manager("b").queue(mqqb.orders.name).drop().dropped
+    assert local.transaction_abort(transaction) is OK
+    assert [(e.queue.name, type(e)) for e in mqqb.seen] == [
+        (mqqb.other.name, MessagePositionAvailable)
+    ]
+
+
+@in_memory
+@pytest.mark.rule("S3-01")
+def test_a_decision_whose_events_cannot_be_read_is_a_decision(mqqb: Mqqb) -> None:
+    local, journal = mqqb.local, mqqb.world.store.journal
+    transaction = local.create_transaction()
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    local.move_message(first, mqqb.other.name, transaction)
+    local.dequeue_message(second, "priced", transaction)
+    append, read = journal.append, journal.read
+
+    def away(*asked: Any, **how: Any) -> Any:
+        raise ConnectionError("away")
+
+    def then_away(*asked: Any) -> Any:
+        landed = append(*asked)
+        journal.read = away
+        return landed
+
+    journal.append = then_away
+    assert local.transaction_commit(transaction) is OK
+    journal.append, journal.read = append, read
+    assert deleted_and_available(mqqb) == [("Deleted", second, "priced")]
+    assert transaction.transactional_operation_collection == []
+    assert mqqb.numbers(mqqb.other) == [1]
+
+
+# ---------------------------------------------------------------------- what is asked for
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-02")
+def test_a_transaction_is_named_by_itself_or_by_its_identifier(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    for given in (lambda t: t, lambda t: t.identifier):
+        transaction = local.create_transaction()
+        first, second = local.queue(mqqb.orders.name).message_position_list[:2]
+        local.dequeue_message(first, "priced", given(transaction))
+        local.move_message(second, mqqb.other.name, given(transaction))
+        local.enqueue_message(mqqb.orders.name, {"n": 9, "key": None}, given(transaction))
+        assert local.transaction_prepare(given(transaction)) is OK
+        assert local.transaction_commit(given(transaction)) is OK
+        assert local.transaction_abort(given(transaction)) is SEQUENCE
+
+
+@in_memory
+def test_what_is_no_position_and_no_transaction_is_a_typed_error(mqqb: Mqqb) -> None:
+    local, first, before = mqqb.local, mqqb.position(0), mqqb.version()
+    calls = [
+        lambda: local.dequeue_message("x"),  # type: ignore[arg-type]
+        lambda: local.dequeue_message(first, 7),  # type: ignore[arg-type]
+        lambda: local.dequeue_message(first, transaction_identifier=7),  # type: ignore[arg-type]
+        lambda: local.move_message(None, mqqb.other.name),  # type: ignore[arg-type]
+        lambda: local.move_message(first, 7),  # type: ignore[arg-type]
+        lambda: local.enqueue_message(mqqb.other.name, "x"),  # type: ignore[arg-type]
+        lambda: local.enqueue_message(mqqb.other.name, {"n": 1}, 7),  # type: ignore[arg-type]
+        lambda: local.purge_queue(mqqb.orders.name, 7),  # type: ignore[arg-type]
+        lambda: local.transaction_prepare(None),  # type: ignore[arg-type]
+        lambda: local.transaction_commit(7),  # type: ignore[arg-type]
+        lambda: local.transaction_abort(first),  # type: ignore[arg-type]
+        lambda: LocalQueueManager(local.manager, "print"),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    assert mqqb.version() == before
+    assert (first.state, mqqb.orders.in_flight()) == (State.AVAILABLE, 0)
+
+
+@in_memory
+@pytest.mark.rule("S3-06")
+def test_a_position_of_another_manager_is_dequeued_by_this_one(mqqb: Mqqb) -> None:
+    other = mqqb.again("b")
+    transaction = other.create_transaction()
+    assert other.dequeue_message(mqqb.position(0), "priced", transaction)["n"] == 1
+    other.move_message(mqqb.position(1), mqqb.other.name, transaction)
+    assert other.transaction_commit(transaction) is OK
+    assert mqqb.numbers(mqqb.other) == [2]
+
+
+@in_memory
+@pytest.mark.rule("S3-04")
+def test_what_fails_outside_of_a_transaction_locks_nothing(mqqb: Mqqb) -> None:
+    local, payload = mqqb.local, mqqb.local._client.store.payload
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("away")
+
+    payload.table = away
+    with pytest.raises(ConnectionError):
+        local.dequeue_message(mqqb.position(0))
+    del payload.table
+    assert (mqqb.numbers(mqqb.orders), mqqb.orders.in_flight()) == ([1, 2, 3], 0)
+    assert not mqqb.orders.peek_messages()[0]["_message"]["redelivered"]  # nobody saw it
+
+
+@on_delta_when_long
+@pytest.mark.rule("S3-02", "S3-05")
+def test_a_position_says_which_transaction_has_it_locked(mqqb: Mqqb) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    first, second, _ = local.queue(mqqb.orders.name).message_position_list
+    local.dequeue_message(first, "priced", transaction)
+    new = local.enqueue_message(mqqb.other.name, {"n": 9, "key": None}, transaction)
+    named = [one.transaction_identifier for one in (first, second, new)]
+    assert named == [transaction.identifier, None, transaction.identifier]
+    assert local.transaction_prepare(transaction) is OK
+    (listed, *_) = mqqb.again("b").queue(mqqb.orders.name).message_position_list
+    assert listed.transaction_identifier == transaction.identifier
+    local.manager.commit(transaction.identifier)  # through the plain interface
+    assert [one.transaction_identifier for one in (first, second, new)] == [None] * 3
+    assert [one.state for one in (first, second, new)] == [
+        State.DELETED,
+        State.AVAILABLE,
+        State.AVAILABLE,
+    ]
+    assert (new.body or {})["n"] == 9
+    mqqb.orders.receive(1)  # a lease locks it too, without a transaction
+    assert (second.state, second.transaction_identifier) == (State.LOCKED, None)

@@ -17,10 +17,13 @@ from tests.protocol.faults import Crash, FaultyStore, Injector, faults_of
 from tests.silence import interrupted, unanswered
 from txnqueue.deciding import Status as Outcome
 from txnqueue.errors import (
+    InvalidInput,
     LeaseLost,
     SchemaMismatch,
     TransactionAborted,
+    TransactionError,
     TransactionFinished,
+    TransactionNotGiven,
     TransactionUnknown,
 )
 from txnqueue.manager import QueueManager
@@ -117,6 +120,7 @@ def test_half_a_send_is_nowhere(world: World, transacted: bool) -> None:
         channel.send(broker.orders.name, rows(1))
     world.store.payload.stage = stage
     assert (channel.transact_list, broker.depths()) == ([], (0, 0))
+    channel.select()
     channel.commit()
     assert broker.depths() == (0, 0)
 
@@ -249,7 +253,8 @@ def test_an_acknowledgement_is_about_any_number(
     got(broker, channel, 4)
     assert channel.ack(tags).count == 5 - len(left)
     assert channel.ack(tags).count == 0 if tags is not None else True
-    channel.commit()
+    if transacted:
+        channel.commit()
     assert carried(channel.dispatch_list) == left
     assert broker.orders.in_flight() == len(left)
 
@@ -465,7 +470,7 @@ def test_a_roll_back_drops_what_was_sent_and_keeps_what_was_dispatched(world: Wo
     for tag in (1, 2, 3):
         channel.unget(tag)
     assert broker.waiting() == [1, 2, 3]
-    assert {row["_message"]["redelivered"] for row in broker.orders.peek_messages()} == {False}
+    assert {row["_message"]["redelivered"] for row in broker.orders.peek_messages()} == {True}
 
 
 @rule("S0-21")
@@ -553,6 +558,21 @@ def test_an_unget_of_nothing_reports_so_and_changes_nothing(world: World) -> Non
     assert channel.unget(1).status is Status.OK
     assert channel.unget(1).status is Status.NO_MATCH
     assert broker.waiting() == [1]
+
+
+@rule("S0-23")
+@in_memory
+def test_a_channel_is_closed_by_two_appends_however_many_receives_it_holds(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    for number in range(6):
+        got(broker, channel, number)
+    assert channel.dispatch_list[0].message["n"] == 0
+    version = world.manager()._client.store.journal.version
+    before = version()
+    channel.close()
+    assert version() == before + 2  # what was looked at, and what was not
+    assert broker.waiting() == [0, 1, 2, 3, 4, 5]
 
 
 @rule("S0-23")
@@ -654,3 +674,417 @@ def test_a_dispatch_that_fails_does_not_make_a_failure_of_what_was_sent(
     journal.append = append
     assert broker.waiting(broker.bills) == [1] and channel.transact_list == []
     assert carried(waiting.dispatch()) == [1]
+
+
+# ----------------------------------------------------------------- redelivered messages
+
+
+@rule("S0-05", "S0-17")
+@on_delta_when_long
+def test_redelivered_messages_are_dispatched_as_completely_as_others(world: World) -> None:
+    """They may be claimed in pieces; nobody who waits has to ask for each."""
+    broker = Broker(world, lease_seconds=60)
+    broker.orders.send(rows(*range(10)))
+    for _ in range(2):  # their holder dies, and so does the next one
+        world.open(broker.orders, "dies").receive(10)
+        world.clock.advance(61)
+    connection = Connection(world.manager())
+    channel = connection.channel()
+    assert channel.dispatch(broker.orders.name, limit=4).count == 4
+    waiting, seen = connection.channel(), list[int]()
+    reply = waiting.consume(broker.orders.name, lambda one: seen.append(one.message["n"]))
+    assert (reply.count, seen) == (6, [4, 5, 6, 7, 8, 9])
+    for dispatch in channel.dispatch_list:
+        channel.unget(dispatch.tag)
+    channel.send(broker.orders.name, rows(10))
+    assert sorted(seen) == list(range(11))
+    assert broker.orders.depth() == 0
+
+
+@rule("S0-05")
+@in_memory
+def test_what_cannot_be_dispatched_any_more_does_not_hide_what_was(world: World) -> None:
+    broker = Broker(world, lanes=1)
+    broker.orders.send(rows(*range(20)))
+    for _ in range(2):
+        batch = world.open(broker.orders, "fails").receive(10)
+        batch.modify()
+    channel = broker.channel()
+    journal, claims = world.store.journal, list[Any]()
+    append = journal.append
+
+    def then_away(*asked: Any) -> Any:
+        claims.append(asked)
+        if len(claims) > 1:
+            raise ConnectionError("away")
+        return append(*asked)
+
+    journal.append = then_away
+    found = channel.dispatch(broker.orders.name)
+    journal.append = append
+    assert len(claims) > 1
+    assert 0 < found.count < 20
+    assert carried(found) == carried(channel.dispatch_list)
+    with pytest.raises(TransactionError):
+        journal.append = then_away
+        channel.dispatch(broker.orders.name)
+    journal.append = append
+
+
+@rule("S0-05")
+@in_memory
+@pytest.mark.parametrize("away", [False, True])
+def test_a_queue_that_cannot_be_dispatched_does_not_hide_the_others(
+    world: World, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    broker.orders.send(rows(1))
+    names = [broker.orders.name, world.name("dropped-meanwhile"), broker.bills.name]
+    monkeypatch.setattr(channel._manager, "list_queues", lambda: names if away else names[::-1])
+    broker.bills.send(rows(2))
+    if away:  # from the second queue on
+        opened = channel._manager.queue
+        unreachable = iter([opened])
+        monkeypatch.setattr(channel._manager, "queue", lambda name: next(unreachable)(name))
+    assert carried(channel.dispatch()) == ([1] if away else [1, 2])
+
+
+@rule("S0-07")
+@in_memory
+def test_what_one_receive_brought_is_read_once(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    found = got(broker, channel, *range(50)).dispatches
+    reads, payload = list[int](), world.store.payload
+    table = payload.table
+
+    def counted(schema: Any, parts: Any) -> Any:
+        reads.append(len(parts))
+        return table(schema, parts)
+
+    payload.table = counted
+    assert [one.message["n"] for one in found] == list(range(50))
+    found[0].message["n"] = "spoiled"
+    found[0].message["_message"].clear()
+    assert carried(list(found)) == list(range(50))
+    assert found[0].message["_message"]["id"] == found[0].message_id
+    del payload.table
+    assert len(reads) == 1
+
+
+@rule("S0-23")
+@on_delta_when_long
+def test_a_message_that_nobody_can_process_becomes_a_dead_letter(world: World) -> None:
+    broker = Broker(world, dead_letter=True, deliveries_max=3)
+    broker.orders.send(rows(1))
+    channel = broker.channel()
+    for times in range(3):
+        (dispatch,) = channel.dispatch(broker.orders.name).dispatches
+        said = dispatch.message["_message"]
+        assert (said["delivery_count"], said["redelivered"]) == (times, times > 0)
+        channel.unget(dispatch.tag)
+    assert channel.dispatch(broker.orders.name).count == 0
+    dead = channel.dispatch(f"{broker.orders.name}.dead").dispatches
+    assert [one.message["_message"]["origin"]["reason"] for one in dead] == ["deliveries_max"]
+
+
+@rule("S0-23")
+@on_delta_when_long
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_close_counts_the_deliveries_of_what_was_looked_at(
+    world: World, persistent: bool
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    found = got(broker, channel, 1, 2, 3, persistent=persistent).dispatches
+    assert found[1].message["n"] == 2
+    got(broker, channel, 4, persistent=persistent)
+    before = broker.entries()
+    channel.close()
+    assert persistent or broker.entries() == before
+    again = {row["n"]: row["_message"]["delivery_count"] for row in broker.orders.peek_messages()}
+    assert again == {1: 0, 2: 1, 3: 0, 4: 0}
+
+
+# ------------------------------------------------------------------- consumers who wait
+
+
+@rule("S0-17", "S0-23")
+@on_delta_when_long
+@pytest.mark.parametrize("back", ["unget", "close"])
+def test_what_is_given_back_is_dispatched_to_others_who_wait(world: World, back: str) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    gives, waits = connection.channel(), connection.channel()
+    seen: dict[str, list[int]] = {"gives": [], "waits": []}
+    gives.consume(broker.orders.name, lambda one: seen["gives"].append(one.message["n"]))
+    gives.send(broker.orders.name, rows(1))
+    waits.consume(broker.orders.name, lambda one: seen["waits"].append(one.message["n"]))
+    assert seen == {"gives": [1], "waits": []}
+    assert gives.unget(1).count == 1 if back == "unget" else gives.close()
+    assert seen == {"gives": [1], "waits": [1]}
+    assert broker.orders.in_flight() == 1
+
+
+@rule("S0-17", "S0-22")
+@in_memory
+def test_a_message_that_every_consumer_gives_back_waits_in_its_queue(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    channels = [connection.channel() for _ in range(3)]
+    seen: list[int] = []
+
+    def cannot(number: int) -> Any:
+        def deliver(dispatch: Dispatch) -> None:
+            seen.append(number)
+            channels[number].unget(dispatch.tag)
+
+        return deliver
+
+    for number, channel in enumerate(channels):
+        channel.consume(broker.orders.name, cannot(number))
+    channels[0].send(broker.orders.name, rows(1))
+    assert seen == [0, 1, 2]
+    assert broker.waiting() == [1]
+    assert broker.orders.peek_messages()[0]["_message"]["delivery_count"] == 3
+
+
+@rule("S0-17")
+@on_delta_when_long
+def test_a_consumer_can_be_cancelled_alone(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=False)
+    seen: list[tuple[str, int]] = []
+    first = channel.consume(
+        broker.orders.name, lambda one: seen.append(("first", one.message["n"]))
+    )
+    channel.consume(broker.bills.name, lambda one: seen.append(("bills", one.message["n"])))
+    channel.send(broker.orders.name, rows(1))
+    assert first.consumer is not None
+    assert channel.cancel(first.consumer).status is Status.OK
+    assert channel.cancel(first.consumer).status is Status.NO_MATCH
+    assert broker.channel("b").cancel(2).status is Status.NO_MATCH  # another channel's
+    for name in broker.names:
+        channel.send(name, rows(2))
+    assert seen == [("first", 1), ("bills", 2)]
+    assert [one.queue for one in channel.dispatch_list] == list(broker.names)
+    assert broker.waiting() == [2]
+
+
+@rule("S0-17")
+@in_memory
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_consumer_that_ends_on_its_first_message_leaves_the_others_to_others(
+    world: World, how: str
+) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    channel, waits = connection.channel(), connection.channel()
+    seen: list[int] = []
+
+    def ends(dispatch: Dispatch) -> None:
+        seen.append(dispatch.message["n"])
+        channel.cancel(1) if how == "cancel" else channel.close()
+
+    channel.consume(broker.orders.name, ends)
+    others: list[int] = []
+    waits.consume(broker.orders.name, lambda one: others.append(one.message["n"]))
+    waits.send(broker.orders.name, rows(1, 2, 3))
+    assert seen == [1]
+    assert sorted(others) == ([2, 3] if how == "cancel" else [1, 2, 3])
+
+
+@rule("S0-17")
+@in_memory
+def test_a_consumer_that_could_not_be_served_at_once_does_not_wait(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    channel = connection.channel()
+    broker.orders.send(rows(1))
+    with unanswered(world.store.journal, lands=False), pytest.raises(TransactionUnknown):
+        channel.consume(broker.orders.name, print)
+    assert connection.consumers == []
+
+
+# --------------------------------------------------------------- what the text leaves open
+
+
+@rule("S0-04", "S0-14")
+@on_delta_when_long
+def test_a_commit_without_a_transaction_is_refused(world: World) -> None:
+    """Whoever forgot to select would take for held what has happened."""
+    broker = Broker(world)
+    channel = Connection(world.manager()).channel()
+    channel.send(broker.orders.name, rows(1))
+    for end in (channel.commit, channel.rollback):
+        with pytest.raises(TransactionNotGiven, match="has happened"):
+            end()
+    channel.select(transacted=False)
+    with pytest.raises(TransactionNotGiven):
+        channel.commit()
+    channel.send(broker.orders.name, rows(2), transacted=True)
+    assert channel.commit().count == 1
+    assert channel.commit().count == channel.rollback().count == 0
+    assert broker.waiting() == [1, 2]
+
+
+@rule("S0-02")
+@in_memory
+def test_input_that_cannot_be_is_a_typed_error_and_changes_nothing(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    got(broker, channel, 1)
+    before, orders = broker.entries(), broker.orders.name
+    wrong = [
+        lambda: channel.consume(orders, None),  # type: ignore[arg-type]
+        lambda: channel.consume(orders, print, limit=0),
+        lambda: channel.consume(orders, print, limit=1.5),  # type: ignore[arg-type]
+        lambda: channel.dispatch(orders, limit=True),
+        lambda: channel.ack("x"),  # type: ignore[arg-type]
+        lambda: channel.ack("1"),  # type: ignore[arg-type]
+        lambda: channel.ack(["1"]),  # type: ignore[list-item]
+        lambda: channel.ack(1.0),  # type: ignore[arg-type]
+        lambda: channel.ack(True),
+        lambda: channel.ack(1, transacted="yes"),  # type: ignore[arg-type]
+        lambda: channel.unget("x"),  # type: ignore[arg-type]
+        lambda: channel.unget([1]),  # type: ignore[arg-type]
+        lambda: channel.cancel("x"),  # type: ignore[arg-type]
+        lambda: channel.reject({"x": 1}),  # type: ignore[arg-type]
+        lambda: channel.reject(1, reason=7),  # type: ignore[arg-type]
+        lambda: channel.extend_lease(-1),
+        lambda: channel.select("yes"),  # type: ignore[arg-type]
+        lambda: channel.send(orders, rows(2), transaction=None),
+        lambda: channel.send(orders, rows(2), durable=True),
+        lambda: channel.send(orders, rows(2), persistent="yes"),  # type: ignore[arg-type]
+        lambda: channel.publish("events", rows(2), transaction=None),
+        lambda: Connection(world.manager()).channel(lease_seconds=0),
+    ]
+    for call in wrong:
+        with pytest.raises(InvalidInput):
+            call()
+    assert (broker.entries(), channel.transact_list, len(channel.dispatch_list)) == (before, [], 1)
+    assert channel._connection.consumers == []
+    assert not channel.dispatch_list[0].acknowledged
+
+
+@rule("S0-03", "S0-04", "S0-14", "S0-17")
+@on_delta_when_long
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_is_published_to_an_exchange_is_held_and_dispatched_as_what_is_sent(
+    world: World, persistent: bool
+) -> None:
+    broker = Broker(world)
+    manager = world.manager()
+    events = manager.create_exchange(world.name("events"), "topic", "n long, key string")
+    events.bind(broker.orders.name, routing_key="eu.#")
+    events.bind(broker.bills.name, routing_key="#")
+    connection = Connection(manager)
+    channel, waiting = connection.channel(), connection.channel()
+    seen: list[tuple[str, int]] = []
+    for name in broker.names:
+        waiting.consume(name, lambda one: seen.append((one.queue, one.message["n"])))
+    channel.select()
+    reply = channel.publish(events.name, rows(1, 2), "eu.de", persistent=persistent)
+    assert reply.published is not None
+    assert (reply.count, dict(reply.published.queues)) == (2, dict.fromkeys(broker.names, 2))
+    held = channel.transact_list
+    assert sorted((one.queue, one.count) for one in held) == sorted(
+        (name, 2) for name in broker.names
+    )
+    assert [[row["n"] for row in one.messages()] for one in held] == [[1, 2], [1, 2]]
+    assert (seen, broker.depths()) == ([], (0, 0))
+    assert channel.commit().count == 4
+    assert sorted(seen) == sorted((name, n) for name in broker.names for n in (1, 2))
+    seen.clear()
+    channel.publish(events.name, rows(3), "us", persistent=persistent, transacted=False)
+    assert seen == [(broker.bills.name, 3)]
+    channel.publish(events.name, rows(4), "us", persistent=persistent)
+    channel.rollback()
+    assert (seen, channel.transact_list) == ([(broker.bills.name, 3)], [])
+
+
+@rule("S0-18", "S0-23")
+@on_delta_when_long
+def test_a_connection_is_closed_with_all_its_channels(world: World) -> None:
+    broker = Broker(world)
+    with Connection(world.manager()) as connection:
+        one, two = connection.channel(), connection.channel()
+        broker.orders.send(rows(1, 2))
+        two.consume(broker.bills.name, print)
+        one.dispatch(broker.orders.name, limit=1)
+        two.dispatch(broker.orders.name)
+        one.send(broker.bills.name, rows(3), transacted=True)
+        one.ack(transacted=True)
+    assert (broker.waiting(), broker.depths()) == ([1, 2], (2, 0))
+    assert connection.consumers == []
+    for closed in (connection.channel, one.dispatch, two.ack):
+        with pytest.raises(TransactionFinished, match="closed"):
+            closed()
+    connection.close()
+
+
+@rule("S0-15", "S0-18")
+@in_memory
+def test_a_connection_with_a_commit_in_doubt_closes_the_rest_and_can_be_closed_again(
+    world: World,
+) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    doubtful, other = connection.channel(), connection.channel()
+    broker.orders.send(rows(1))
+    other.dispatch(broker.orders.name)
+    doubtful.send(broker.bills.name, rows(3), transacted=True)
+    with unanswered(world.store.journal, lands=True), pytest.raises(TransactionUnknown):
+        doubtful.commit()
+    with pytest.raises(TransactionFinished, match="committed"):
+        connection.close()
+    assert (broker.waiting(), broker.depths()) == ([1], (1, 1))
+    connection.close()
+    with pytest.raises(TransactionFinished, match="closed"):
+        doubtful.dispatch()
+
+
+@rule("S0-10", "S0-22")
+@on_delta_when_long
+def test_rejected_messages_are_dead_letters_at_once(world: World) -> None:
+    broker = Broker(world, dead_letter=True)
+    channel = broker.channel()
+    got(broker, channel, 1, 2)
+    got(broker, channel, 3, persistent=False)
+    got(broker, channel, 4)
+    channel.ack(4)
+    assert channel.reject([1, 3, 4, 99], reason="no such customer").count == 2
+    assert carried(channel.dispatch_list) == [2, 4]
+    dead = world.open(broker.orders, "reader")._client
+    found = channel.dispatch(f"{broker.orders.name}.dead").dispatches
+    assert carried(list(found)) == [1, 3]
+    assert {one.message["_message"]["origin"]["reason"] for one in found} == {"no such customer"}
+    assert channel.commit().count == 1
+    assert dead.fold(broker.orders.info).in_flight() == 1
+
+
+@rule("S0-09")
+@on_delta_when_long
+def test_a_channel_can_hold_what_is_dispatched_longer(world: World) -> None:
+    broker = Broker(world, lease_seconds=60)
+    channel, other = broker.channel(), broker.channel("b")
+    got(broker, channel, 1)
+    got(broker, channel, 2, persistent=False)
+    world.clock.advance(50)
+    before = broker.entries()
+    assert channel.extend_lease(100).count == 2
+    assert broker.entries() == before + 1
+    world.clock.advance(90)
+    assert other.dispatch(broker.orders.name).count == 0
+    assert channel.ack().count == 2
+    channel.commit()
+    assert channel.extend_lease(100).count == 0
+    got(broker, channel, 3)
+    world.clock.advance(61)
+    assert carried(other.dispatch(broker.orders.name)) == [3]
+    got(broker, channel, 4)
+    with pytest.raises(LeaseLost):
+        channel.extend_lease(100)
+    assert carried(channel.dispatch_list) == [4]
+    assert channel.extend_lease(100).count == 1

@@ -29,6 +29,16 @@ def run(section: str, manager: Any) -> dict[str, Any]:
     return names
 
 
+def test_the_example_of_openamq() -> None:
+    manager = memory_manager()
+    orders = manager.create_queue("orders", "order_id long, customer string")
+    invoices = manager.create_queue("invoices", "customer string")
+    orders.send([{"order_id": n, "customer": f"c{n}"} for n in range(12)])
+    names = run("OpenAMQ message transactions", manager)
+    assert (orders.depth(), orders.in_flight(), invoices.depth()) == (2, 0, 10)
+    assert names["channel"].dispatch_list == []
+
+
 def test_the_example_of_amqp() -> None:
     manager = memory_manager()
     orders = manager.create_queue("orders", "order_id long, customer string")

@@ -6,6 +6,14 @@ flow is coordinated, the tables; each data source has *auxiliary* transactions b
 """
 
 from txnqueue.protocols.flow.message_flow import DataSource, MessageFlow, Node, Processed
-from txnqueue.protocols.flow.processing import LAKEHOUSE, Processing
+from txnqueue.protocols.flow.processing import LAKEHOUSE, DataSourceFailed, Processing
 
-__all__ = ["LAKEHOUSE", "DataSource", "MessageFlow", "Node", "Processed", "Processing"]
+__all__ = [
+    "LAKEHOUSE",
+    "DataSource",
+    "DataSourceFailed",
+    "MessageFlow",
+    "Node",
+    "Processed",
+    "Processing",
+]

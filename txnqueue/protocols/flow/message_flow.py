@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.errors import InvalidInput, TransactionFinished, TransactionUnknown
-from txnqueue.protocols.flow.processing import LAKEHOUSE, Processing
+from txnqueue.config import check_flag, check_number
+from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.protocols.flow.processing import (
+    LAKEHOUSE,
+    DataSourceFailed,
+    Processing,
+    committed_after_all,
+)
+from txnqueue.protocols.reading import messages_of
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.deciding import Receipt
     from txnqueue.manager import QueueManager
-    from txnqueue.transaction import Transaction
 
 logger = logging.getLogger("txnqueue")
+AUTOMATIC = "automatic"
+"""The mode in which each message says whether it is processed in a main transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +39,27 @@ class DataSource:
             without two-phase commit, such as sqlite3. There can be one.
         mixed: Whether one flow may use it both inside its main transaction and in auxiliary
             ones. Databases that refuse that need two data sources, one for each.
+
+    Raises:
+        InvalidInput: One of them cannot be used.
     """
 
     name: str
     connect: Callable[[], Any]
     last: bool = False
     mixed: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInput(f"{self.name!r}: give the data source a name.", name="name")
+        if not callable(self.connect):
+            raise InvalidInput(
+                f"connect={self.connect!r}: give a function that opens a connection.",
+                name="connect",
+            )
+        check_flag("last", self.last)
+        check_flag("mixed", self.mixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +68,11 @@ class Processed:
 
     Attributes:
         message: The message.
-        receipt: The commit of the main transaction; None for a flow without one.
-        unresolved: Data sources whose open auxiliary transaction could not be committed after
-            the main transaction had been.
+        receipt: The commit of the main transaction; None if it was processed without one.
     """
 
     message: Mapping[str, Any]
     receipt: Receipt | None
-    unresolved: tuple[str, ...] = ()
 
 
 Node = Callable[[Processing], object]
@@ -80,10 +102,10 @@ class MessageFlow:
         nodes: Sequence[Node],
         *,
         coordinated: bool = True,
-        transacted: bool = True,
+        transacted: bool | str = True,
         data_sources: Iterable[DataSource] = (),
     ) -> None:
-        """Describe a flow; nothing is read or opened yet.
+        """Describe a flow; no message is taken and no database opened yet.
 
         Args:
             manager: The store of the queues.
@@ -92,14 +114,24 @@ class MessageFlow:
             coordinated: Whether tables belong to the main transaction; otherwise every
                 reference to one is outside of it.
             transacted: Whether there is a main transaction at all; otherwise each get, put and
-                change of a table is permanent once it is made.
+                change of a table is permanent once it is made. ``"automatic"``: there is one
+                for a message that the store keeps, and none for a transient one.
             data_sources: The databases besides the Delta tables.
 
         Raises:
-            InvalidInput: The attributes contradict each other.
+            InvalidInput: An attribute cannot be used, or they contradict each other.
+            QueueNotFound: There is no such input queue.
         """
+        check_flag("coordinated", coordinated)
+        if not isinstance(transacted, bool) and transacted != AUTOMATIC:
+            raise InvalidInput(
+                f"transacted={transacted!r}: say True, False or {AUTOMATIC!r}.", name="transacted"
+            )
         if coordinated and not transacted:
             raise InvalidInput("A flow without a main transaction has coordinated=False.")
+        if not all(callable(node) for node in nodes):
+            raise InvalidInput("A node is a function that gets a Processing.", name="nodes")
+        manager.queue(input_queue)
         self.manager = manager
         self.input_queue = input_queue
         self.nodes = list(nodes)
@@ -112,9 +144,13 @@ class MessageFlow:
             self._sources[source.name] = source
         self._connections: dict[tuple[str, bool], Any] = {}
         self._uses: set[tuple[str, bool]] = set()
+        self._comes_again = True
 
     def process(self, wait_seconds: float = 0.0) -> Processed | None:
         """Process one message.
+
+        After an error the main transaction is rolled back, with every auxiliary one that is
+        still open, and the message is in its queue again.
 
         Args:
             wait_seconds: Wait so long for one.
@@ -123,36 +159,42 @@ class MessageFlow:
             What became of it; None if there is none.
 
         Raises:
-            Exception: What a node raised. The main transaction is rolled back then, with every
-                auxiliary one that is open, and the message is in its queue again.
+            DataSourceFailed: An auxiliary transaction that was open at the end could not be
+                committed.
+            Exception: What a node raised.
         """
-        if not self.transacted:
+        self._comes_again = True
+        if self.transacted is False:
             return self._process_at_once(wait_seconds)
         main = self.manager.transaction()
         processing: Processing | None = None
         try:
             with main:
-                queue = main.queue(self.input_queue)
-                batch = queue.receive(1, wait_seconds=wait_seconds)
+                batch = main.queue(self.input_queue).receive(1, wait_seconds=wait_seconds)
                 if not len(batch):
                     return None
-                processing = Processing(self, batch.messages()[0], main)
-                self._through_nodes(processing)
+                (message,) = batch.messages()
+                if not self._at_once(batch):
+                    processing = Processing(self, message, main)
+                    self._through_nodes(processing)
+                    processing.commit_open()
         except BaseException as error:
             in_doubt = isinstance(error, TransactionUnknown)
-            committed = (in_doubt or main.interrupted) and _committed_after_all(main)
+            committed = (in_doubt or main.interrupted) and committed_after_all(main)
             if not (in_doubt and committed):
                 if processing is not None:
-                    processing.end(commit=committed)
+                    processing.roll_back_open()
                 raise
-        assert processing is not None
-        return Processed(processing.message, main.receipt, processing.end(commit=True))
+        if processing is None:
+            return self._processed_at_once(message)
+        return Processed(message, main.receipt)
 
     def run(self, messages_max: int | None = None, errors_max: int = 20) -> int:
         """Process messages until none waits.
 
         A message that fails is rolled back and comes again, until it succeeds or its queue has
-        delivered it as often as it may.
+        delivered it as often as it may. One without a main transaction is gone when it fails,
+        which ends the run.
 
         Args:
             messages_max: At most so many successes.
@@ -162,17 +204,24 @@ class MessageFlow:
             How many were processed.
 
         Raises:
+            DataSourceFailed: At once: it is rarely the message that keeps a database from
+                committing.
             Exception: What a node raised last.
         """
+        check_number("errors_max", errors_max, 1, math.inf)
+        if messages_max is not None:
+            check_number("messages_max", messages_max, 0, math.inf)
         done = failed = 0
         while messages_max is None or done < messages_max:
             try:
                 if self.process() is None:
                     return done
                 done, failed = done + 1, 0
+            except DataSourceFailed:
+                raise
             except Exception as error:
                 failed += 1
-                if failed >= errors_max:
+                if failed >= errors_max or not self._comes_again:
                     raise
                 logger.warning("message rolled back flow=%s error=%s", self.input_queue, error)
         return done
@@ -228,22 +277,20 @@ class MessageFlow:
         batch = queue.receive(1, wait_seconds=wait_seconds, transaction=None)
         if not len(batch):
             return None
-        (message,) = batch.messages()
+        (message,) = messages_of(batch, None)
         batch.accept(transaction=None)
+        return self._processed_at_once(message)
+
+    def _processed_at_once(self, message: Mapping[str, Any]) -> Processed:
+        """Hand on a message that is taken for good."""
+        self._comes_again = False
         self._through_nodes(Processing(self, message, None))
         return Processed(message, None)
+
+    def _at_once(self, batch: Batch) -> bool:
+        """Say whether a message is processed without a main transaction, once it is taken."""
+        return self.transacted == AUTOMATIC and batch.claims[0].info.transient
 
     def _through_nodes(self, processing: Processing) -> None:
         for node in self.nodes:
             node(processing)
-
-
-def _committed_after_all(main: Transaction) -> bool:
-    """Settle a commit in doubt: it has happened, or it is rolled back now, or nobody can say."""
-    try:
-        main.rollback("in doubt")
-    except TransactionFinished:
-        return True
-    except Exception as error:
-        logger.warning("still in doubt transaction_id=%s error=%s", main.id, error)
-    return False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.errors import TransactionFinished
+from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.participants import Auxiliary
 from txnqueue.protocols.reading import messages_of
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 LAKEHOUSE = "lakehouse"
 """The data source that all Delta tables belong to."""
+
+
+class DataSourceFailed(TransactionAborted):
+    """A data source could not commit what was left open; the message is rolled back."""
 
 
 class Processing:
@@ -146,29 +150,29 @@ class Processing:
 
     # ------------------------------------------------------------------------------ end
 
-    def end(self, *, commit: bool) -> tuple[str, ...]:
-        """Let what is left open follow the main transaction; flows do.
+    def commit_open(self) -> None:
+        """Commit the auxiliary transactions that are left open; flows do, before the main one.
 
-        Returns:
-            The data sources that could not follow.
+        Raises:
+            DataSourceFailed: One of them could not be committed; those after it are still open.
         """
         self._ended = True
-        ends: dict[str, Callable[[], object]] = {
-            name: partial(auxiliary.end, commit=commit)
-            for name, auxiliary in self._auxiliaries.items()
-        }
+        for name, auxiliary in self._auxiliaries.items():
+            with _committing(name):
+                auxiliary.commit()
         if self._tables is not None:
-            ends[LAKEHOUSE] = self._tables.commit if commit else self._tables.rollback
-        failed = []
-        for name, end in ends.items():
-            try:
-                end()
-            except Exception as error:
-                logger.warning("auxiliary transaction not ended name=%s error=%s", name, error)
-                failed.append(name)
-        if failed or not commit:
-            self._flow.close()  # what a connection still holds goes with it
-        return tuple(failed)
+            with _committing(LAKEHOUSE):
+                _commit(self._tables)
+            self._tables = None
+
+    def roll_back_open(self) -> None:
+        """Roll back what is still open; flows do, once the main transaction is rolled back."""
+        self._ended = True
+        for name, auxiliary in self._auxiliaries.items():
+            _quietly(name, auxiliary.rollback)
+        if self._tables is not None:
+            _quietly(LAKEHOUSE, self._tables.rollback)
+        self._flow.close()  # what a connection still holds goes with it
 
     def _end_auxiliary(self, data_source: str, *, commit: bool) -> None:
         self._check()
@@ -214,3 +218,42 @@ class Immediate:
         """Delete rows; see ``TableChanges.delete``."""
         with self._manager.transaction() as transaction:
             transaction.table(self._name).delete(where)
+
+
+def committed_after_all(transaction: Transaction) -> bool:
+    """Settle a commit in doubt: it has happened, or it is rolled back now, or nobody can say."""
+    try:
+        transaction.rollback("in doubt")
+    except TransactionFinished:
+        return True
+    except Exception as error:
+        logger.warning("still in doubt transaction_id=%s error=%s", transaction.id, error)
+    return False
+
+
+@contextmanager
+def _committing(data_source: str) -> Iterator[None]:
+    """Tell whose commit failed."""
+    try:
+        yield
+    except Exception as error:
+        raise DataSourceFailed(
+            f"The data source {data_source!r} could not commit, and the message is rolled back: "
+            f"{error}",
+            name=data_source,
+        ) from error
+
+
+def _commit(transaction: Transaction) -> None:
+    try:
+        transaction.commit()
+    except TransactionUnknown:
+        if not committed_after_all(transaction):
+            raise
+
+
+def _quietly(data_source: str, rollback: Callable[[], object]) -> None:
+    try:
+        rollback()
+    except Exception as error:
+        logger.warning("auxiliary transaction not ended name=%s error=%s", data_source, error)

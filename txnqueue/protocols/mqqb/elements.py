@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txnqueue import model
 from txnqueue import queue as core
 from txnqueue.client import Client
-from txnqueue.ledger import LaneFold, Position, QueueFold
+from txnqueue.errors import InvalidInput
+from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold
 from txnqueue.model import PositionId, Range
 from txnqueue.receiving import part_of
 from txnqueue.transaction import Transaction as CoreTransaction
@@ -57,25 +59,43 @@ class MessagePosition:
         queue_reference: The queue.
         message_reference: The message.
         position_id: The position of the store that it is in; None until a commit posts it.
-        transaction_identifier: The transaction that is to post it.
+        pending: The identifier of the transaction that is to post it, while it is undecided.
     """
 
     queue_reference: Queue
     message_reference: Message
     position_id: PositionId | None = None
-    pending: Callable[[], bool] = field(default=lambda: False, repr=False)
+    pending: Callable[[], str | None] = field(default=lambda: None, repr=False)
 
     @property
     def state(self) -> State:
         """Where it stands now, as the store's tables say."""
-        if self.position_id is None:
-            return State.LOCKED if self.pending() else State.DELETED
-        return self.queue_reference.state_of(self)
+        if self.position_id is None and self.pending() is not None:
+            return State.LOCKED
+        self._look()
+        return self.queue_reference.standing_of(self)[0]
+
+    @property
+    def transaction_identifier(self) -> str | None:
+        """The transaction that has it Locked: it is to post it or to take it out; else None."""
+        if self.position_id is None and (identifier := self.pending()) is not None:
+            return identifier
+        self._look()
+        _, claim = self.queue_reference.standing_of(self)
+        return claim.holder.key if claim is not None else None
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """What the message carries, and ``_message``; None once it is deleted."""
+        """What the message carries, and ``_message``; None unless it stands there."""
+        self._look()
         return self.queue_reference.body_of(self)
+
+    def _look(self) -> None:
+        """Find where it was posted, whoever committed it."""
+        if self.position_id is None:
+            queue, message = self.queue_reference, self.message_reference
+            found = queue.find(message, lambda one: not model.was_moved(one.origin))
+            self.position_id = found.position_id if found is not None else None
 
     def __eq__(self, other: object) -> bool:
         """Say whether it is the same place of the same message."""
@@ -107,23 +127,38 @@ class Queue:
         """Show the name."""
         return f"<Queue {self.name}>"
 
+    def purge(self, reason: str | None, deleted: list[MessagePosition] | None) -> int:
+        """Delete what is Available, and mark what is Locked.
+
+        Args:
+            reason: Why.
+            deleted: Is given what is Deleted at once, by the list's rules; None: nobody asks.
+
+        Returns:
+            How many are Deleted at once.
+        """
+        left: list[tuple[Position, Range]] = []
+        try:
+            gone = (
+                None if deleted is None else lambda one, part: left.extend((one, p) for p in part)
+            )
+            return self.core._purge(gone, None, reason)
+        finally:  # what has left has left, whatever came after
+            if deleted is not None:
+                deleted.extend(self._listed(left))
+
     @property
     def message_position_list(self) -> list[MessagePosition]:
         """All positions, by the list's rules: the highest priority first, then the oldest.
 
         Lanes of a queue have no order among each other; here they are listed as one.
         """
-        found: list[tuple[tuple[Any, ...], Position, Range]] = []
-        for fold in self._folds():
-            for lane in fold.lanes.values():
-                for position, part in _standing(fold, lane):
-                    order = (-position.priority, *position.place, *part)
-                    found.append((order, position, part))
-        return [
-            self._position(position, offset)
-            for _, position, (first, last) in sorted(found, key=lambda one: one[0])
-            for offset in range(first, last + 1)
-        ]
+        return self._listed(
+            standing
+            for fold in self._folds()
+            for lane in fold.lanes.values()
+            for standing in _standing(fold, lane)
+        )
 
     def find(self, message: Message, wanted: Callable[[Position], bool]) -> MessagePosition | None:
         """Find where a message stands here."""
@@ -135,8 +170,8 @@ class Queue:
                     return self._position(position, offset)
         return None
 
-    def state_of(self, position: MessagePosition) -> State:
-        """Say where a position stands now."""
+    def standing_of(self, position: MessagePosition) -> tuple[State, Claim | None]:
+        """Say where a position stands now, and under which claim if it is in flight."""
         _, offset = position.message_reference.place
         for fold in self._folds():
             known = fold.positions.get(position.position_id or ("", 0))
@@ -146,17 +181,17 @@ class Queue:
             for claim in lane.claims.values():
                 if _holds(claim.items.get(known.position_id, ()), offset):
                     purged = _holds(claim.purging.get(known.position_id, ()), offset)
-                    return State.PURGE_PENDING if purged else State.LOCKED
+                    return State.PURGE_PENDING if purged else State.LOCKED, claim
             if any(s.position is known and s.first <= offset <= s.last for s in lane.available):
-                return State.AVAILABLE
-        return State.DELETED
+                return State.AVAILABLE, None
+        return State.DELETED, None
 
     def body_of(self, position: MessagePosition) -> dict[str, Any] | None:
         """Read what a message carries."""
         _, offset = position.message_reference.place
         for fold in self._folds():
             known = fold.positions.get(position.position_id or ("", 0))
-            if known is not None and self.state_of(position) is not State.DELETED:
+            if known is not None and self.standing_of(position)[0] is not State.DELETED:
                 part = part_of(known, ((offset, offset),), self.name, known.lane, 0)
                 rows: list[dict[str, Any]]
                 rows = self._client.payload.table(self.core.schema, [part]).to_pylist()
@@ -168,6 +203,17 @@ class Queue:
     def _folds(self) -> list[QueueFold]:
         info = self.core.info
         return [self._client.of(part).fold_to_show(part) for part in self._client.parts_of(info)]
+
+    def _listed(self, standing: Iterable[tuple[Position, Range]]) -> list[MessagePosition]:
+        def order(one: tuple[Position, Range]) -> tuple[int, ...]:
+            position, part = one
+            return (-position.priority, *position.place, *part)
+
+        return [
+            self._position(position, offset)
+            for position, (first, last) in sorted(standing, key=order)
+            for offset in range(first, last + 1)
+        ]
 
     def _position(self, position: Position, offset: int) -> MessagePosition:
         return MessagePosition(self, Message(f"{position.send_id}:{offset}"), position.position_id)
@@ -199,11 +245,20 @@ class Transaction:
         transactional_operation_collection: What it will do.
         core: The plain transaction, if it was begun here; what is done with it through the
             plain interface belongs to it. None: it is prepared, by somebody else or before.
+        prepared: The attempt that is prepared, if it was not begun here.
     """
 
     identifier: str
     transactional_operation_collection: list[TransactionalOperation] = field(default_factory=list)
     core: CoreTransaction | None = None
+    prepared: Owner | None = field(default=None, repr=False)
+
+    @property
+    def owner(self) -> Owner:
+        """The attempt of the store."""
+        found = self.core.owner if self.core is not None else self.prepared
+        assert found is not None
+        return found
 
 
 class TransactionCollection(Mapping[str, Transaction]):
@@ -224,6 +279,22 @@ class TransactionCollection(Mapping[str, Transaction]):
     def __len__(self) -> int:
         """Count the transactions."""
         return len(self._read())
+
+
+def identifier_of(transaction: Transaction | str) -> str:
+    """Accept a transaction, or its identifier.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    if isinstance(transaction, Transaction):
+        return transaction.identifier
+    if not isinstance(transaction, str):
+        raise InvalidInput(
+            f"{transaction!r}: give a transaction, or its identifier.",
+            name="transaction_identifier",
+        )
+    return transaction
 
 
 def _standing(fold: QueueFold, lane: LaneFold) -> Iterator[tuple[Position, Range]]:

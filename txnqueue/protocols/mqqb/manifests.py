@@ -25,7 +25,7 @@ def operations_of(
     client: Client,
     queue: Callable[[str], Queue],
     prepared: Entry,
-    pending: Callable[[], bool],
+    pending: Callable[[], str | None],
 ) -> list[TransactionalOperation]:
     """List what a prepared transaction will do: what it posts first, then what it settles.
 
@@ -33,7 +33,7 @@ def operations_of(
         client: Reads what its claims hold.
         queue: Finds a queue by name.
         prepared: The entry that prepared it.
-        pending: Whether it is still undecided.
+        pending: Its identifier, while it is undecided.
     """
     known = {info.queue_id: info for info in client.queues().values()}
     manifest: dict[str, Any] = prepared.body.get("manifest", {})
@@ -52,7 +52,7 @@ def operations_of(
 
 
 def _enqueues(
-    queue: Queue, entry: Entry, pending: Callable[[], bool]
+    queue: Queue, entry: Entry, pending: Callable[[], str | None]
 ) -> Iterator[TransactionalOperation]:
     for offset in _offsets(entry.ranges):
         message = Message(f"{entry.body['send']}:{offset}")

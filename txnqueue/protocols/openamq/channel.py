@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.catalog import DEAD_SUFFIX
-from txnqueue.config import MESSAGES_PER_RECEIVE_MAX, check_number
+from txnqueue.batch import Batch
+from txnqueue.config import check_flag
 from txnqueue.deciding import Receipt
 from txnqueue.deciding import Status as Outcome
 from txnqueue.errors import (
+    InvalidInput,
     LeaseLost,
     TransactionAborted,
     TransactionFinished,
+    TransactionNotGiven,
     TransactionUnknown,
 )
-from txnqueue.protocols.openamq.lists import (
-    Consumer,
-    Dispatch,
-    Held,
-    Reply,
-    Status,
-    by_batch,
-    held_by,
-    ids,
-)
+from txnqueue.exchange import Exchange
+from txnqueue.protocols.openamq.dispatches import Dispatches, Tags
+from txnqueue.protocols.openamq.lists import Dispatch, Held, Reply, by_batch
 from txnqueue.queue import Queue
 from txnqueue.transaction import Transaction
 
@@ -36,29 +30,21 @@ if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
 
 logger = logging.getLogger("txnqueue")
-Tags = int | Iterable[int]
-DISPATCHED_MAX = 1_000
+_OWN = {"self", "rows", "routing_key", "durable", "transaction"}
+_PLACING = signature(Queue.send).parameters.keys() - _OWN
+_ROUTING = signature(Exchange.publish).parameters.keys() - _OWN
 
 
-class Channel:
+class Channel(Dispatches):
     """A conversation with the store: what it sends and acknowledges can be a transaction."""
 
     def __init__(self, connection: Connection, *, lease_seconds: float | None = None) -> None:
         """Open a channel, not transacted; users get it from ``Connection.channel``."""
-        self._connection = connection
-        self._manager = connection.manager
-        self._lease_seconds = lease_seconds
+        super().__init__(connection, lease_seconds)
         self._transacted = False
-        self._closed = False
-        self._tag = 0
-        self._dispatched: dict[int, Dispatch] = {}
+        self._transactional = False
         self._held: list[Held] = []
         self._transaction: Transaction | None = None
-
-    @property
-    def dispatch_list(self) -> list[Dispatch]:
-        """What is dispatched to this channel, and not settled; in the order of the tags."""
-        return list(self._dispatched.values())
 
     @property
     def transact_list(self) -> list[Held]:
@@ -79,7 +65,8 @@ class Channel:
             TransactionFinished: The channel is closed.
         """
         self._check_open()
-        self._transacted = transacted
+        self._transacted = check_flag("transacted", transacted)
+        self._transactional = self._transactional or transacted
         return Reply()
 
     def send(
@@ -105,81 +92,70 @@ class Channel:
             TransactionUnknown: Sent straight, in doubt; or an earlier commit is.
         """
         self._check_open()
+        check_flag("persistent", persistent)
+        _check_given("send", placing, _PLACING)
         target = self._manager.queue(queue)
-        if not (self._transacted if transacted is None else transacted):
+        if not self._is_transacted(transacted):
             sent = target.send(rows, durable=persistent, transaction=None, **placing)
             self._connection.dispatch_waiting([queue] if sent.count else ())
             return Reply(count=sent.count, receipt=sent.receipt)
         transaction = self._open_transaction()
+        before = len(transaction.staged)
         sent = target.send(rows, durable=persistent, transaction=transaction, **placing)
-        if sent.count:
-            staged = transaction.staged[-1]
-            self._held.append(Held(queue, sent.count, persistent, target, staged))
+        self._hold(transaction, before, persistent)
         return Reply(count=sent.count)
 
-    # ------------------------------------------------------------------------- dispatching
-
-    def dispatch(self, queue: str | None = None, *, limit: int = DISPATCHED_MAX) -> Reply:
-        """Dispatch waiting messages to this channel, of both kinds.
-
-        Args:
-            queue: The queue; when left out all that have messages, but for those that take
-                the dead letters of others.
-            limit: At most so many of each queue.
-        """
-        self._check_open()
-        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
-        names = self._manager.list_queues() if queue is None else [queue]
-        if queue is None:
-            names = [name for name in names if not name.endswith(DEAD_SUFFIX)]
-        found: list[Dispatch] = []
-        for name in names:
-            found += self._dispatch(self._manager.queue(name), limit)
-        return Reply(count=len(found), dispatches=tuple(found))
-
-    def consume(
-        self, queue: str, deliver: Callable[[Dispatch], object], *, limit: int = DISPATCHED_MAX
+    def publish(
+        self,
+        exchange: str,
+        rows: object,
+        routing_key: str = "",
+        *,
+        persistent: bool = True,
+        transacted: bool | None = None,
+        **placing: Any,
     ) -> Reply:
-        """Wait for messages of a queue: they are dispatched here whenever a channel adds some.
-
-        What waits already is dispatched at once. A consumer hears of sends and commits of the
-        channels of its connection; what other clients send comes with the next ``dispatch``.
+        """Send messages to an exchange, whose bindings say which queues get them.
 
         Args:
-            queue: The queue's name.
-            deliver: Called with each dispatch. What it raises is logged, and the message
-                stays dispatched.
-            limit: At most so many at a time.
+            exchange: The exchange's name.
+            rows: As in ``Exchange.publish``.
+            routing_key: The routing key of all these messages.
+            persistent: As in ``send``.
+            transacted: As in ``send``.
+            **placing: What ``Exchange.publish`` takes besides: ``routing_key_column``,
+                priority, headers, …
+
+        Returns:
+            How many were published; ``published`` says which queues get them.
+
+        Raises:
+            Unroutable: As in ``Exchange.publish``; nothing is held and nothing was sent.
+            SchemaMismatch: As in ``send``.
+            TransactionUnknown: As in ``send``.
         """
         self._check_open()
-        self._manager.queue(queue)
-        consumer = Consumer(self, queue, deliver, limit)
-        self._connection.consumers.append(consumer)
-        return Reply(count=self.deliver(consumer))
+        check_flag("persistent", persistent)
+        _check_given("publish", placing, _ROUTING)
+        target = self._manager.exchange(exchange)
+        inside = self._open_transaction() if self._is_transacted(transacted) else None
+        before = len(inside.staged) if inside is not None else 0
+        published = target.publish(
+            rows, routing_key=routing_key, durable=persistent, transaction=inside, **placing
+        )
+        if inside is not None:
+            self._hold(inside, before, persistent)
+        else:
+            self._connection.dispatch_waiting(published.queues)
+        return Reply(count=published.count, receipt=published.receipt, published=published)
 
-    def _dispatch(self, source: Queue, limit: int) -> list[Dispatch]:
-        batch = source.receive(limit, lease_seconds=self._lease_seconds, transaction=None)
-        found = []
-        for one in batch.claims:
-            for position_id, ranges in one.claim.items.items():
-                for message_id in ids(one.positions[position_id].send_id, ranges):
-                    self._tag += 1
-                    durable = not one.info.transient
-                    found.append(
-                        Dispatch(self._tag, source.name, message_id, durable, _batch=batch)
-                    )
-        self._dispatched.update((dispatch.tag, dispatch) for dispatch in found)
-        return found
-
-    def deliver(self, consumer: Consumer) -> int:
-        """Dispatch what a consumer waits for; answers how much that is."""
-        found = self._dispatch(self._manager.queue(consumer.queue), consumer.limit)
-        for dispatch in found:
-            try:
-                consumer.deliver(dispatch)
-            except Exception as error:  # what was committed is committed, whoever cannot take it
-                logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
-        return len(found)
+    def _hold(self, transaction: Transaction, before: int, persistent: bool) -> None:
+        """Take note of what a send or a publish has staged."""
+        for staged in transaction.staged[before:]:
+            queue = Queue(self._manager._client, staged.info)
+            count = sum(run.count for run in staged.runs)
+            if count:
+                self._held.append(Held(queue.name, count, persistent, queue, staged))
 
     # -------------------------------------------------------------------- acknowledgements
 
@@ -198,54 +174,15 @@ class Channel:
             LeaseLost: Other clients may have some of them now; nothing was acknowledged.
         """
         self._check_open()
-        found = [one for one in self._matching(tags) if not one.acknowledged]
-        if self._transacted if transacted is None else transacted:
+        found = self._unacknowledged(tags)
+        if self._is_transacted(transacted):
             if found:
                 self._open_transaction()
             for one in found:
                 one.acknowledged = True
             return Reply(count=len(found))
-        self._accept(found)
+        self._settle(found, _accepted)
         return Reply(count=len(found))
-
-    def _accept(self, found: list[Dispatch]) -> None:
-        """Consume messages at once: by one append, whenever they were dispatched."""
-        by_receive = by_batch(found)
-        with self._forgetting_lost():
-            if len(by_receive) == 1:
-                ((batch, names),) = by_receive
-                batch.accept(matching=names, transaction=None)
-            elif by_receive:
-                with self._manager.transaction() as transaction:
-                    for batch, names in by_receive:
-                        batch.accept(matching=names, transaction=transaction)
-        self._destroy(found)
-
-    def unget(self, tag: int) -> Reply:
-        """Give one dispatched message back to its queue, at once, for anybody.
-
-        Args:
-            tag: Its tag.
-
-        Returns:
-            The status ``NO_MATCH``, and nothing has changed, if no dispatched message has this
-            tag, or if its acknowledgement waits for the commit.
-
-        Raises:
-            LeaseLost: Other clients may have it now.
-        """
-        self._check_open()
-        found = [one for one in self._matching(tag) if not one.acknowledged]
-        if len(found) != 1:
-            return Reply(Status.NO_MATCH)
-        self._unget(found)
-        return Reply(count=1)
-
-    def _unget(self, found: list[Dispatch]) -> None:
-        for batch, names in by_batch(found):
-            with self._forgetting_lost():
-                batch.release(matching=names, transaction=None)
-        self._destroy(found)
 
     # ------------------------------------------------------------------------- transactions
 
@@ -262,8 +199,11 @@ class Channel:
             TransactionAborted: Surely not committed; it is as after a roll back.
             LeaseLost: The same, because other clients may have some of the messages now.
             TransactionUnknown: In doubt; ``commit`` again asks what became of it.
+            TransactionNotGiven: Nothing on this channel was ever to be part of a transaction:
+                what it sent and acknowledged has happened.
         """
         self._check_open()
+        self._check_transactional("commit")
         transaction, acknowledged = self._transaction, self._acknowledged()
         if transaction is None:
             return Reply()
@@ -282,8 +222,13 @@ class Channel:
         Raises:
             TransactionFinished: A commit that was in doubt has happened.
             TransactionUnknown: It still is in doubt.
+            TransactionNotGiven: As in ``commit``.
         """
         self._check_open()
+        self._check_transactional("rollback")
+        return self._roll_back()
+
+    def _roll_back(self) -> Reply:
         acknowledged, count = self._acknowledged(), sum(one.count for one in self._held)
         if self._transaction is not None:
             try:
@@ -296,17 +241,21 @@ class Channel:
         return Reply(count=count + len(acknowledged))
 
     def close(self) -> Reply:
-        """Roll the open transaction back, and give back whatever is dispatched."""
+        """Roll the open transaction back, and give back whatever is dispatched.
+
+        Messages that nobody has looked at are as if they had never been dispatched; the
+        deliveries of the others count. Consumers of other channels that wait for them get them.
+        """
         if self._closed:
             return Reply()
-        reply = self.rollback()
+        reply = self._roll_back()
         consumers = self._connection.consumers
         consumers[:] = [one for one in consumers if one.channel is not self]
-        for batch in {dispatch._batch: None for dispatch in self.dispatch_list}:
-            with contextlib.suppress(LeaseLost):  # others have the rest of it already
-                self._unget([one for one in self.dispatch_list if one._batch is batch])
+        queues = self._give_back(self.dispatch_list)
         self._dispatched.clear()
         self._closed = True
+        self._connection.forget(self)
+        self._connection.dispatch_waiting(queues, given_back_by=self)
         return reply
 
     def _commit(self, transaction: Transaction, acknowledged: list[Dispatch]) -> Receipt:
@@ -357,43 +306,28 @@ class Channel:
         self._held.clear()
         self._transaction = None
 
+    def _is_transacted(self, transacted: bool | None) -> bool:
+        """Say whether an operation belongs to the transaction: as it says, else as selected."""
+        if transacted is None:
+            return self._transacted
+        self._transactional = check_flag("transacted", transacted) or self._transactional
+        return transacted
+
+    def _check_transactional(self, operation: str) -> None:
+        if not self._transactional:
+            raise TransactionNotGiven(
+                f"{operation} on a channel without transactions: what it sent and acknowledged has "
+                "happened. select(transacted=True) before, or say transacted=True in each call."
+            )
+
     def _open_transaction(self) -> Transaction:
         if self._transaction is None:
             self._transaction = self._manager.transaction()
         self._transaction.check_active()
         return self._transaction
 
-    # -------------------------------------------------------------------------- helpers
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TransactionFinished("The channel is closed: open another one.")
-
-    def _matching(self, tags: Tags | None) -> list[Dispatch]:
-        """Find the dispatched messages that are meant, in the order of their tags."""
-        if tags is None:
-            return self.dispatch_list
-        wanted = {tags} if isinstance(tags, int) else set(tags)
-        return [dispatch for tag, dispatch in self._dispatched.items() if tag in wanted]
-
     def _acknowledged(self) -> list[Dispatch]:
         return [dispatch for dispatch in self._dispatched.values() if dispatch.acknowledged]
-
-    def _destroy(self, settled: Iterable[Dispatch]) -> None:
-        for dispatch in list(settled):
-            self._dispatched.pop(dispatch.tag, None)
-
-    @contextmanager
-    def _forgetting_lost(self) -> Iterator[None]:
-        """Take what others have by now out of the list, when it turns out so."""
-        try:
-            yield
-        except LeaseLost:
-            for batch in {one._batch: None for one in self._dispatched.values()}:
-                held = set(held_by(self._manager._client, batch))
-                mine = [one for one in self._dispatched.values() if one._batch is batch]
-                self._destroy(one for one in mine if one.message_id not in held)
-            raise
 
     def __enter__(self) -> Channel:
         """Use the channel for a block."""
@@ -405,5 +339,31 @@ class Channel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
-        self.close()
+        """Close it; an error that led here is the one to see."""
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as failed:
+            logger.warning("channel not closed error=%s", failed)
+
+
+def _accepted(batch: Batch, names: list[str], inside: Transaction | None) -> None:
+    batch.accept(matching=names, transaction=inside)
+
+
+def _check_given(operation: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of arguments that are handed on.
+
+    Raises:
+        InvalidInput: One of them is unknown, or is the channel's own.
+    """
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise InvalidInput(
+            f"{operation} takes no {unknown[0]}=: a channel has its own transaction, which "
+            "transacted= speaks of, and persistent= says what is kept. It takes "
+            f"{', '.join(sorted(known))} besides.",
+            name=unknown[0],
+        )

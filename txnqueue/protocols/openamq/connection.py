@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+from txnqueue.errors import TransactionFinished
 from txnqueue.protocols.openamq.channel import Channel
 from txnqueue.protocols.openamq.lists import Consumer, Queued, queued
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
+    from txnqueue.protocols.openamq.dispatches import Dispatches
 
 
 logger = logging.getLogger("txnqueue")
@@ -23,6 +28,12 @@ class Connection:
         """Use a manager."""
         self.manager = manager
         self.consumers: list[Consumer] = []
+        self._channels: list[Channel] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self._waiting: deque[str] = deque()
+        self._gave_back: set[tuple[str, Dispatches]] = set()
+        self._dispatching = False
 
     @property
     def client_id(self) -> str:
@@ -35,8 +46,36 @@ class Connection:
         Args:
             lease_seconds: For how long dispatched messages are held before other clients may
                 have them; each queue's setting when left out.
+
+        Raises:
+            TransactionFinished: The connection is closed.
         """
-        return Channel(self, lease_seconds=lease_seconds)
+        if self._closed:
+            raise TransactionFinished("The connection is closed: open another one.")
+        self._channels.append(Channel(self, lease_seconds=lease_seconds))
+        return self._channels[-1]
+
+    def close(self) -> None:
+        """Close every channel; a connection whose channel could not be can be closed again.
+
+        Raises:
+            TransactionUnknown: What a channel was about to commit is still in doubt.
+            TransactionFinished: A commit that was in doubt has happened.
+        """
+        self._closed = True
+        self.consumers.clear()  # what one channel gives back is not for its neighbour
+        failed: Exception | None = None
+        for channel in list(self._channels):
+            try:
+                channel.close()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def forget(self, channel: Channel) -> None:
+        """Take note that a channel is closed; channels do."""
+        self._channels[:] = [one for one in self._channels if one is not channel]
 
     def message_list(self, queue: str) -> list[Queued]:
         """List the messages of a queue: those that wait, and those marked as dispatched."""
@@ -49,14 +88,72 @@ class Connection:
                 found += queued(side.fold_to_show(part), persistent=not part.transient)
         return found
 
-    def dispatch_waiting(self, queues: Iterable[str]) -> None:
+    def dispatch_waiting(
+        self, queues: Iterable[str], given_back_by: Dispatches | None = None
+    ) -> None:
         """Dispatch queues that have new messages to the consumers that wait for them.
 
-        What cannot be dispatched now waits in its queue for the next time.
+        What cannot be dispatched now waits in its queue for the next time. What consumers send
+        and give back meanwhile is dispatched after that, and never again to a channel that gave
+        messages of the queue back: it cannot process them now.
+
+        Args:
+            queues: The queues' names.
+            given_back_by: The channel that gave the messages back; None: they are new.
         """
-        for queue in queues:
-            for consumer in [c for c in self.consumers if c.queue == queue]:
-                try:
-                    consumer.channel.deliver(consumer)
-                except Exception as error:  # what was sent is sent, whoever cannot get it now
-                    logger.warning("queue not dispatched queue=%s error=%s", queue, error)
+        with self._lock:
+            for name in queues:
+                self._waiting.append(name)
+                if given_back_by is not None:
+                    self._gave_back.add((name, given_back_by))
+            if self._dispatching:
+                return
+            self._dispatching = True
+        try:
+            while (queue := self._next()) is not None:
+                for consumer in list(self.consumers):
+                    gave_back = (queue, consumer.channel) in self._gave_back
+                    if consumer.queue == queue and not gave_back:
+                        self._deliver(consumer)
+        except BaseException:
+            with self._lock:
+                self._end()
+            raise
+
+    def _next(self) -> str | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._end()
+            return None
+
+    def _end(self) -> None:
+        self._waiting.clear()
+        self._gave_back.clear()
+        self._dispatching = False
+
+    @staticmethod
+    def _deliver(consumer: Consumer) -> None:
+        try:
+            consumer.channel.deliver(consumer)
+        except Exception as error:  # what was sent is sent, whoever cannot get it now
+            logger.warning("queue not dispatched queue=%s error=%s", consumer.queue, error)
+
+    def __enter__(self) -> Connection:
+        """Use the connection for a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it; an error that led here is the one to see."""
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as failed:
+            logger.warning("connection not closed error=%s", failed)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from txnqueue import receiving as core
 from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Range
 from txnqueue.payload import Part
+from txnqueue.publishing import Published
 from txnqueue.queue import Queue
 
 if TYPE_CHECKING:
-    from txnqueue.protocols.openamq.channel import Channel
+    from txnqueue.protocols.openamq.dispatches import Dispatches
 
 
 class Status(str, enum.Enum):
@@ -31,16 +34,37 @@ class Reply:
     """What an operation answers.
 
     Attributes:
-        status: OK, or that an unget did not match one dispatched message.
+        status: OK, or that an unget did not match one dispatched message, or a cancel one
+            consumer.
         count: How many messages it was about.
         dispatches: What was dispatched.
         receipt: The commit.
+        consumer: The number of a new consumer, for ``cancel``.
+        published: What became of a publish: which queues get how many, and what nobody wants.
     """
 
     status: Status = Status.OK
     count: int = 0
     dispatches: tuple[Dispatch, ...] = ()
     receipt: Receipt | None = None
+    consumer: int | None = None
+    published: Published | None = None
+
+
+class Delivery:
+    """What one receive brought: read once, whoever looks at which of its messages how often."""
+
+    def __init__(self, batch: Batch) -> None:
+        """Hold a batch; nothing is read yet."""
+        self.batch = batch
+        self._messages: dict[str, dict[str, Any]] | None = None
+
+    def message(self, message_id: str) -> dict[str, Any]:
+        """Give a message of the batch."""
+        if self._messages is None:
+            rows = self.batch.messages()
+            self._messages = {row["_message"]["id"]: row for row in rows}
+        return deepcopy(self._messages[message_id])  # the caller may change it
 
 
 @dataclass(eq=False)
@@ -53,6 +77,7 @@ class Dispatch:
         message_id: Its id.
         persistent: Whether the store keeps it.
         acknowledged: Whether an acknowledgement waits for the commit.
+        looked_at: Whether anybody has read the message here.
     """
 
     tag: int
@@ -60,13 +85,20 @@ class Dispatch:
     message_id: str
     persistent: bool
     acknowledged: bool = field(default=False, init=False)
-    _batch: Batch = field(repr=False, kw_only=True)
+    looked_at: bool = field(default=False, init=False)
+    _delivery: Delivery = field(repr=False, kw_only=True)
+    _held: core.Held = field(repr=False, kw_only=True)
 
     @property
     def message(self) -> dict[str, Any]:
         """The message: the payload's columns and ``_message``."""
-        rows = self._batch.messages()
-        return next(row for row in rows if row["_message"]["id"] == self.message_id)
+        self.looked_at = True
+        return self._delivery.message(self.message_id)
+
+    @property
+    def batch(self) -> Batch:
+        """The receive that brought it."""
+        return self._delivery.batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +122,7 @@ class Held:
         send = self._send
         parts = [
             Part(
-                send.info.payload_id,
+                send.payload_id,
                 send.slice,
                 send.send_id,
                 (run.range,),
@@ -124,11 +156,12 @@ class Queued:
     client_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Consumer:
     """Somebody who waits on a channel for messages of a queue."""
 
-    channel: Channel
+    channel: Dispatches
+    number: int
     queue: str
     deliver: Callable[[Dispatch], object]
     limit: int
@@ -158,7 +191,7 @@ def by_batch(found: Iterable[Dispatch]) -> list[tuple[Batch, list[str]]]:
     """Sort dispatched messages by the receive that brought them."""
     batches: dict[Batch, list[str]] = {}
     for dispatch in found:
-        batches.setdefault(dispatch._batch, []).append(dispatch.message_id)
+        batches.setdefault(dispatch.batch, []).append(dispatch.message_id)
     return list(batches.items())
 
 

@@ -1,0 +1,353 @@
+"""What is done with messages: in transactions, or at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from txnqueue import acquiring, model, moving, ranges
+from txnqueue.config import check_text, reason_of
+from txnqueue.deciding import Status
+from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
+from txnqueue.ledger import KeyState, LaneFold, Owner, Segment
+from txnqueue.protocols.mqqb.effects import PURGED, Effects
+from txnqueue.protocols.mqqb.elements import Message as QueueMessage
+from txnqueue.protocols.mqqb.elements import (
+    MessagePosition,
+    OperationType,
+    Queue,
+    State,
+    Transaction,
+    TransactionalOperation,
+    TransactionCollection,
+    identifier_of,
+)
+from txnqueue.protocols.mqqb.events import Event, MessagePositionDeleted
+from txnqueue.protocols.mqqb.manifests import operations_of
+from txnqueue.protocols.reading import messages_of
+from txnqueue.transaction import Transaction as CoreTransaction
+
+if TYPE_CHECKING:
+    from txnqueue.manager import QueueManager
+
+logger = logging.getLogger("txnqueue")
+RECEIVED = "received"
+"""The dequeue reason unless another is given."""
+Add = Callable[[TransactionalOperation], None]
+"""Takes note of an operation."""
+
+
+class Operations:
+    """The operations of a local queue manager, its transactions, and who hears of events."""
+
+    def __init__(
+        self, manager: QueueManager, on_event: Callable[[Event], object] | None = None
+    ) -> None:
+        """Use a manager.
+
+        Args:
+            manager: The plain interface.
+            on_event: Called with each event that is generated: Message Position Deleted,
+                Message Position Available. What it raises is logged.
+
+        Raises:
+            InvalidInput: Events cannot be given to that.
+        """
+        if on_event is not None and not callable(on_event):
+            raise InvalidInput(
+                f"on_event={on_event!r}: give a function that gets an event.", name="on_event"
+            )
+        self.manager = manager
+        self._client = manager._client
+        self._on_event = on_event
+        self._own: dict[str, Transaction] = {}
+
+    @property
+    def transaction_collection(self) -> TransactionCollection:
+        """The transactions that Transaction Commit and Transaction Abort find.
+
+        Those begun here that nobody has decided, and those that are prepared in the store,
+        whoever prepared them.
+        """
+        return TransactionCollection(self._transactions)
+
+    def queue(self, name: str) -> Queue:
+        """Look at a queue.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        return Queue(self._client, self.manager.queue(name))
+
+    def create_transaction(
+        self, identifier: str | None = None, *, lease_seconds: float | None = None
+    ) -> Transaction:
+        """Create a transaction; an identifier is used once.
+
+        Args:
+            identifier: Its id in the store; a new one when left out.
+            lease_seconds: For how long its locked positions are left alone by others.
+
+        Raises:
+            TransactionFinished: The identifier was used before.
+        """
+        core = self.manager.transaction(identifier, lease_seconds=lease_seconds)
+        core.begin()
+        state = self._client.key_states([core.id])[core.id]
+        if core.already_committed or state.decisions or state.prepared or core.id in self._own:
+            raise TransactionFinished(
+                f"The transaction identifier {core.id!r} was used before: take a new one.",
+                transaction_id=core.id,
+            )
+        made = self._own[core.id] = Transaction(core.id, core=core)
+        return made
+
+    def enqueue_message(
+        self,
+        queue: str,
+        body: Mapping[str, Any],
+        transaction_identifier: Transaction | str | None = None,
+        *,
+        priority: int | None = None,
+    ) -> MessagePosition:
+        """Put a message into a queue.
+
+        Args:
+            queue: The queue's name.
+            body: The queue's columns.
+            transaction_identifier: The transaction whose commit makes it available, or its
+                identifier; None makes it available at once.
+            priority: 0 to 9.
+
+        Returns:
+            The position: Locked until the transaction is decided.
+
+        Raises:
+            TransactionMismatch: There is no such transaction here.
+            SchemaMismatch: The body does not fit.
+        """
+        place = self.queue(queue)
+        if not isinstance(body, Mapping):
+            raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
+        with self._work(transaction_identifier) as (core, add):
+            place.core.send([dict(body)], priority=priority, transaction=core)
+            staged = core.staged[-1]
+            message = QueueMessage(f"{staged.send_id}:{staged.runs[0].first}")
+            position = MessagePosition(place, message, pending=self._pending(core.id))
+            add(TransactionalOperation(OperationType.ENQUEUE, position))
+        return position
+
+    def dequeue_message(
+        self,
+        position: MessagePosition,
+        reason: str = RECEIVED,
+        transaction_identifier: Transaction | str | None = None,
+    ) -> dict[str, Any]:
+        """Take a message out of its queue.
+
+        Args:
+            position: Where it stands: Available.
+            reason: The dequeue reason; it stands in the store's history.
+            transaction_identifier: The transaction whose commit deletes the position, or its
+                identifier; until then it is Locked. None deletes it at once.
+
+        Returns:
+            What the message carries, and ``_message``.
+
+        Raises:
+            InvalidInput: The position is not Available.
+            TransactionMismatch: There is no such transaction here.
+        """
+        check_text("reason", reason)
+        with self._work(transaction_identifier) as (core, add):
+            here = self._available(position)
+            batch = here.core.claim(1, core, wanted=_only(position))
+            if not len(batch):
+                raise _not_available(position)
+            found = messages_of(batch, core)[0]
+            batch.accept(reason=reason, transaction=core)
+            add(TransactionalOperation(OperationType.DEQUEUE, position, reason))
+        return found
+
+    def move_message(
+        self,
+        position: MessagePosition,
+        target_queue: str,
+        transaction_identifier: Transaction | str | None = None,
+    ) -> None:
+        """Move a message to another queue: there it is a new position of the same message.
+
+        Args:
+            position: Where it stands: Available.
+            target_queue: The other queue's name; it has the same columns.
+            transaction_identifier: As in ``dequeue_message``.
+
+        Raises:
+            InvalidInput: The position is not Available.
+            SchemaMismatch: The other queue has other columns.
+            TransactionMismatch: There is no such transaction here.
+        """
+        with self._work(transaction_identifier) as (core, add):
+            here, target = self._available(position).core, self.queue(target_queue)
+            routes = [
+                (
+                    part,
+                    moving.to_queue(
+                        self._client.of(part),
+                        part,
+                        target.core.info.in_memory() if part.transient else target.core.info,
+                        here.schema,
+                    ),
+                )
+                for part in self._client.parts_of(here.info)
+            ]
+            moved = acquiring.move_inside(
+                self._client, routes, here.schema, core, "moved", _only(position)
+            )
+            if not moved:
+                raise _not_available(position)
+            add(TransactionalOperation(OperationType.MOVE, position, target_queue_reference=target))
+
+    def purge_queue(self, queue: str, reason: str | None = PURGED) -> int:
+        """Delete a queue's messages; a Locked position becomes PurgePending.
+
+        It is deleted when its transaction is aborted, instead of becoming Available. Message
+        Position Deleted is generated for each position when it is deleted, with this reason.
+
+        Args:
+            queue: The queue's name.
+            reason: Why; it stands in the store's history.
+
+        Returns:
+            How many positions are Deleted at once.
+        """
+        place = self.queue(queue)
+        deleted: list[MessagePosition] | None = None if self._on_event is None else []
+        try:
+            return place.purge(reason, deleted)
+        finally:
+            for position in deleted or ():
+                self._generate(MessagePositionDeleted(place, position, reason))
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _transactions(self) -> dict[str, Transaction]:
+        self._client.open()
+        entries = self._client.transaction_entries()
+        found: dict[str, Transaction] = {}
+        for identifier, transaction in self._own.items():
+            core = transaction.core
+            assert core is not None
+            state = KeyState.of(identifier, entries)
+            decided = state.decided(core.attempt)
+            if decided is None or core.status is Status.UNKNOWN:
+                found[identifier] = transaction
+        keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - set(self._own))
+        for key in keys:
+            prepared = KeyState.of(key, entries).in_doubt
+            if prepared is not None:
+                pending = self._pending(key)
+                operations = operations_of(self._client, self.queue, prepared, pending)
+                owner = Owner("", 0, key, prepared.attempt, prepared.begun)
+                found[key] = Transaction(key, operations, prepared=owner)
+        return found
+
+    def _pending(self, identifier: str) -> Callable[[], str | None]:
+        return lambda: identifier if identifier in self.transaction_collection else None
+
+    @contextmanager
+    def _work(self, transaction: Transaction | str | None) -> Iterator[tuple[CoreTransaction, Add]]:
+        """Find the transaction that takes an operation; None: it stands for itself, and happens."""
+        if transaction is not None:
+            working = self._working(identifier_of(transaction))
+            assert working.core is not None
+            yield working.core, working.transactional_operation_collection.append
+            return
+        alone = self._client.begin_transaction()
+        made = Transaction(alone.id, core=alone)
+        try:
+            yield alone, made.transactional_operation_collection.append
+        except BaseException as error:  # nobody saw the message: its delivery does not count
+            self._tell(partial(alone.rollback, reason_of(error), counted=False), made)
+            raise
+        alone.commit()
+        self._process(made, Effects(self._client, made))
+
+    def _working(self, identifier: str) -> Transaction:
+        transaction = self._transactions().get(identifier)
+        if transaction is None or transaction.core is None:
+            raise TransactionMismatch(
+                f"There is no transaction {identifier!r} here that takes work: create one.",
+                transaction_id=identifier,
+            )
+        transaction.core.check_active()
+        return transaction
+
+    def _available(self, position: MessagePosition) -> Queue:
+        """Find the queue of a position that must be Available, as this manager sees it."""
+        if not isinstance(position, MessagePosition):
+            raise InvalidInput(
+                f"position={position!r}: give one of a queue's message_position_list.",
+                name="position",
+            )
+        if position.state is not State.AVAILABLE:
+            raise _not_available(position)
+        return self.queue(position.queue_reference.name)
+
+    def _process(self, transaction: Transaction, effects: Effects, *, abort: bool = False) -> None:
+        """Process each operation of a decided transaction in order, and remove it.
+
+        What was decided is decided, whoever cannot be told: it is logged. All events are known
+        before anybody hears of one, and may act on it.
+        """
+        operations = transaction.transactional_operation_collection
+        what = effects.of_abort if abort else effects.of_commit
+        events: list[Event | None] = [None] * len(operations)
+        if self._on_event is not None and operations:
+            events = [self._tell(partial(what, one), transaction) for one in operations]
+        for event in events:
+            if event is not None:
+                self._generate(event)
+            del operations[0]
+
+    @staticmethod
+    def _tell(asked: Callable[[], Event | None], transaction: Transaction) -> Event | None:
+        try:
+            return asked()
+        except Exception as error:
+            logger.warning("event lost transaction=%s error=%s", transaction.identifier, error)
+            return None
+
+    def _generate(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception as error:
+            logger.warning("event failed event=%s error=%s", type(event).__name__, error)
+
+
+def _only(position: MessagePosition) -> Callable[[LaneFold, Sequence[Segment]], list[Segment]]:
+    """Cut one message out of segments of a lane."""
+    _, offset = position.message_reference.place
+
+    def wanted(lane: LaneFold, segments: Iterable[Segment]) -> list[Segment]:
+        return [
+            segment.cut(offset, offset)
+            for segment in segments
+            if segment.position.position_id == position.position_id
+            and ranges.intersection(((segment.first, segment.last),), ((offset, offset),))
+        ]
+
+    return wanted
+
+
+def _not_available(position: MessagePosition) -> InvalidInput:
+    return InvalidInput(
+        f"{position.message_reference.identifier!r} in {position.queue_reference.name!r} is "
+        f"{position.state.value}: take one that is Available and not delayed.",
+        name=position.message_reference.identifier,
+    )

@@ -1,0 +1,352 @@
+"""What is dispatched to a channel: how it gets there, and how it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from txnqueue import holding
+from txnqueue.batch import Batch
+from txnqueue.catalog import DEAD_SUFFIX
+from txnqueue.config import LEASE_SECONDS_MAX, MESSAGES_PER_RECEIVE_MAX, check_number, check_text
+from txnqueue.errors import (
+    InvalidInput,
+    LeaseLost,
+    QueueClosed,
+    QueueNotFound,
+    TransactionFinished,
+)
+from txnqueue.protocols.openamq.lists import (
+    Consumer,
+    Delivery,
+    Dispatch,
+    Reply,
+    Status,
+    by_batch,
+    held_by,
+    ids,
+)
+from txnqueue.queue import Queue
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.openamq.connection import Connection
+    from txnqueue.transaction import Transaction
+
+logger = logging.getLogger("txnqueue")
+Tags = int | Iterable[int]
+Settle = Callable[[Batch, list[str], "Transaction | None"], object]
+"""Settles some messages of a receive, at once or in a transaction."""
+DISPATCHED_MAX = 1_000
+
+
+class Dispatches:
+    """The messages that a channel's client holds, and the consumers that wait on it."""
+
+    def __init__(self, connection: Connection, lease_seconds: float | None) -> None:
+        """Begin with nothing; users get channels from ``Connection.channel``."""
+        if lease_seconds is not None:
+            check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
+        self._connection = connection
+        self._manager = connection.manager
+        self._lease_seconds = lease_seconds
+        self._closed = False
+        self._tag = 0
+        self._consumer = 0
+        self._dispatched: dict[int, Dispatch] = {}
+
+    @property
+    def dispatch_list(self) -> list[Dispatch]:
+        """What is dispatched to this channel, and not settled; in the order of the tags."""
+        return list(self._dispatched.values())
+
+    # ------------------------------------------------------------------------- dispatching
+
+    def dispatch(self, queue: str | None = None, *, limit: int = DISPATCHED_MAX) -> Reply:
+        """Dispatch waiting messages to this channel, of both kinds.
+
+        Args:
+            queue: The queue; when left out all that have messages, but for those that take
+                the dead letters of others.
+            limit: At most so many of each queue.
+        """
+        self._check_open()
+        _check_limit(limit)
+        names = self._manager.list_queues() if queue is None else [queue]
+        if queue is None:
+            names = [name for name in names if not name.endswith(DEAD_SUFFIX)]
+        found: list[Dispatch] = []
+        for name in names:
+            try:
+                found += self._dispatch(self._manager.queue(name), limit)
+            except Exception as error:
+                gone = queue is None and isinstance(error, (QueueClosed, QueueNotFound))
+                if not found and not gone:
+                    raise
+                logger.warning("queue not dispatched queue=%s error=%s", name, error)
+        return Reply(count=len(found), dispatches=tuple(found))
+
+    def consume(
+        self, queue: str, deliver: Callable[[Dispatch], object], *, limit: int = DISPATCHED_MAX
+    ) -> Reply:
+        """Wait for messages of a queue: they are dispatched here whenever a channel adds some.
+
+        What waits already is dispatched at once. A consumer hears of sends and commits of the
+        channels of its connection, and of what others of them give back; what other clients
+        send comes with the next ``dispatch``.
+
+        Args:
+            queue: The queue's name.
+            deliver: Called with each dispatch. What it raises is logged, and the message
+                stays dispatched.
+            limit: At most so many at a time.
+
+        Returns:
+            How many were dispatched, and the consumer's number.
+        """
+        self._check_open()
+        _check_limit(limit)
+        if not callable(deliver):
+            raise InvalidInput(
+                f"deliver={deliver!r}: give a function that gets a Dispatch.", name="deliver"
+            )
+        self._manager.queue(queue)
+        self._consumer += 1
+        consumer = Consumer(self, self._consumer, queue, deliver, limit)
+        self._connection.consumers.append(consumer)
+        try:
+            return Reply(count=self.deliver(consumer), consumer=consumer.number)
+        except BaseException:
+            self.cancel(consumer.number)
+            raise
+
+    def cancel(self, consumer: int) -> Reply:
+        """Stop waiting: a consumer gets nothing more. What it has got stays dispatched.
+
+        Args:
+            consumer: Its number, from the reply to ``consume``.
+
+        Returns:
+            The status ``NO_MATCH`` if there is no such consumer on this channel any more.
+        """
+        self._check_open()
+        _check_whole("consumer", consumer)
+        consumers = self._connection.consumers
+        left = [one for one in consumers if one.channel is not self or one.number != consumer]
+        status = Status.OK if len(left) < len(consumers) else Status.NO_MATCH
+        consumers[:] = left
+        return Reply(status)
+
+    def deliver(self, consumer: Consumer) -> int:
+        """Dispatch what a consumer waits for; answers how much that is."""
+        if consumer not in self._connection.consumers:
+            return 0
+        found = self._dispatch(self._manager.queue(consumer.queue), consumer.limit)
+        for number, dispatch in enumerate(found):
+            if consumer not in self._connection.consumers:  # cancelled by what it was given
+                rest = [one for one in found[number:] if one.tag in self._dispatched]
+                self._connection.dispatch_waiting(self._give_back(rest), given_back_by=self)
+                return number
+            if dispatch.tag not in self._dispatched:  # and this one was settled by that
+                continue
+            try:
+                consumer.deliver(dispatch)
+            except Exception as error:  # what was committed is committed, whoever cannot take it
+                logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
+        return len(found)
+
+    def _dispatch(self, source: Queue, limit: int) -> list[Dispatch]:
+        """Claim until there are enough or nothing is left: redelivered messages come in pieces."""
+        found: list[Dispatch] = []
+        while len(found) < limit:
+            try:
+                left = limit - len(found)
+                batch = source.receive(left, lease_seconds=self._lease_seconds, transaction=None)
+            except Exception as error:
+                if not found:
+                    raise
+                logger.warning("dispatched in part queue=%s error=%s", source.name, error)
+                return found
+            if not len(batch):
+                return found
+            found += self._received(source, batch)
+        return found
+
+    def _received(self, source: Queue, batch: Batch) -> Iterator[Dispatch]:
+        delivery = Delivery(batch)
+        for one in batch.claims:
+            for position_id, ranges in one.claim.items.items():
+                for message_id in ids(one.positions[position_id].send_id, ranges):
+                    self._tag += 1
+                    dispatch = self._dispatched[self._tag] = Dispatch(
+                        self._tag,
+                        source.name,
+                        message_id,
+                        not one.info.transient,
+                        _delivery=delivery,
+                        _held=one,
+                    )
+                    yield dispatch
+
+    # ---------------------------------------------------------------------------- settling
+
+    def unget(self, tag: int) -> Reply:
+        """Give one dispatched message back to its queue, at once, for anybody.
+
+        It could not be processed: the delivery counts, so that a message that nobody can
+        process becomes a dead letter. Other channels' consumers that wait for it get it.
+
+        Args:
+            tag: Its tag.
+
+        Returns:
+            The status ``NO_MATCH``, and nothing has changed, if no dispatched message has this
+            tag, or if its acknowledgement waits for the commit.
+
+        Raises:
+            LeaseLost: Other clients may have it now.
+        """
+        self._check_open()
+        found = self._unacknowledged(_check_whole("tag", tag))
+        if not found:
+            return Reply(Status.NO_MATCH)
+        self._settle(found, _failed)
+        self._connection.dispatch_waiting([found[0].queue], given_back_by=self)
+        return Reply(count=1)
+
+    def reject(self, tags: Tags | None = None, *, reason: str | None = None) -> Reply:
+        """Move dispatched messages to their dead-letter queues, at once; without one they go.
+
+        Args:
+            tags: As in ``ack``. Those whose acknowledgement waits for the commit stay.
+            reason: Why; it stands in the dead letters' ``_message.origin.reason``.
+
+        Returns:
+            How many were rejected.
+
+        Raises:
+            LeaseLost: Other clients may have some of them now; nothing was rejected.
+        """
+        self._check_open()
+        check_text("reason", reason)
+        found = self._unacknowledged(tags)
+        self._settle(
+            found,
+            lambda batch, names, inside: batch.reject(
+                matching=names, reason=reason, transaction=inside
+            ),
+        )
+        return Reply(count=len(found))
+
+    def extend_lease(self, seconds: float) -> Reply:
+        """Hold whatever is dispatched longer: for so many seconds from now.
+
+        Args:
+            seconds: The new lease, from now.
+
+        Returns:
+            How many messages are held.
+
+        Raises:
+            LeaseLost: Other clients may have some of them now, and these have left the
+                dispatch list; extend the lease again for the rest.
+        """
+        self._check_open()
+        check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
+        client = self._manager._client
+        held = list({id(one._held): one._held for one in self.dispatch_list}.values())
+        with self._forgetting_lost():
+            for transient in (False, True):
+                mine = [one for one in held if one.info.transient == transient]
+                if mine:
+                    deadline_ms = holding.extend(client.of(mine[0].info), mine, seconds)
+                    for one in mine:
+                        one.claim.deadline_ms = deadline_ms
+        return Reply(count=len(self._dispatched))
+
+    def _settle(self, found: list[Dispatch], settle: Settle) -> None:
+        """Settle messages at once: by one append, whenever they were dispatched."""
+        by_receive = by_batch(found)
+        with self._forgetting_lost():
+            if len(by_receive) == 1:
+                ((batch, names),) = by_receive
+                settle(batch, names, None)
+            elif by_receive:
+                with self._manager.transaction() as transaction:
+                    for batch, names in by_receive:
+                        settle(batch, names, transaction)
+        self._destroy(found)
+
+    def _give_back(self, found: list[Dispatch]) -> list[str]:
+        """Give messages back; the delivery of those that nobody has looked at does not count.
+
+        Returns:
+            The queues that they are in again.
+        """
+        for seen, settle in ((True, _failed), (False, _untouched)):
+            for _ in range(2):  # once more without those that others have already
+                left = [o for o in found if o.looked_at == seen and o.tag in self._dispatched]
+                with contextlib.suppress(LeaseLost):
+                    self._settle(left, settle)
+        return list(dict.fromkeys(one.queue for one in found))
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransactionFinished("The channel is closed: open another one.")
+
+    def _matching(self, tags: Tags | None) -> list[Dispatch]:
+        """Find the dispatched messages that are meant, in the order of their tags."""
+        if tags is None:
+            return self.dispatch_list
+        if isinstance(tags, Iterable) and not isinstance(tags, (str, bytes)):
+            wanted = {_check_whole("tags", tag) for tag in tags}
+        else:
+            wanted = {_check_whole("tags", tags)}
+        return [dispatch for tag, dispatch in self._dispatched.items() if tag in wanted]
+
+    def _unacknowledged(self, tags: Tags | None) -> list[Dispatch]:
+        return [one for one in self._matching(tags) if not one.acknowledged]
+
+    def _destroy(self, settled: Iterable[Dispatch]) -> None:
+        for dispatch in list(settled):
+            self._dispatched.pop(dispatch.tag, None)
+
+    @contextmanager
+    def _forgetting_lost(self) -> Iterator[None]:
+        """Take what others have by now out of the list, when it turns out so."""
+        try:
+            yield
+        except LeaseLost:
+            for batch in {one.batch: None for one in self._dispatched.values()}:
+                held = set(held_by(self._manager._client, batch))
+                mine = [one for one in self._dispatched.values() if one.batch is batch]
+                self._destroy(one for one in mine if one.message_id not in held)
+            raise
+
+
+def _failed(batch: Batch, names: list[str], inside: Transaction | None) -> None:
+    batch.modify(matching=names, delivery_failed=True, transaction=inside)
+
+
+def _untouched(batch: Batch, names: list[str], inside: Transaction | None) -> None:
+    batch.release(matching=names, transaction=inside)
+
+
+def _check_limit(limit: object) -> None:
+    _check_whole("limit", limit)
+    check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+
+
+def _check_whole(name: str, value: object) -> int:
+    """Check that something is a whole number, as tags and consumers are called.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{name}={value!r}: give a whole number.", name=name)
+    return value
