@@ -692,6 +692,117 @@ def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World
 
 
 @alone_on_delta_when_long
+@rule("S4-32")
+def test_a_consumer_notices_a_time_out_that_is_shorter_than_the_lease(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, receive=2)
+    channel.set_timeout(xid, 2)
+    other = world.manager("x").queue(dtx.orders.name)
+    assert numbers(other.receive(1)) == [3]
+    world.clock.advance(3)
+    got = other.receive(10)
+    assert set(numbers(got)) <= {1, 2} and len(got)
+    assert channel.end(xid) is XaStatus.RBTIMEOUT
+
+
+@in_memory
+@rule("S4-32")
+def test_a_drain_takes_over_what_an_overdue_branch_holds(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, receive=1)
+    channel.set_timeout(xid, 2)
+    world.clock.advance(3)
+    seen: list[int] = []
+    other = world.manager("x").queue(dtx.orders.name)
+    done = other.drain(lambda batch, tx: seen.extend(numbers(batch)), until="empty")
+    assert done.finished and sorted(seen) == [1, 2, 3]
+
+
+@in_memory
+@rule("S4-32")
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_waiting_receive_wakes_when_the_time_of_a_branch_is_over(world: World, when: str):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, receive=3)
+    other = world.manager("x")
+    runtime, sleep = other._client.runtime, other._client.runtime.sleep
+
+    def shortening(seconds: float) -> None:
+        runtime.sleep = sleep
+        channel.set_timeout(xid, 20)
+        sleep(seconds)
+
+    if when == "before":
+        channel.set_timeout(xid, 20)
+    else:
+        runtime.sleep = shortening
+    began = world.clock.now_ms
+    assert len(other.queue(dtx.orders.name).receive(1, wait_seconds=100))
+    assert 20_000 <= world.clock.now_ms - began <= 20_200
+
+
+@in_memory
+@rule("S4-32", "S4-25")
+def test_a_receive_reads_about_branches_only_where_one_holds_something(world: World):
+    dtx = Dtx(world)
+    dtx.orders.send(rows(*range(4, 20)))
+    calls: list[str] = []
+    manager = world.manager("x")
+    other = manager.queue(dtx.orders.name)
+    other.receive(1).accept()
+
+    def reads() -> int:
+        calls.clear()
+        assert len(other.receive(1))
+        return calls.count("read")
+
+    world.store.journal.step = calls.append
+    assert reads() == 1
+    held = world.manager("y").queue(dtx.orders.name).receive(1)
+    tx = world.manager("z").transaction()
+    world.manager("z").queue(dtx.orders.name)
+    tx.queue(dtx.orders.name).receive(1)
+    assert reads() == 1, "a lease and a transaction are nothing to ask for"
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    assert reads() == 2, "the branch, and nothing twice as long as it is at work"
+    channel.end(xid)
+    channel.prepare(xid)
+    assert reads() == 2
+    channel.rollback(xid)
+    assert reads() == 1
+    held.accept()
+    tx.rollback()
+
+
+@in_memory
+@rule("S4-23")
+def test_what_a_channel_receives_in_a_branch_that_is_over_is_nobodys(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    world.manager("op").rollback(xid.transaction_id, reason="on the telephone")
+    late = channel.queue(dtx.orders.name).receive(3)
+    other = world.manager("x").queue(dtx.orders.name)
+    assert dtx.waiting() == [n for n in (1, 2, 3) if n not in numbers(late)]
+    found: list[int] = []
+    while len(batch := other.receive(10)):  # no clock is turned
+        found += numbers(batch)
+        batch.accept()
+    assert sorted(found) == [1, 2, 3]
+    assert channel.end(xid) is XaStatus.RBROLLBACK
+    assert world.manager("x").history.verify().ok
+
+
+@alone_on_delta_when_long
 @rule("S4-32", "S4-25")
 def test_no_time_out_ends_a_prepared_branch(world: World):
     dtx = Dtx(world)
