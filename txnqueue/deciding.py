@@ -14,7 +14,7 @@ from txnqueue.branching import COORDINATE, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.duplicates import write_ids
-from txnqueue.errors import TransactionFinished, TransactionMismatch
+from txnqueue.errors import TransactionFinished, TransactionMismatch, TransactionNotFound
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Entry
 from txnqueue.payload import Placing, Run
@@ -207,6 +207,7 @@ def decide_prepared(
 
     Raises:
         TransactionFinished: It is decided otherwise already.
+        TransactionNotFound: Nothing is known of it.
         TransactionMismatch: Nothing is prepared under this id, or a database decides it.
         NotPermitted: It is a branch that is restricted to other principals.
         HistoryRemoved: Nothing is known of it, or not any more.
@@ -246,6 +247,8 @@ def decide_prepared(
             if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
                 what = f"Nothing is known of transaction {key!r}, or not any more"
                 raise recalling.removed(what, beginning)
+            if not state.is_known:
+                raise _not_found(key)
             raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
@@ -267,6 +270,7 @@ def forget(client: Client, key: str) -> None:
     """Forget that an operator decided a transaction; its outcome stays.
 
     Raises:
+        TransactionNotFound: Nothing is known of it.
         TransactionMismatch: No operator decided it, or it is forgotten already.
     """
 
@@ -275,12 +279,21 @@ def forget(client: Client, key: str) -> None:
         _permitted(client, state)
         for entry in state.heuristics.values():
             return demarcating.forget(entry, client.stamp())
+        if not state.is_known:
+            raise _not_found(key)
         raise TransactionMismatch(
             f"No operator's decision of {key!r} is on record: see recover().heuristic.",
             transaction_id=key,
         )
 
     client.land(plan, "forget", transaction_id=key)
+
+
+def _not_found(key: str) -> TransactionNotFound:
+    return TransactionNotFound(
+        f"Nothing is known of {key!r}: check the id; recover() lists what waits.",
+        transaction_id=key,
+    )
 
 
 def _permitted(client: Client, state: KeyState) -> Branch | None:

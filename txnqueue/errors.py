@@ -27,6 +27,7 @@
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
     │   ├── TransactionMismatch  a batch of another transaction
+    │   │   └── TransactionNotFound  nothing is known of a transaction of this id
     │   ├── BranchNotFound       no such branch, or it is completed
     │   ├── BranchExists         the branch was started before
     │   ├── BranchMisused        not in this state of the branch
@@ -166,6 +167,10 @@ class TransactionNotGiven(TransactionError):
 
 class TransactionMismatch(TransactionError):
     """The batch belongs to another transaction: settle it in the one that received it."""
+
+
+class TransactionNotFound(TransactionMismatch):
+    """Nothing is known of a transaction of this id: recover() lists those that wait."""
 
 
 class BranchNotFound(TransactionError):
