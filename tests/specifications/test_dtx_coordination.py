@@ -7,8 +7,14 @@ import pytest
 from tests.conformance.conftest import World, alone_on_delta_when_long, in_memory, numbers, rows
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
-from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
-from txnqueue.protocols.dtx import ChannelException, XaStatus
+from txnqueue.config import BRANCH_SECONDS_MAX
+from txnqueue.errors import (
+    InvalidInput,
+    TransactionFinished,
+    TransactionMismatch,
+    TransactionNotFound,
+)
+from txnqueue.protocols.dtx import ChannelException, Connection, XaStatus, Xid
 from txnqueue.testing import MemoryStore
 
 rule = pytest.mark.rule
@@ -106,6 +112,28 @@ def test_what_nobody_started_is_not_found(world: World):
             method(xid)
     with refused(404):
         channel.commit(xid, one_phase=True)
+
+
+@in_memory
+@rule("S4-20", "S4-03")
+def test_where_there_is_no_store_there_is_no_branch(world: World):
+    channel, xid = Connection(world.manager()).channel(), Xid.of(1, b"g")
+    channel.select()
+    for method in (channel.prepare, channel.commit, channel.rollback, channel.forget):
+        with refused(404) as caught:
+            method(xid)
+        assert "no store" in str(caught.value)
+    for flags in ({"join": True}, {"resume": True}):
+        with refused(404):
+            channel.start(xid, **flags)
+    with refused(404):
+        channel.get_timeout(xid)
+    with refused(404):
+        channel.set_timeout(xid, 5)
+    for method in (lambda: channel.start(xid), channel.recover_all):
+        with refused(541) as caught:  # a wrong path must not look like nothing to recover
+            method()
+        assert "no store" in str(caught.value) and "create_queue" in str(caught.value)
 
 
 @alone_on_delta_when_long
@@ -435,6 +463,22 @@ def test_a_scan_is_opened_goes_on_and_is_closed(world: World):
 
 
 @alone_on_delta_when_long
+@rule("S4-28", "S4-29")
+def test_everything_can_be_listed_without_a_scan(world: World):
+    dtx = Dtx(world)
+    _, xid = dtx.prepared()
+    channel = dtx.channel("tm")
+    assert channel.recover_all() == channel.recover_all() == [xid]
+    with refused(503):
+        channel.recover()
+    assert channel.recover(startscan=True) == [xid]
+    assert channel.recover_all() == [xid]
+    assert channel.recover() == []  # the scan goes on
+    with failing(channel, "read"), refused(541):
+        channel.recover_all()
+
+
+@alone_on_delta_when_long
 @rule("S4-29")
 def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World):
     dtx = Dtx(world)
@@ -524,6 +568,27 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
 
 @alone_on_delta_when_long
 @rule("S4-22")
+def test_what_nobody_knows_is_not_found_by_an_operator(world: World):
+    dtx = Dtx(world)
+    operator = world.manager("operator")
+    for unknown in (dtx.xid().transaction_id, "no such transaction"):
+        for act in (
+            lambda key: operator.decide_heuristically(key, commit=False, reason="gone"),
+            operator.forget,
+            operator.commit,
+            operator.rollback,
+        ):
+            with pytest.raises(TransactionNotFound, match="check the id"):
+                act(unknown)
+    _, known = dtx.ended()
+    for act in (operator.commit, operator.forget):
+        with pytest.raises(TransactionMismatch) as caught:
+            act(known.transaction_id)
+        assert not isinstance(caught.value, TransactionNotFound)
+
+
+@alone_on_delta_when_long
+@rule("S4-22")
 def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World):
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
@@ -608,8 +673,11 @@ def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
     with refused(404):
         channel.set_timeout(xid, 5)
     channel.start(xid)
-    for seconds in (-1, "5", True, 1e12):
+    for seconds in ("5", True, None):
         with pytest.raises(InvalidInput):
+            channel.set_timeout(xid, seconds)
+    for seconds in (-1, 1e12, BRANCH_SECONDS_MAX + 1):
+        with refused(541):
             channel.set_timeout(xid, seconds)
     with failing(channel), refused(541):
         channel.set_timeout(xid, 5)
