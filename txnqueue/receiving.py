@@ -127,7 +127,7 @@ class Receiver:
             in_turn = self._in_turn(fold, lost)
             take_over = self._take_over(fold, owner, stamp.now_ms)
             chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
-            if not chosen and self._asks_closely(fold, owner):
+            if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
                 take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
                 chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
         if not chosen:
@@ -244,12 +244,14 @@ class Receiver:
                 found.append((claim, over))
         return found
 
-    def _asks_closely(self, fold: QueueFold, taker: Owner) -> bool:
-        """Say whether who would go away with nothing has plain transactions to ask for."""
+    def _asks_closely(self, fold: QueueFold, taker: Owner, now_ms: int) -> bool:
+        """Say whether who would go away with nothing has plain transactions left to ask for."""
         ours = (self.joined_with, taker.attempt)
         return not self.fresh_only and any(
-            c.acquired and c.owner.attempt not in ours and not c.owner.is_branch
-            for c in fold.claims()
+            claim.acquired
+            and claim.owner.attempt not in ours
+            and not (claim.owner.is_branch or claim.takeable(now_ms, taker))
+            for claim in fold.claims()
         )
 
     def _in_turn(self, fold: QueueFold, lost: int) -> list[int]:

@@ -110,6 +110,10 @@ def test_what_is_undecided_or_prepared_is_looked_at_and_left(world: World):
     assert calls.count("read") == 2, "the queue, and once who holds all of it"
     assert "append" not in calls
     working.commit()
+    world.lease_over()
+    calls.clear()
+    assert len(mine.receive(1)) == 0
+    assert calls.count("read") == 2, "what is prepared is asked for once, too"
     prepared.commit()
 
 
