@@ -27,7 +27,7 @@
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
     │   ├── TransactionMismatch  a batch of another transaction
-    │   │   └── TransactionNotFound  nothing is known of a transaction of this id
+    │   │   └── TransactionNotFound  the journal says nothing of this id
     │   ├── BranchNotFound       no such branch, or it is completed
     │   ├── BranchExists         the branch was started before
     │   ├── BranchMisused        not in this state of the branch
@@ -170,7 +170,7 @@ class TransactionMismatch(TransactionError):
 
 
 class TransactionNotFound(TransactionMismatch):
-    """Nothing is known of a transaction of this id: recover() lists those that wait."""
+    """The journal says nothing of a transaction of this id: recover() lists those that wait."""
 
 
 class BranchNotFound(TransactionError):

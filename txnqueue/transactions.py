@@ -209,7 +209,7 @@ class Transactions:
         """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
 
         Raises:
-            TransactionNotFound: Nothing is known of this id.
+            TransactionNotFound: The journal says nothing of this id.
             TransactionMismatch: Nothing is prepared under this id.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was rolled back.
@@ -266,7 +266,7 @@ class Transactions:
             reason: Why; it stands in the journal.
 
         Raises:
-            TransactionNotFound: Nothing is known of this id.
+            TransactionNotFound: The journal says nothing of this id.
             TransactionMismatch: Nothing is prepared under this id.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
@@ -280,7 +280,7 @@ class Transactions:
         """Forget that an operator decided a transaction, once all are told; the outcome stays.
 
         Raises:
-            TransactionNotFound: Nothing is known of this id.
+            TransactionNotFound: The journal says nothing of this id.
             TransactionMismatch: No operator's decision of it is on record.
             NotPermitted: It is a branch that is restricted to other principals.
         """
