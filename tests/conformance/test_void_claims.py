@@ -81,16 +81,19 @@ def test_a_waiting_receive_takes_what_is_nobodys(world: World):
 @in_memory
 def test_what_a_rolled_back_transaction_had_only_settled_stays_with_who_holds_it(world: World):
     orders = world.queue()
-    orders.send(rows(1))
+    orders.send(rows(1, 2))
     holder, other = world.manager("h"), world.manager("x")
     batch = holder.queue(orders.name).receive(1)
     tx = holder.transaction()
     batch.accept(transaction=tx)
     tx.prepare()
     other.rollback(tx.id)
+    working = world.manager("w").transaction()  # makes others look closely
+    assert numbers(working.queue(orders.name).receive(1)) == [2]
     for _ in range(2):
         assert len(other.queue(orders.name).receive(1)) == 0
     batch.accept()
+    working.commit()
     assert drained(other.queue(orders.name)) == []
 
 
