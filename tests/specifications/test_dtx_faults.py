@@ -208,6 +208,21 @@ def test_an_association_in_doubt_is_ended(world: World, how: str, fail: bool):
 
 
 @in_memory
+@pytest.mark.rule("S4-14", "S4-15")
+@pytest.mark.parametrize("again", [{}, {"fail": True}])
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_and_its_end_may_both_be_in_doubt(world: World, how: str, again: Any):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, how)
+    with unheard(channel), refused(541):
+        channel.end(xid)
+    assert channel.end(xid, **again) is (XaStatus.RBROLLBACK if again else XaStatus.OK)
+    decided = dtx.channel("tm").commit(xid, one_phase=True)
+    assert decided is (XaStatus.RBROLLBACK if again else XaStatus.OK)
+    assert dtx.waiting() == ([1, 2, 3] if again else LEFT[how] + SENT[how])
+
+
+@in_memory
 @pytest.mark.rule("S4-13", "S4-14")
 @pytest.mark.parametrize("how", ASSOCIATIONS)
 def test_an_association_in_doubt_is_ended_when_the_channel_is_closed(world: World, how: str):

@@ -133,6 +133,7 @@ class DtxDemarcation(Lifetime):
         session = self._working
         if session is None or session.id != xid.transaction_id:
             session = self._regained(xid)
+            self._working = self._working or session
         return self._end(xid, session, suspend, fail, ticket)
 
     def queue(self, name: str) -> Queue:
