@@ -197,10 +197,14 @@ class Branch:
             )
         return ending_of(self.decision)
 
+    @property
+    def deadline_ms(self) -> int:
+        """Until when it has to be prepared or decided."""
+        return self.started_at_ms + round(self.timeout_seconds * 1000)
+
     def overdue(self, now_ms: int) -> bool:
         """Say whether it took too long at an instant; never once it is prepared."""
-        deadline_ms = self.started_at_ms + self.timeout_seconds * 1000
-        return self.open and deadline_ms <= now_ms
+        return self.open and self.deadline_ms <= now_ms
 
     def facts(self) -> list[Entry]:
         """Write what a commit posts and settles: the parts, in the order of their sealing."""

@@ -12,7 +12,7 @@ from txnqueue.batch import Batch
 from txnqueue.client import Client
 from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
-from txnqueue.deciding import Status
+from txnqueue.deciding import Receipt, Status
 from txnqueue.errors import (
     Busy,
     HandlerFailed,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 _NUMBER_MAX = 10**9
 PLACED_SECONDS_MAX = 600.0
-"""The place of a run was found at most so long ago when a transaction begins there."""
+"""After so many seconds without a commit, a run's place is found again."""
 Handler = Callable[[Batch, Transaction], object]
 
 
@@ -305,12 +305,12 @@ class Drain:
         self._number += 1
         following = self._transaction()
         if room <= 0 or not tx.joinable:
-            self._applied &= tx.commit().applied
+            self._committed(tx.commit())
             nothing = Batch(self._client, self._queue.schema, [], following)
             return self._receive(room) if room > 0 else (following, nothing)
         receiver = self._queue.receiver(room, following, self._upto, tx.attempt, self._wanted)
         landed = tx.commit_joined(receiver.plan)
-        self._applied &= tx.committed_by(landed).applied
+        self._committed(tx.committed_by(landed))
         held = receiver.held(landed.entries)
         if not held:
             return self._receive(room)
@@ -318,6 +318,12 @@ class Drain:
             room, following, upto=self._upto, wanted=self._wanted, before=held
         )
         return following, batch
+
+    def _committed(self, receipt: Receipt) -> None:
+        """Take note of a commit: nobody can have committed the run's next number before it."""
+        self._applied &= receipt.applied
+        if self._placed is not None and receipt.journal_version > self._placed[0]:
+            self._placed = (receipt.journal_version, self._client.runtime.monotonic())
 
     def _unless_raising(
         self, on_batch: Callable[[int], None], count: int, ahead: Transaction

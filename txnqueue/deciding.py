@@ -14,7 +14,7 @@ from txnqueue.branching import COORDINATE, Branch, is_branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.duplicates import write_ids
-from txnqueue.errors import TransactionFinished, TransactionMismatch
+from txnqueue.errors import TransactionFinished, TransactionMismatch, TransactionNotFound
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.model import Entry
 from txnqueue.payload import Placing, Run
@@ -207,6 +207,7 @@ def decide_prepared(
 
     Raises:
         TransactionFinished: It is decided otherwise already.
+        TransactionNotFound: The journal says nothing of it.
         TransactionMismatch: Nothing is prepared under this id, or a database decides it.
         NotPermitted: It is a branch that is restricted to other principals.
         HistoryRemoved: Nothing is known of it, or not any more.
@@ -246,6 +247,7 @@ def decide_prepared(
             if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
                 what = f"Nothing is known of transaction {key!r}, or not any more"
                 raise recalling.removed(what, beginning)
+            _check_found(client, state)
             raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
@@ -267,6 +269,7 @@ def forget(client: Client, key: str) -> None:
     """Forget that an operator decided a transaction; its outcome stays.
 
     Raises:
+        TransactionNotFound: The journal says nothing of it.
         TransactionMismatch: No operator decided it, or it is forgotten already.
     """
 
@@ -275,12 +278,27 @@ def forget(client: Client, key: str) -> None:
         _permitted(client, state)
         for entry in state.heuristics.values():
             return demarcating.forget(entry, client.stamp())
+        _check_found(client, state)
         raise TransactionMismatch(
             f"No operator's decision of {key!r} is on record: see recover().heuristic.",
             transaction_id=key,
         )
 
     client.land(plan, "forget", transaction_id=key)
+
+
+def _check_found(client: Client, state: KeyState) -> None:
+    """Check that something was written of a transaction, in the journal or in memory.
+
+    Raises:
+        TransactionNotFound: Nothing was.
+    """
+    if not (state.is_known or client.transient.key_states([state.key])[state.key].is_known):
+        raise TransactionNotFound(
+            f"The journal says nothing of {state.key!r}: check the id; recover() lists what waits "
+            "for a decision.",
+            transaction_id=state.key,
+        )
 
 
 def _permitted(client: Client, state: KeyState) -> Branch | None:

@@ -27,6 +27,7 @@
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
     │   ├── TransactionMismatch  a batch of another transaction
+    │   │   └── TransactionNotFound  the journal says nothing of this id
     │   ├── BranchNotFound       no such branch, or it is completed
     │   ├── BranchExists         the branch was started before
     │   ├── BranchMisused        not in this state of the branch
@@ -166,6 +167,10 @@ class TransactionNotGiven(TransactionError):
 
 class TransactionMismatch(TransactionError):
     """The batch belongs to another transaction: settle it in the one that received it."""
+
+
+class TransactionNotFound(TransactionMismatch):
+    """The journal says nothing of a transaction of this id: recover() lists those that wait."""
 
 
 class BranchNotFound(TransactionError):

@@ -53,7 +53,7 @@ class Exchange:
         """Hold an exchange; users get it from ``manager.exchange`` or ``tx.exchange``."""
         self._client = client
         self._info = info
-        self._bound = transaction
+        self._transaction = transaction
 
     @classmethod
     def open(cls, client: Client, name: str, transaction: Transaction | None = None) -> Exchange:
@@ -70,6 +70,11 @@ class Exchange:
                 name=name,
             )
         return cls(client, known[name], transaction)
+
+    @property
+    def _bound(self) -> Transaction | None:
+        """What its calls work in, unless they say otherwise."""
+        return self._transaction
 
     @property
     def name(self) -> str:

@@ -64,8 +64,8 @@ class Knowledge:
         layouts = _layouts(found)
         if not layouts:
             raise StoreNotFound(
-                f"The store at {self.store.root!r} was begun and never finished: create_queue "
-                "finishes it.",
+                f"There is no store at {self.store.root!r} yet, or its creation was interrupted: "
+                "create_queue makes it, or finishes it.",
                 root=self.store.root,
             )
         newest = max(layouts, key=lambda entry: entry.sequence or 0)

@@ -191,7 +191,11 @@ class Queue(Upkeep):
         return rows
 
     def depth(self) -> int:
-        """Count what can be received now: not in flight, not delayed, not expired."""
+        """Count what can be received now: not in flight, not delayed, not expired.
+
+        What a lease, a transaction or a branch holds that is over counts as in flight until
+        somebody receives it, or recovers.
+        """
         now_ms = self._client.runtime.now_ms()
         return looking.total(self._client, self._info, lambda fold: fold.available(now_ms))
 

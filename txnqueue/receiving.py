@@ -124,8 +124,12 @@ class Receiver:
             info = self.info = client.newest(self.info)
             owner = self._owner(fold)
             stamp = client.stamp()
+            in_turn = self._in_turn(fold, lost)
             take_over = self._take_over(fold, owner, stamp.now_ms)
-            chosen = self._choose(fold, take_over, stamp.now_ms, lost)
+            chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
+            if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
+                take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
+                chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
         if not chosen:
             return None
         if self.transaction is not None:
@@ -180,25 +184,28 @@ class Receiver:
         tx = self.transaction.owner
         return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
 
-    def _take_over(self, fold: QueueFold, owner: Owner, now_ms: int) -> _TakeOver:
+    def _take_over(
+        self, fold: QueueFold, owner: Owner, now_ms: int, closely: bool = False
+    ) -> _TakeOver:
         """Find which claims may be ended; clocks only decide that we look.
 
         The transactions are read first and the queue once more after them: a decision that
         is seen has its settlements in the queue as it is then seen, so that a claim without
         one is void, and not just settled a moment later.
         """
-        over = self._over(fold, owner, now_ms)
-        keys = {claim.holder.key for claim in over if claim.holder.key is not None}
-        states = self.client.key_states(keys)
-        if states:
+        found = self._candidates(fold, owner, now_ms, closely)
+        keys = (claim.holder.key for claim, _ in found)
+        states = self.client.key_states(key for key in keys if key is not None)
+        if any(c.holder.key in states and may_end(c, states, now_ms, over) for c, over in found):
             fold = self.client.fold(self.info)
-        over = self._over(fold, owner, now_ms)
-        over = [c for c in over if c.holder.key is None or c.holder.key in states]
+            found = self._candidates(fold, owner, now_ms, closely)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
-        for claim in over:
+        for claim, over in found:
             holder = claim.holder
-            if not may_end(claim, states, now_ms):
+            if holder.is_transaction and holder.key not in states:
+                continue  # it came between the two readings
+            if not may_end(claim, states, now_ms, over):
                 continue
             if not holder.is_transaction or states[holder.key or ""].is_over(holder):
                 superseded.setdefault(claim.lane, []).append(claim)
@@ -210,38 +217,61 @@ class Receiver:
         self, tombstones: dict[str, tuple[Owner, list[Claim]]]
     ) -> dict[str, list[tuple[str, Claim]]]:
         """Find what overdue branches hold in other queues: there no lease needs to be over."""
-        branches = [a for a, (o, _) in tombstones.items() if branching.is_branch(o.key or "")]
+        branches = [a for a, (o, _) in tombstones.items() if o.is_branch]
         if not branches:
             return {}
         infos = self.client.queues().values()
         held = held_inside(self.client, (i for i in infos if i.queue_id != self.info.queue_id))
         return {attempt: held[attempt][1] for attempt in branches if attempt in held}
 
-    def _over(self, fold: QueueFold, taker: Owner, now_ms: int) -> list[Claim]:
-        """List the claims that may be tried; a transaction lives as long as one of its does."""
-        alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, taker)}
-        alive |= {self.joined_with, taker.attempt}
-        return [
-            claim
-            for claim in fold.claims()
-            if claim.takeable(now_ms, taker)
-            and not (claim.holder.is_transaction and claim.holder.attempt in alive)
-        ]
+    def _candidates(
+        self, fold: QueueFold, taker: Owner, now_ms: int, closely: bool
+    ) -> list[tuple[Claim, bool]]:
+        """List the claims that may have ended, and whether their leases are over.
 
-    def _choose(
-        self, fold: QueueFold, take_over: _TakeOver, now_ms: int, lost: int
-    ) -> list[Selection]:
-        """Choose lanes and messages: the next lane in turn first, then the fullest."""
+        A transaction lives as long as one of its leases does. But no lease says how long a
+        branch may take, and what a decided transaction still holds is nobody's: a branch is
+        always asked for, a plain transaction only ``closely``.
+        """
+        alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, taker)}
+        found = []
+        for claim in fold.claims():
+            inside = claim.holder.is_transaction
+            if inside and claim.holder.attempt in (self.joined_with, taker.attempt):
+                continue
+            over = claim.takeable(now_ms, taker) and not (inside and claim.holder.attempt in alive)
+            if over or (claim.acquired and (closely or claim.owner.is_branch)):
+                found.append((claim, over))
+        return found
+
+    def _asks_closely(self, fold: QueueFold, taker: Owner, now_ms: int) -> bool:
+        """Say whether who would go away with nothing has plain transactions left to ask for."""
+        ours = (self.joined_with, taker.attempt)
+        return not self.fresh_only and any(
+            claim.acquired
+            and claim.owner.attempt not in ours
+            and not (claim.owner.is_branch or claim.takeable(now_ms, taker))
+            for claim in fold.claims()
+        )
+
+    def _in_turn(self, fold: QueueFold, lost: int) -> list[int]:
+        """List the lanes in the order in which they are tried: the next one in turn first."""
         lanes = len(fold.lanes)
         turn = self.client.turn(self.info.queue_id) if lost == 0 else lost
         start = (zlib.crc32(self.client.consumer.encode()) + turn) % lanes
         order = [(start + step) % lanes for step in range(lanes)]
         if lost:  # lanes just lost come last
             order.sort(key=lambda lane: lane in self._tried_lanes)
+        return order
+
+    def _choose(
+        self, fold: QueueFold, take_over: _TakeOver, now_ms: int, in_turn: Iterable[int]
+    ) -> list[Selection]:
+        """Choose messages, lane by lane."""
         chosen: list[Selection] = []
         left = self.limit
         taken = self._taken_lanes(fold, take_over)
-        for lane in order:
+        for lane in in_turn:
             if left <= 0:
                 break
             if lane in taken:
@@ -301,23 +331,26 @@ class Receiver:
         return chosen
 
 
-def may_end(claim: Claim, states: dict[str, KeyState], now_ms: int) -> bool:
-    """Say whether a claim whose time is over may be ended by somebody else.
+def may_end(
+    claim: Claim, states: dict[str, KeyState], now_ms: int, lease_over: bool = True
+) -> bool:
+    """Say whether a claim may be ended by somebody else.
 
-    A prepared transaction's may not: only its decision ends it. A branch's may once the
-    branch took too long, however long the claim was to be held.
+    A lease may once it is over, and with its leases a transaction that is undecided; a
+    prepared one only by its decision. However long the claim was to be held, a branch may
+    once it took too long, and so may what a transaction owns that is decided: it is void.
     """
     holder = claim.holder
     if not holder.is_transaction:
-        return True
+        return lease_over
     state = states[holder.key or ""]
     attempt = holder.attempt or ""
     if state.is_over(holder):
-        return True
+        return lease_over or claim.acquired
     branch = Branch.of(state)
     if branch is not None and branch.attempt == attempt:
         return branch.overdue(now_ms)
-    return attempt not in state.prepared
+    return lease_over and attempt not in state.prepared
 
 
 def held_inside(
@@ -358,7 +391,7 @@ def _tombstones(
     for attempt, (owner, claims) in take_over.tombstones.items():
         if lanes.isdisjoint(claim.lane for claim in claims):
             continue
-        reason = branching.TIMED_OUT if branching.is_branch(owner.key or "") else "lease over"
+        reason = branching.TIMED_OUT if owner.is_branch else "lease over"
         released = planning.release_claims(info.queue_id, claims, stamp, reason)
         for queue_id, claim in take_over.elsewhere.get(attempt, ()):
             released += planning.release_claims(queue_id, [claim], stamp, reason)

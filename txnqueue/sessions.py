@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from txnqueue.branching import Ticket
 from txnqueue.changes import TableChanges
 from txnqueue.client import Client
 from txnqueue.contents import Contents
@@ -21,12 +22,25 @@ class Session(Transaction):
     takes_transient = False  # other processes may decide it, and prepare it
 
     def __init__(self, client: Client, branch: str, attempt: str, begun: int, name: str) -> None:
-        """Work in a branch; ``Branches`` makes sessions."""
+        """Make a session; ``Branches`` does, and lets it work.
+
+        Args:
+            client: Whose session it is.
+            branch: The branch's key.
+            attempt: The branch's only attempt; empty while nobody has read it.
+            begun: Where the branch began.
+            name: Tells it from all other sessions.
+        """
         super().__init__(client, None)
         self.id, self.attempt, self.name = branch, attempt, name
         self.status = Status.ACTIVE
-        self.at_work = True
+        self.at_work = False
+        self.ticket: Ticket | None = None
         self._begun = begun
+
+    def belong_to(self, attempt: str, begun: int) -> None:
+        """Take over what the journal says of the branch."""
+        self.attempt, self._begun = attempt, begun
 
     def check_active(self) -> None:
         """Check that it takes more work.

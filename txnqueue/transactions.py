@@ -209,6 +209,7 @@ class Transactions:
         """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
 
         Raises:
+            TransactionNotFound: The journal says nothing of this id.
             TransactionMismatch: Nothing is prepared under this id.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was rolled back.
@@ -234,8 +235,9 @@ class Transactions:
             attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
 
         Raises:
-            TransactionMismatch: Nothing is prepared under this id, and no undecided attempt of
+            TransactionNotFound: The journal says nothing of this id, and no undecided attempt of
                 it holds messages: what it sent is seen by nobody, and waits for nothing.
+            TransactionMismatch: Nothing is prepared under this id.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
             NotPermitted: It is a branch that is restricted to other principals.
@@ -264,6 +266,7 @@ class Transactions:
             reason: Why; it stands in the journal.
 
         Raises:
+            TransactionNotFound: The journal says nothing of this id.
             TransactionMismatch: Nothing is prepared under this id.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
@@ -277,6 +280,7 @@ class Transactions:
         """Forget that an operator decided a transaction, once all are told; the outcome stays.
 
         Raises:
+            TransactionNotFound: The journal says nothing of this id.
             TransactionMismatch: No operator's decision of it is on record.
             NotPermitted: It is a branch that is restricted to other principals.
         """

@@ -37,7 +37,12 @@ class Upkeep:
         """Hold a queue; users get it from ``manager.queue`` or ``tx.queue``."""
         self._client = client
         self._opened = info
-        self._bound = transaction
+        self._transaction = transaction
+
+    @property
+    def _bound(self) -> Transaction | None:
+        """What its calls work in, unless they say otherwise."""
+        return self._transaction
 
     @property
     def _info(self) -> QueueInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txnqueue.branching import Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.gathering import now
@@ -15,7 +16,8 @@ class Patience:
 
     Between two looks only the journal's version is asked, a listing of one folder, and ever
     more seldom; the memory of this process, which costs nothing, all the time. A look is
-    worth it when one of them has changed, or when a delay or a lease has ended meanwhile.
+    worth it when one of them has changed, or when a delay, a lease or the time of a branch
+    has ended meanwhile.
     """
 
     def __init__(self, client: Client, info: QueueInfo, wait_seconds: float) -> None:
@@ -50,7 +52,7 @@ class Patience:
             pause = min(2 * pause, LONGEST_SECONDS)
 
     def _due_ms(self) -> int | None:
-        """When the next delay or lease ends."""
+        """When the next delay or lease ends, or the time of a branch that holds something."""
         now_ms = self._client.runtime.now_ms()
         instants: list[int] = []
         for part in self._client.parts_of(self._info):
@@ -59,7 +61,11 @@ class Patience:
                 fold = side.fold(part)
                 waiting = [s for lane in fold.lanes.values() for s in lane.available]
                 instants += [s.position.available_at_ms or 0 for s in waiting]
+                owners = [claim.owner for claim in fold.claims()]
                 instants += [claim.ends_at_ms(now_ms) for claim in fold.claims()]
+                states = side.key_states(o.key for o in owners if o.is_branch and o.key)
+                branches = [Branch.of(state) for state in states.values()]
+                instants += [b.deadline_ms for b in branches if b is not None and b.open]
         return min((instant for instant in instants if instant > now_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:

@@ -107,6 +107,23 @@ def test_a_driver_that_slept_uses_no_number_that_was_archived_meanwhile(world, a
 
 
 @in_memory
+def test_a_run_that_goes_on_does_not_hold_the_horizon_back(world):
+    orders = world.queue()
+    orders.send(rows(*range(10)))
+    keeper, horizons = world.manager("keeper"), []
+
+    def on_batch(count):
+        world.clock.advance(50)
+        horizons.append(keeper.maintain(transaction_seconds_max=60, vacuum=False).horizon)
+
+    done = orders.drain(
+        lambda batch, tx: None, batch_size=1, run_id=world.name("run"), on_batch=on_batch
+    )
+    assert (done.messages, done.batches, done.last_error) == (10, 10, None)
+    assert len(set(horizons)) > 5, horizons
+
+
+@in_memory
 @pytest.mark.parametrize("run_id", ["", 5, b"night"])
 def test_a_run_id_is_a_string_with_something_in_it(world, run_id):
     with pytest.raises(InvalidInput):

@@ -219,8 +219,8 @@ def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
     """Take a transaction without an entry for an aborted one: no tombstone."""
     real = receiving.Receiver._take_over
 
-    def careless(self: Any, fold: QueueFold, owner: Any, now_ms: int) -> Any:
-        found = real(self, fold, owner, now_ms)
+    def careless(self: Any, fold: QueueFold, owner: Any, *rest: Any, **more: Any) -> Any:
+        found = real(self, fold, owner, *rest, **more)
         for _, claims in found.tombstones.values():
             for claim in claims:
                 found.superseded.setdefault(claim.lane, []).append(claim)
@@ -233,13 +233,13 @@ def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
 def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
     """Read the queue first and the owner's decision after it."""
 
-    def careless(self: Any, fold: QueueFold, owner: Any, now_ms: int) -> Any:
-        over = self._over(fold, owner, now_ms)
-        states = self.client.key_states(c.holder.key for c in over if c.holder.key)
+    def careless(self: Any, fold: QueueFold, owner: Any, now_ms: int, closely: bool = False) -> Any:
+        found = self._candidates(fold, owner, now_ms, closely)
+        states = self.client.key_states(c.holder.key for c, _ in found if c.holder.key)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
-        for claim in over:
-            if not receiving.may_end(claim, states, now_ms):
+        for claim, over in found:
+            if not receiving.may_end(claim, states, now_ms, over):
                 continue
             holder = claim.holder
             if not holder.is_transaction or states[holder.key].decided(holder.attempt):
@@ -253,8 +253,8 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
 
 def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
     """Let a lease's end abort a prepared transaction."""
-    patch.setattr(receiving, "may_end", lambda claim, states, now_ms: True)
-    patch.setattr(recovery, "may_end", lambda claim, states, now_ms: True)
+    patch.setattr(receiving, "may_end", lambda *asked: asked[-1] is not False)
+    patch.setattr(recovery, "may_end", lambda *asked: asked[-1] is not False)
     undecided = model.undecided
     patch.setattr(
         model,

@@ -48,6 +48,12 @@ class Dtx:
         channel.end(xid)
         return channel, xid
 
+    def start_elsewhere(self, other: Channel, xid: Xid, *, suspend: bool = False) -> None:
+        """Let another channel do the first portion of the work in a branch."""
+        other.start(xid)
+        self.work(other, send=8)
+        other.end(xid, suspend=suspend)
+
     def prepared(self, name: str = "a") -> tuple[Channel, Xid]:
         """Prepare a branch with work."""
         channel, xid = self.ended(name)
@@ -68,10 +74,10 @@ class Dtx:
 
 
 @contextmanager
-def refused(code: int) -> Iterator[None]:
+def refused(code: int) -> Iterator[pytest.ExceptionInfo[ChannelException]]:
     """Expect a channel exception with this reply code."""
     with pytest.raises(ChannelException) as caught:
-        yield
+        yield caught
     assert caught.value.reply_code == code, caught.value
 
 

@@ -7,8 +7,14 @@ import pytest
 from tests.conformance.conftest import World, alone_on_delta_when_long, in_memory, numbers, rows
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
-from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
-from txnqueue.protocols.dtx import ChannelException, XaStatus
+from txnqueue.config import BRANCH_SECONDS_MAX
+from txnqueue.errors import (
+    InvalidInput,
+    TransactionFinished,
+    TransactionMismatch,
+    TransactionNotFound,
+)
+from txnqueue.protocols.dtx import ChannelException, Connection, XaStatus, Xid
 from txnqueue.testing import MemoryStore
 
 rule = pytest.mark.rule
@@ -106,6 +112,28 @@ def test_what_nobody_started_is_not_found(world: World):
             method(xid)
     with refused(404):
         channel.commit(xid, one_phase=True)
+
+
+@in_memory
+@rule("S4-20", "S4-03")
+def test_where_there_is_no_store_there_is_no_branch(world: World):
+    channel, xid = Connection(world.manager()).channel(), Xid.of(1, b"g")
+    channel.select()
+    for method in (channel.prepare, channel.commit, channel.rollback, channel.forget):
+        with refused(404) as caught:
+            method(xid)
+        assert "no store" in str(caught.value)
+    for flags in ({"join": True}, {"resume": True}):
+        with refused(404):
+            channel.start(xid, **flags)
+    with refused(404):
+        channel.get_timeout(xid)
+    with refused(404):
+        channel.set_timeout(xid, 5)
+    for method in (lambda: channel.start(xid), channel.recover_all):
+        with refused(541) as caught:  # a wrong path must not look like nothing to recover
+            method()
+        assert "no store" in str(caught.value) and "create_queue" in str(caught.value)
 
 
 @alone_on_delta_when_long
@@ -435,6 +463,22 @@ def test_a_scan_is_opened_goes_on_and_is_closed(world: World):
 
 
 @alone_on_delta_when_long
+@rule("S4-28", "S4-29")
+def test_everything_can_be_listed_without_a_scan(world: World):
+    dtx = Dtx(world)
+    _, xid = dtx.prepared()
+    channel = dtx.channel("tm")
+    assert channel.recover_all() == channel.recover_all() == [xid]
+    with refused(503):
+        channel.recover()
+    assert channel.recover(startscan=True) == [xid]
+    assert channel.recover_all() == [xid]
+    assert channel.recover() == []  # the scan goes on
+    with failing(channel, "read"), refused(541):
+        channel.recover_all()
+
+
+@alone_on_delta_when_long
 @rule("S4-29")
 def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World):
     dtx = Dtx(world)
@@ -524,6 +568,27 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
 
 @alone_on_delta_when_long
 @rule("S4-22")
+def test_what_nobody_knows_is_not_found_by_an_operator(world: World):
+    dtx = Dtx(world)
+    operator = world.manager("operator")
+    for unknown in (dtx.xid().transaction_id, "no such transaction"):
+        for act in (
+            lambda key: operator.decide_heuristically(key, commit=False, reason="gone"),
+            operator.forget,
+            operator.commit,
+            operator.rollback,
+        ):
+            with pytest.raises(TransactionNotFound, match="check the id"):
+                act(unknown)
+    _, known = dtx.ended()
+    for act in (operator.commit, operator.forget):
+        with pytest.raises(TransactionMismatch) as caught:
+            act(known.transaction_id)
+        assert not isinstance(caught.value, TransactionNotFound)
+
+
+@alone_on_delta_when_long
+@rule("S4-22")
 def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World):
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
@@ -608,8 +673,11 @@ def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
     with refused(404):
         channel.set_timeout(xid, 5)
     channel.start(xid)
-    for seconds in (-1, "5", True, 1e12):
+    for seconds in ("5", True, None):
         with pytest.raises(InvalidInput):
+            channel.set_timeout(xid, seconds)
+    for seconds in (-1, 1e12, BRANCH_SECONDS_MAX + 1):
+        with refused(541):
             channel.set_timeout(xid, seconds)
     with failing(channel), refused(541):
         channel.set_timeout(xid, 5)
@@ -689,6 +757,117 @@ def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World
     assert other.recover().aborted == ()
     assert channel.prepare(xid) is XaStatus.RBTIMEOUT
     assert dtx.waiting() == [1, 2, 3]
+
+
+@alone_on_delta_when_long
+@rule("S4-32")
+def test_a_consumer_notices_a_time_out_that_is_shorter_than_the_lease(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, receive=2)
+    channel.set_timeout(xid, 2)
+    other = world.manager("x").queue(dtx.orders.name)
+    assert numbers(other.receive(1)) == [3]
+    world.clock.advance(3)
+    got = other.receive(10)
+    assert set(numbers(got)) <= {1, 2} and len(got)
+    assert channel.end(xid) is XaStatus.RBTIMEOUT
+
+
+@in_memory
+@rule("S4-32")
+def test_a_drain_takes_over_what_an_overdue_branch_holds(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, receive=1)
+    channel.set_timeout(xid, 2)
+    world.clock.advance(3)
+    seen: list[int] = []
+    other = world.manager("x").queue(dtx.orders.name)
+    done = other.drain(lambda batch, tx: seen.extend(numbers(batch)), until="empty")
+    assert done.finished and sorted(seen) == [1, 2, 3]
+
+
+@in_memory
+@rule("S4-32")
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_waiting_receive_wakes_when_the_time_of_a_branch_is_over(world: World, when: str):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel, receive=3)
+    other = world.manager("x")
+    runtime, sleep = other._client.runtime, other._client.runtime.sleep
+
+    def shortening(seconds: float) -> None:
+        runtime.sleep = sleep
+        channel.set_timeout(xid, 20)
+        sleep(seconds)
+
+    if when == "before":
+        channel.set_timeout(xid, 20)
+    else:
+        runtime.sleep = shortening
+    began = world.clock.now_ms
+    assert len(other.queue(dtx.orders.name).receive(1, wait_seconds=100))
+    assert 20_000 <= world.clock.now_ms - began <= 20_200
+
+
+@in_memory
+@rule("S4-32", "S4-25")
+def test_a_receive_reads_about_branches_only_where_one_holds_something(world: World):
+    dtx = Dtx(world)
+    dtx.orders.send(rows(*range(4, 20)))
+    calls: list[str] = []
+    manager = world.manager("x")
+    other = manager.queue(dtx.orders.name)
+    other.receive(1).accept()
+
+    def reads() -> int:
+        calls.clear()
+        assert len(other.receive(1))
+        return calls.count("read")
+
+    world.store.journal.step = calls.append
+    assert reads() == 1
+    held = world.manager("y").queue(dtx.orders.name).receive(1)
+    tx = world.manager("z").transaction()
+    world.manager("z").queue(dtx.orders.name)
+    tx.queue(dtx.orders.name).receive(1)
+    assert reads() == 1, "a lease and a transaction are nothing to ask for"
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    assert reads() == 2, "the branch, and nothing twice as long as it is at work"
+    channel.end(xid)
+    channel.prepare(xid)
+    assert reads() == 2
+    channel.rollback(xid)
+    assert reads() == 1
+    held.accept()
+    tx.rollback()
+
+
+@in_memory
+@rule("S4-23")
+def test_what_a_channel_receives_in_a_branch_that_is_over_is_nobodys(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    dtx.work(channel)
+    world.manager("op").rollback(xid.transaction_id, reason="on the telephone")
+    late = channel.queue(dtx.orders.name).receive(3)
+    other = world.manager("x").queue(dtx.orders.name)
+    assert dtx.waiting() == [n for n in (1, 2, 3) if n not in numbers(late)]
+    found: list[int] = []
+    while len(batch := other.receive(10)):  # no clock is turned
+        found += numbers(batch)
+        batch.accept()
+    assert sorted(found) == [1, 2, 3]
+    assert channel.end(xid) is XaStatus.RBROLLBACK
+    assert world.manager("x").history.verify().ok
 
 
 @alone_on_delta_when_long

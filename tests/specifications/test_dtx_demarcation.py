@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    rows,
+)
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.errors import BranchMisused, InvalidInput, LimitExceeded, TransactionFinished
@@ -218,6 +225,44 @@ def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobo
 
 
 @on_delta_when_long
+@rule("S4-07")
+def test_a_queue_that_was_taken_before_the_start_works_in_the_branch(world: World):
+    dtx = Dtx(world)
+    channel = dtx.channel()
+    before = channel.queue(dtx.orders.name)
+    for number, suspend in ((8, True), (9, False)):
+        xid = dtx.xid()
+        channel.start(xid)
+        before.send(rows(number))
+        got = numbers(before.receive(1))
+        assert number not in dtx.waiting() and not set(got) & set(dtx.waiting())
+        channel.end(xid, suspend=suspend)
+        before.send(rows(number * 10))  # outside of any branch
+        assert number * 10 in dtx.waiting()
+        channel.rollback(xid)
+        assert set(got) <= set(dtx.waiting()) and number not in dtx.waiting()
+
+
+@in_memory
+@rule("S4-07")
+def test_an_exchange_that_was_taken_before_the_start_publishes_in_the_branch(world: World):
+    dtx = Dtx(world)
+    manager, name = world.manager(), world.name("events")
+    manager.create_exchange(name, "fanout", SCHEMA).bind(dtx.orders.name)
+    channel, xid = dtx.channel(), dtx.xid()
+    before, default = channel.exchange(name), channel.exchange()
+    channel.start(xid)
+    before.publish(rows(8))
+    default.publish(rows(9), routing_key=dtx.orders.name)
+    assert dtx.waiting() == [1, 2, 3]
+    channel.end(xid)
+    assert channel.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [1, 2, 3, 8, 9]
+    before.publish(rows(10))
+    assert dtx.waiting() == [1, 2, 3, 8, 9, 10]
+
+
+@on_delta_when_long
 @rule("S4-08", "S4-03")
 def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
     dtx = Dtx(world)
@@ -394,8 +439,9 @@ def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World):
         channel.end(xid)
     channel.start(xid, join=True)
     channel.end(xid, suspend=True)
-    with refused(404):
+    with refused(404) as caught:
         channel.end(xid)
+    assert "suspended: resume it first" in str(caught.value)
 
 
 @on_delta_when_long
@@ -490,8 +536,55 @@ def test_a_channel_that_is_closed_at_work_has_failed(world: World):
     with dtx.channel() as channel:
         channel.start(xid)
         dtx.work(channel)
-    assert channel.prepare(xid) is XaStatus.RBROLLBACK
+    assert dtx.channel("tm").prepare(xid) is XaStatus.RBROLLBACK
     assert dtx.waiting() == [1, 2, 3]
+
+
+@on_delta_when_long
+@rule("S4-07")
+def test_a_channel_that_is_closed_does_nothing_more(world: World):
+    dtx = Dtx(world)
+    channel, xid = dtx.ended()
+    queue, exchange = channel.queue(dtx.orders.name), channel.exchange("")
+    channel.close()
+    channel.close()
+    before = dtx.entries()
+    for method in (
+        channel.select,
+        channel.recover_all,
+        channel.exchange_query,
+        channel.binding_query,
+        lambda: channel.start(dtx.xid()),
+        lambda: channel.end(xid),
+        lambda: channel.prepare(xid),
+        lambda: channel.commit(xid, one_phase=True),
+        lambda: channel.rollback(xid),
+        lambda: channel.forget(xid),
+        lambda: channel.set_timeout(xid, 5),
+        lambda: channel.get_timeout(xid),
+        lambda: channel.recover(startscan=True),
+        lambda: channel.queue(dtx.orders.name),
+        lambda: channel.exchange(""),
+        lambda: queue.send(rows(9)),
+        lambda: queue.receive(1),
+        lambda: exchange.publish(rows(9), routing_key=dtx.orders.name),
+    ):
+        with refused(503) as caught:
+            method()
+        assert "closed" in str(caught.value)
+    assert dtx.entries() == before
+    assert dtx.channel("tm").commit(xid, one_phase=True) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-04", "S4-07")
+def test_a_channel_closes_what_it_does_in_a_branch_of_a_realm(world: World):
+    dtx, ticket = Dtx(world), AccessTicket("billing")
+    xid = dtx.xid()
+    with dtx.channel() as channel:
+        channel.start(xid, ticket=ticket)
+        dtx.work(channel)
+    assert dtx.channel("tm").prepare(xid, ticket=ticket) is XaStatus.RBROLLBACK
 
 
 @on_delta_when_long

@@ -77,7 +77,7 @@ def test_a_channel_that_is_closed_after_an_end_in_doubt_has_failed(world: World)
     with unheard(channel), refused(541):
         channel.end(xid)
     channel.close()
-    assert channel.commit(xid, one_phase=True) is XaStatus.RBROLLBACK
+    assert dtx.channel("tm").commit(xid, one_phase=True) is XaStatus.RBROLLBACK
 
 
 @in_memory
@@ -144,6 +144,138 @@ def test_a_resume_in_doubt_can_be_tried_again(world: World):
     assert channel.end(xid) is XaStatus.OK
     assert channel.commit(xid, one_phase=True) is XaStatus.OK
     assert dtx.waiting() == [3, 8, 9]
+
+
+# ------------------------------------------------------ an association that nobody heard of
+
+ASSOCIATIONS = ("start", "join", "resume", "resume others")
+
+
+def doubtful(dtx: Dtx, how: str, *, lands: bool = True) -> tuple[Channel, Xid, Any]:
+    """Associate a channel by an append whose reply is lost, and that cannot be read after."""
+    channel, other, xid = dtx.channel(), dtx.channel("b"), dtx.xid()
+    flags: Any = {}
+    if how == "join":
+        dtx.start_elsewhere(other, xid)
+        flags = {"join": True}
+    elif how == "resume":
+        channel.start(xid)
+        dtx.work(channel, send=8)
+        channel.end(xid, suspend=True)
+        flags = {"resume": True}
+    elif how == "resume others":
+        dtx.start_elsewhere(other, xid, suspend=True)
+        flags = {"resume": True}
+    journal = channel._connection.manager._client.store.journal
+    with unanswered(journal, lands=lands), refused(541):
+        channel.start(xid, **flags)
+    return channel, xid, flags
+
+
+SENT = {"start": [], "join": [8], "resume": [8], "resume others": [8]}
+LEFT = {"start": [1, 2, 3], "join": [2, 3], "resume": [2, 3], "resume others": [2, 3]}
+
+
+@in_memory
+@pytest.mark.rule("S4-06", "S4-08", "S4-10", "S4-11", "S4-14")
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_in_doubt_is_tried_again(world: World, how: str, lands: bool):
+    dtx = Dtx(world)
+    channel, xid, flags = doubtful(dtx, how, lands=lands)
+    before = dtx.entries()
+    assert channel.start(xid, **flags) is XaStatus.OK
+    assert (dtx.entries() == before) == lands, "one association, not two"
+    channel.queue(dtx.orders.name).send(rows(9))
+    assert channel.end(xid) is XaStatus.OK
+    assert channel.commit(xid, one_phase=True) is XaStatus.OK
+    assert dtx.waiting() == [*LEFT[how], *SENT[how], 9]
+
+
+@in_memory
+@pytest.mark.rule("S4-13", "S4-14")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_in_doubt_is_ended(world: World, how: str, fail: bool):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, how)
+    assert channel.end(xid, fail=fail) is (XaStatus.RBROLLBACK if fail else XaStatus.OK)
+    with refused(404):
+        channel.end(xid)
+    decided = dtx.channel("tm").commit(xid, one_phase=True)
+    assert decided is (XaStatus.RBROLLBACK if fail else XaStatus.OK)
+    assert dtx.waiting() == ([1, 2, 3] if fail else LEFT[how] + SENT[how])
+
+
+@in_memory
+@pytest.mark.rule("S4-14", "S4-15")
+@pytest.mark.parametrize("again", [{}, {"fail": True}])
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_and_its_end_may_both_be_in_doubt(world: World, how: str, again: Any):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, how)
+    with unheard(channel), refused(541):
+        channel.end(xid)
+    assert channel.end(xid, **again) is (XaStatus.RBROLLBACK if again else XaStatus.OK)
+    decided = dtx.channel("tm").commit(xid, one_phase=True)
+    assert decided is (XaStatus.RBROLLBACK if again else XaStatus.OK)
+    assert dtx.waiting() == ([1, 2, 3] if again else LEFT[how] + SENT[how])
+
+
+@in_memory
+@pytest.mark.rule("S4-13", "S4-14")
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_in_doubt_is_ended_when_the_channel_is_closed(world: World, how: str):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, how)
+    with unanswered(channel._connection.manager._client.store.journal, lands=False):
+        with refused(541):
+            channel.close()
+    with refused(503):
+        channel.start(dtx.xid())
+    channel.close()  # the store is there again
+    assert dtx.channel("tm").commit(xid, one_phase=True) is XaStatus.RBROLLBACK
+    assert dtx.waiting() == [1, 2, 3]
+
+
+@in_memory
+@pytest.mark.rule("S4-13")
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_that_never_landed_is_not_ended(world: World, how: str):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, how, lands=False)
+    before = dtx.entries()
+    with refused(404):
+        channel.end(xid)
+    channel.close()
+    assert dtx.entries() == before
+
+
+@in_memory
+@pytest.mark.rule("S4-08", "S4-12")
+def test_a_start_in_doubt_of_what_was_rolled_back_since_says_so(world: World):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, "start")
+    dtx.overdue()
+    world.manager("x").recover()
+    assert channel.start(xid) is XaStatus.RBROLLBACK
+    assert not channel.working
+    other = dtx.channel("c")
+    with refused(530):
+        other.start(xid)
+
+
+@in_memory
+@pytest.mark.rule("S4-08")
+def test_a_start_in_doubt_is_refused_if_others_were_faster(world: World):
+    dtx = Dtx(world)
+    channel, xid, _ = doubtful(dtx, "start", lands=False)
+    dtx.channel("c").start(xid)
+    with refused(530):
+        channel.start(xid)
+    with refused(404):
+        channel.end(xid)
+    channel.close()
 
 
 # --------------------------------------------------------------- every call of a whole life

@@ -62,6 +62,7 @@ class Branching(RuleBasedStateMachine):
         self.channels = [self._channel(n) for n in range(CHANNELS)]
         self.at: list[int | None] = [None] * CHANNELS
         self.branches: dict[int, Model] = {}
+        self.void: dict[int, int] = {}  # received in a branch that was decided before
         self.explicit: set[str] = set()
 
     def _channel(self, n: int) -> Channel:
@@ -153,13 +154,17 @@ class Branching(RuleBasedStateMachine):
     @rule(c=channels)
     def receive(self, c: int) -> None:
         x = self.at[c]
-        if x is not None and self.branches[x].decided is not None:
-            return  # it would hold what it got until its lease ends, and own nothing
+        nobodys = {n for n, branch in self.void.items() if branch != x}
         batch = self.channels[c].queue("q").receive(1)
         got = {row["n"] for row in batch.messages()}
-        assert got <= self.available and len(got) == min(1, len(self.available))
-        self.available -= got
-        if x is not None:
+        free = self.available | nobodys
+        assert got <= free and len(got) == min(1, len(free))
+        if got:  # a claim ends all that is void in its lane
+            self.available = free - got
+            self.void = {n: branch for n, branch in self.void.items() if branch == x}
+        if x is not None and self.branches[x].decided is not None:
+            self.void.update(dict.fromkeys(got, x))
+        elif x is not None:
             self.branches[x].taken |= got
         elif got:
             batch.accept()

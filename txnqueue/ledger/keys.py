@@ -59,6 +59,11 @@ class KeyState:
         return {key: cls.of(key, grouped[key], horizon) for key in sorted(grouped)}
 
     @property
+    def is_known(self) -> bool:
+        """Whether the journal says anything of the key."""
+        return bool(self.decisions or self.prepared or self.heuristics or self.branch)
+
+    @property
     def committed(self) -> Entry | None:
         """The decision that committed the key, if any attempt of it was."""
         return next((e for e in self.decisions.values() if e.kind == model.COMMITTED), None)

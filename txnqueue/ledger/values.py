@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import ranges
+from txnqueue.config import BRANCH_PREFIX
 from txnqueue.model import Entry, PositionId, Range
 
 
@@ -119,6 +120,11 @@ class Owner:
         """Say whether a transaction holds the claim."""
         return self.attempt is not None
 
+    @property
+    def is_branch(self) -> bool:
+        """Say whether it is a branch's session that holds the claim."""
+        return (self.key or "").startswith(BRANCH_PREFIX)
+
 
 @dataclass(slots=True)
 class Claim:
@@ -202,6 +208,14 @@ class Claim:
     def holder(self) -> Owner:
         """Whose decision ends the claim: the transaction it is bound to, else its owner."""
         return self.bound or self.owner
+
+    @property
+    def acquired(self) -> bool:
+        """Whether a transaction acquired what it holds, so that its decision ends it.
+
+        What one only settles goes back to whoever holds it under a lease, if it is rolled back.
+        """
+        return self.owner.is_transaction and self.bound is None
 
     @property
     def count(self) -> int:

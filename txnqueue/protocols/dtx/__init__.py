@@ -20,7 +20,9 @@ Example::
 """
 
 from txnqueue.branching import Ticket as AccessTicket
-from txnqueue.protocols.dtx.channel import Channel, Connection, DtxCoordination, DtxDemarcation
+from txnqueue.protocols.dtx.channel import Channel, Connection
+from txnqueue.protocols.dtx.coordination import DtxCoordination
+from txnqueue.protocols.dtx.demarcation import DtxDemarcation
 from txnqueue.protocols.dtx.execution import Execution
 from txnqueue.protocols.dtx.querying import Querying
 from txnqueue.protocols.dtx.replies import (

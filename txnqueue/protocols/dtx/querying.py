@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.branching import Ticket
-from txnqueue.protocols.dtx.replies import replying
+from txnqueue.protocols.dtx.replies import Lifetime, replying
 from txnqueue.routing import BindingAnswer, ExchangeAnswer
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
 
 
-class Querying:
+class Querying(Lifetime):
     """What a channel answers about exchanges and their bindings."""
 
     def __init__(self, manager: QueueManager) -> None:
@@ -36,6 +36,7 @@ class Querying:
         Raises:
             InternalError: It failed.
         """
+        self._check_open()
         with replying():
             return self._manager.query_exchange(exchange)
 
@@ -64,5 +65,6 @@ class Querying:
         Raises:
             InternalError: It failed.
         """
+        self._check_open()
         with replying():
             return self._manager.query_binding(exchange, queue, routing_key, arguments)

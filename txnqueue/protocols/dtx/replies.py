@@ -13,6 +13,7 @@ from txnqueue.errors import (
     BranchNotFound,
     InvalidInput,
     NotPermitted,
+    StoreNotFound,
     TransactionError,
     TxnQueueError,
 )
@@ -120,3 +121,32 @@ def replying() -> Iterator[None]:
         raise NotAllowed(str(error)) from error
     except Exception as error:
         raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def about_branches() -> Iterator[None]:
+    """Answer as ``replying``; where there is no store yet, there is no branch.
+
+    Raises:
+        ChannelException: As in ``replying``.
+    """
+    with replying():
+        try:
+            yield
+        except StoreNotFound as error:
+            raise NotFound(str(error)) from error
+
+
+class Lifetime:
+    """What is open until it is closed."""
+
+    _closed = False
+
+    def _check_open(self) -> None:
+        """Check that it is not closed.
+
+        Raises:
+            CommandInvalid: It is.
+        """
+        if self._closed:
+            raise CommandInvalid("The channel is closed: open another one.")

@@ -170,7 +170,7 @@ class TpcConnection:
 
     def tpc_recover(self) -> list[TpcXid]:
         """List the branches that wait for ``tpc_commit(xid)`` or ``tpc_rollback(xid)``."""
-        found = self._channel.recover(startscan=True, endscan=True, ticket=self._ticket)
+        found = self._channel.recover_all(ticket=self._ticket)
         return [TpcXid.of(xid, self._prepared_at(xid)) for xid in found]
 
     def commit(self) -> None:

@@ -86,3 +86,13 @@ class Xid:
         """Read an xid back from what the branch is called in the store."""
         format_id, gtrid, bqual = key.removeprefix(BRANCH_PREFIX).split(":")
         return cls.of(int(format_id), unquote_to_bytes(gtrid), unquote_to_bytes(bqual))
+
+
+def check_xid(xid: object) -> None:
+    """Check that something is an xid.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(xid, Xid):
+        raise InvalidInput(f"xid={xid!r}: give an Xid.", name="xid")

@@ -1,0 +1,142 @@
+"""Claims that land after their transaction was decided: nobody's, and not for a lease's time."""
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from txnqueue.errors import TransactionAborted
+
+
+def drained(queue) -> list[int]:
+    """Receive and accept until nothing comes."""
+    found = []
+    while len(batch := queue.receive(10)):
+        found += numbers(batch)
+        batch.accept()
+    return sorted(found)
+
+
+@on_delta_when_long
+def test_what_an_aborted_transaction_still_receives_is_free_at_once(world: World):
+    orders, other = world.queue(lease_seconds=10), world.queue("other", lease_seconds=1e5)
+    orders.send(rows(1, 2))
+    other.send(rows(3))
+    tx = world.manager("z").transaction()
+    tx.queue(orders.name).receive(1)
+    world.clock.advance(11)
+    mine = world.manager("x")
+    assert drained(mine.queue(orders.name)) == [1, 2]  # the transaction is aborted
+    orders.send(rows(4))
+    for queue in (orders, other):
+        assert len(tx.queue(queue.name).receive(1)) == 1
+    assert drained(mine.queue(orders.name)) == [4]
+    assert drained(mine.queue(other.name)) == [3]
+    with pytest.raises(TransactionAborted):
+        tx.commit()
+    assert mine.queue(orders.name).in_flight() == mine.queue(other.name).in_flight() == 0
+
+
+@in_memory
+def test_what_is_received_by_what_the_horizon_has_passed_is_free_at_once(world: World):
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = world.manager("z").transaction()
+    tx.begin()
+    for _ in range(3):
+        orders.send(rows(2))
+    assert drained(orders) == [1, 2, 2, 2]
+    orders.send(rows(3))
+    world.clock.advance(100)
+    world.manager("k").maintain(transaction_seconds_max=10, vacuum=False)
+    assert len(tx.queue(orders.name).receive(1)) == 1
+    assert drained(world.manager("x").queue(orders.name)) == [3]
+    with pytest.raises(TransactionAborted):
+        tx.commit()
+
+
+@in_memory
+def test_a_waiting_receive_takes_what_is_nobodys(world: World):
+    orders = world.queue(lease_seconds=10)
+    orders.send(rows(1))
+    late, mine = world.manager("z"), world.manager("x")
+    tx = late.transaction()
+    tx.queue(orders.name).receive(1)
+    world.clock.advance(11)
+    assert drained(mine.queue(orders.name)) == [1]
+    orders.send(rows(2))
+    runtime, sleep = mine._client.runtime, mine._client.runtime.sleep
+    held = mine.queue(orders.name).receive(1)
+
+    def meanwhile(seconds: float) -> None:
+        runtime.sleep = sleep
+        held.release()
+        tx.queue(orders.name).receive(1, lease_seconds=1e5)
+        sleep(seconds)
+
+    runtime.sleep = meanwhile
+    began = world.clock.now_ms
+    assert numbers(mine.queue(orders.name).receive(1, wait_seconds=1_000)) == [2]
+    assert world.clock.now_ms - began < 10_000
+
+
+@in_memory
+def test_what_a_rolled_back_transaction_had_only_settled_stays_with_who_holds_it(world: World):
+    orders = world.queue()
+    orders.send(rows(1, 2))
+    holder, other = world.manager("h"), world.manager("x")
+    batch = holder.queue(orders.name).receive(1)
+    tx = holder.transaction()
+    batch.accept(transaction=tx)
+    tx.prepare()
+    other.rollback(tx.id)
+    working = world.manager("w").transaction()  # makes others look closely
+    assert numbers(working.queue(orders.name).receive(1)) == [2]
+    for _ in range(2):
+        assert len(other.queue(orders.name).receive(1)) == 0
+    batch.accept()
+    working.commit()
+    assert drained(other.queue(orders.name)) == []
+
+
+@in_memory
+def test_what_is_undecided_or_prepared_is_looked_at_and_left(world: World):
+    orders = world.queue()
+    orders.send(rows(1, 2))
+    working, prepared = world.manager("w").transaction(), world.manager("p").transaction()
+    for tx in (working, prepared):
+        assert len(tx.queue(orders.name).receive(1)) == 1
+    prepared.prepare()
+    calls: list[str] = []
+    mine = world.manager("x").queue(orders.name)
+    assert len(mine.receive(1)) == 0
+    world.store.journal.step = calls.append
+    assert len(mine.receive(1)) == 0
+    assert calls.count("read") == 2, "the queue, and once who holds all of it"
+    assert "append" not in calls
+    working.commit()
+    world.lease_over()
+    calls.clear()
+    assert len(mine.receive(1)) == 0
+    assert calls.count("read") == 2, "what is prepared is asked for once, too"
+    prepared.commit()
+
+
+@in_memory
+def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(world: World):
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = world.manager("w").transaction()
+    assert len(tx.queue(orders.name).receive(1)) == 1
+    other = world.manager("x")
+    mine = other.queue(orders.name)
+    key_states = other._client.key_states
+
+    def after_a_commit(keys, **more):
+        other._client.key_states = key_states
+        tx.commit()
+        return key_states(keys, **more)
+
+    assert len(mine.receive(1)) == 0  # warm
+    other._client.key_states = after_a_commit
+    assert len(mine.receive(1)) == 0
+    assert (mine.depth(), mine.in_flight()) == (0, 0)
+    assert other.history.verify().ok

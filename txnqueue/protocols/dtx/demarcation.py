@@ -1,0 +1,260 @@
+"""The class dtx-demarcation: where the work of a channel in a branch begins and ends."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from txnqueue.branching import Ending, Ticket
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.dtx.handles import ChannelExchange, ChannelQueue
+from txnqueue.protocols.dtx.replies import (
+    STATUS,
+    CommandInvalid,
+    Lifetime,
+    NotAllowed,
+    NotFound,
+    NotImplementedHere,
+    XaStatus,
+    about_branches,
+    replying,
+)
+from txnqueue.protocols.dtx.xid import Xid, check_xid
+from txnqueue.sessions import Session
+
+if TYPE_CHECKING:
+    from txnqueue.exchange import Exchange
+    from txnqueue.protocols.dtx.channel import Connection
+    from txnqueue.queue import Queue
+
+
+class DtxDemarcation(Lifetime):
+    """Where the work of a channel in a branch begins and ends.
+
+    Between ``start`` and ``end`` what ``queue`` gave works in the branch; outside of them
+    each call stands for itself.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Demarcate work on a connection."""
+        self._connection = connection
+        self._selected = False
+        self._working: Session | None = None
+        self._suspended: dict[Xid, Session] = {}
+        self._doubtful: dict[Xid, Session] = {}
+        """Whose association may have landed unheard: their names tell."""
+
+    @property
+    def working(self) -> bool:
+        """Whether the channel works in a branch."""
+        return self._working is not None
+
+    def select(self) -> None:
+        """Use the channel for distributed transactions; again does nothing."""
+        self._check_open()
+        self._selected = True
+
+    def start(
+        self,
+        xid: Xid,
+        *,
+        join: bool = False,
+        resume: bool = False,
+        ticket: Ticket | None = None,
+    ) -> XaStatus:
+        """Work in a branch from now on: a new one, or one that was started before.
+
+        Args:
+            xid: The branch; without ``join`` and ``resume`` nobody may have used it before.
+            join: Whether the branch was started before, by this channel or another one.
+            resume: Whether work in it goes on that was suspended, here or elsewhere.
+            ticket: Who may work in the branch and who may decide it, when it is started; one
+                of the same realm, later.
+
+        Returns:
+            xa-ok; or xa-rbrollback: the branch can only be rolled back, and the channel does
+            not work in it.
+
+        Raises:
+            CommandInvalid: The channel is not selected, or works in a branch; ``join`` and
+                ``resume`` together; the branch is not suspended, is prepared, or was decided
+                by an operator.
+            NotAllowed: The xid was used before; the ticket keeps us out.
+            NotFound: There is no such branch, or it is completed.
+            NotImplementedHere: Joining is not offered here.
+            InternalError: It failed. Start it again in the same way: if it has landed all the
+                same, the channel works in the branch; ``end`` and ``close`` end that, too.
+        """
+        check_xid(xid)
+        self._check_selected()
+        if join and resume:
+            raise CommandInvalid("join and resume exclude each other.")
+        if self._working is not None:
+            raise CommandInvalid(f"The channel works in {self._working.id!r}: end that first.")
+        if join and not self._connection.join_supported:
+            raise NotImplementedHere("Branches that others started cannot be joined here.")
+        found = self._associated(xid, join, resume, ticket)
+        if isinstance(found, Ending):
+            return XaStatus.RBROLLBACK
+        self._working = found
+        return XaStatus.OK
+
+    def end(
+        self,
+        xid: Xid,
+        *,
+        fail: bool = False,
+        suspend: bool = False,
+        ticket: Ticket | None = None,
+    ) -> XaStatus:
+        """Work in a branch no more: done, failed, or suspended for later.
+
+        Args:
+            xid: The branch that the channel works in.
+            fail: The branch can only be rolled back.
+            suspend: The work goes on later, by ``start(resume=True)``.
+            ticket: As in ``start``.
+
+        Returns:
+            xa-ok, xa-rbrollback (the branch can only be rolled back, or was), or xa-rbtimeout
+            (it took too long, and was rolled back).
+
+        Raises:
+            CommandInvalid: The channel is not selected; ``fail`` and ``suspend`` together.
+            NotFound: The channel does not work in this branch, or not any more: its work is
+                suspended, or others have decided it.
+            InternalError: It failed: end it again. Until then the branch takes no more work of
+                the channel, as its part may be sealed.
+        """
+        check_xid(xid)
+        self._check_selected()
+        if fail and suspend:
+            raise CommandInvalid("fail and suspend exclude each other.")
+        session = self._working
+        if session is None or session.id != xid.transaction_id:
+            session = self._regained(xid)
+            self._working = self._working or session
+        return self._end(xid, session, suspend, fail, ticket)
+
+    def queue(self, name: str) -> Queue:
+        """Give a queue: between ``start`` and ``end`` it works in the branch.
+
+        One that is taken before ``start`` works in whichever branch the channel works in; one
+        that is taken between ``start`` and ``end`` belongs to that work, and to no other.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            CommandInvalid: The channel is closed.
+        """
+        self._check_open()
+        if self._working is not None:
+            return self._working.queue(name)
+        return ChannelQueue(self._connection.manager.queue(name), self._at_work)
+
+    def exchange(self, name: str = "") -> Exchange:
+        """Give an exchange: between ``start`` and ``end`` it publishes in the branch, as ``queue``.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+            CommandInvalid: The channel is closed.
+        """
+        self._check_open()
+        if self._working is not None:
+            return self._working.exchange(name)
+        return ChannelExchange(self._connection.manager.exchange(name), self._at_work)
+
+    def close(self) -> None:
+        """Close the channel; the work that it has not ended has failed.
+
+        Again does nothing, or ends what could not be ended before.
+
+        Raises:
+            InternalError: Work could not be ended: close it again, or wait for the time-out.
+        """
+        self._closed = True
+        working = self._working
+        if working is not None:
+            xid = Xid.from_transaction_id(working.id)
+            with suppress(NotFound):  # it has ended before
+                self._end(xid, working, False, True, working.ticket)
+        for xid in list(self._doubtful):
+            with suppress(NotFound):  # it never landed
+                session = self._regained(xid)
+                self._end(xid, session, False, True, session.ticket)
+        self._doubtful.clear()
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _associated(
+        self, xid: Xid, join: bool, resume: bool, ticket: Ticket | None
+    ) -> Session | Ending:
+        """Associate with a branch; when that is in doubt, the next try goes on with it."""
+        branches, key = self._connection.branches, xid.transaction_id
+        session = self._doubtful.get(xid) or branches.session(key)
+        try:
+            with about_branches() if join or resume else replying():
+                if resume:
+                    found = branches.resume(key, self._suspended.get(xid), ticket, session)
+                    self._suspended.pop(xid, None)
+                elif join:
+                    found = branches.join(key, ticket, session)
+                else:
+                    seconds = self._connection.default_timeout_seconds
+                    found = branches.start(key, seconds, ticket, session)
+        except (NotFound, CommandInvalid, NotAllowed, InvalidInput):
+            raise  # nothing was changed, by this try
+        except BaseException:
+            self._doubtful[xid] = session
+            raise
+        self._doubtful.pop(xid, None)
+        return found
+
+    def _regained(self, xid: Xid) -> Session:
+        """Find the session of an association that was never heard of, and has landed.
+
+        Raises:
+            NotFound: There is none.
+        """
+        doubtful, suspended = self._doubtful.get(xid), self._suspended.get(xid)
+        with about_branches():
+            for session in (doubtful, suspended):
+                if session is not None and self._connection.branches.is_at_work(session):
+                    return session
+        if suspended is not None:
+            raise NotFound(f"The work in {xid.transaction_id!r} is suspended: resume it first.")
+        raise NotFound(f"The channel does not work in {xid.transaction_id!r}.")
+
+    def _end(
+        self, xid: Xid, session: Session, suspend: bool, fail: bool, ticket: Ticket | None
+    ) -> XaStatus:
+        """End a session's work; unless that is in doubt, the channel works in it no more."""
+        try:
+            with about_branches():
+                ending = self._connection.branches.end(
+                    session, suspend=suspend, fail=fail, ticket=ticket
+                )
+        except NotFound:  # an earlier end landed unheard, and others went on from there
+            self._left(xid, session)
+            raise
+        self._left(xid, session)
+        if suspend and ending is not Ending.TIMED_OUT:
+            self._suspended[xid] = session
+        return STATUS[ending]
+
+    def _left(self, xid: Xid, session: Session) -> None:
+        """Take note that a session works no more."""
+        if self._working is session:
+            self._working = None
+        for known in (self._doubtful, self._suspended):
+            if known.get(xid) is session:
+                del known[xid]
+
+    def _at_work(self) -> Session | None:
+        """Find what a call works in whose queue was taken outside of any branch."""
+        self._check_open()
+        return self._working
+
+    def _check_selected(self) -> None:
+        self._check_open()
+        if not self._selected:
+            raise CommandInvalid("The channel is not used for distributed transactions: select().")

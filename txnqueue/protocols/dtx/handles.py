@@ -1,0 +1,39 @@
+"""Queues and exchanges as a channel holds them that works in no branch yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txnqueue.exchange import Exchange
+from txnqueue.queue import Queue
+from txnqueue.sessions import Session
+from txnqueue.transaction import Transaction
+
+AtWork = Callable[[], Session | None]
+"""Says in which branch's session a channel works now, if in any."""
+
+
+class ChannelQueue(Queue):
+    """A queue that works in whichever branch its channel works in."""
+
+    def __init__(self, queue: Queue, at_work: AtWork) -> None:
+        """Hold a queue for a channel."""
+        super().__init__(queue._client, queue.info)
+        self._at_work = at_work
+
+    @property
+    def _bound(self) -> Transaction | None:
+        return self._at_work()
+
+
+class ChannelExchange(Exchange):
+    """An exchange that publishes in whichever branch its channel works in."""
+
+    def __init__(self, exchange: Exchange, at_work: AtWork) -> None:
+        """Hold an exchange for a channel."""
+        super().__init__(exchange._client, exchange.info)
+        self._at_work = at_work
+
+    @property
+    def _bound(self) -> Transaction | None:
+        return self._at_work()
