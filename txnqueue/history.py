@@ -122,9 +122,9 @@ class History:
             duplicate, purge_pending, purged, queue_dropped, and changed for each table that the
             transaction changed which consumed it), queue, lane, target (the queue that it was
             moved to, or the table; with lineage also how its rows are found), exchange (that it
-            was published to), rows, transaction_id, attempt, decision (of that transaction, as it stands; None
-            also if it was removed from the history), reason, actor, run_id, recorded_at and
-            commit_seq.
+            was published to), rows, transaction_id, attempt, decision (of that transaction, as it
+            stands; None also if it was removed from the history), reason, actor, run_id,
+            recorded_at and commit_seq.
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given.
