@@ -8,6 +8,7 @@ from typing import Any
 
 from txnqueue import model
 from txnqueue.store import MemoryStore
+from txnqueue.testing import Clock
 
 LEASE_SECONDS = 30.0
 QUEUES = ("in", "out")
@@ -17,6 +18,23 @@ WANTED = {"to.in": ("in",), "to.out": ("out",), "to.both": QUEUES, "nobody": ()}
 """Which queues want what is published with a key: "in" is bound by patterns."""
 
 
+@dataclass
+class Hold:
+    """Until when a claim is held: said by a clock, and when that was by the world's clock."""
+
+    deadline: int
+    began: int
+    landed: int
+    by: int
+
+    def ends(self, now: int, taker_now: int) -> int:
+        """When it ends by a taker's clock; what begins in its future began when it landed."""
+        if self.began <= taker_now:
+            return self.deadline
+        seen = taker_now - (now - self.landed)
+        return min(self.by, seen) + self.deadline - self.began
+
+
 @dataclass(eq=False)
 class Taken:
     """A claim: who holds which messages until when."""
@@ -24,7 +42,7 @@ class Taken:
     attempt: str | None
     key: str | None
     actor: str
-    deadlines: list[int]
+    holds: list[Hold]
     size: int
     former: int
     messages: set[int]
@@ -81,7 +99,9 @@ class Reference:
     (moving, target) for as long as an append takes, or gone.
     """
 
-    def __init__(self, store: MemoryStore, deliveries_max: int, window_seconds: int | None) -> None:
+    def __init__(
+        self, store: MemoryStore, clock: Clock, deliveries_max: int, window_seconds: int | None
+    ) -> None:
         self.store, self.deliveries_max = store, deliveries_max
         self.window_seconds = window_seconds
         self.window_ms = None if window_seconds is None else window_seconds * 1000
@@ -106,6 +126,7 @@ class Reference:
         self.prepared: dict[str, str] = {}
         self.committed: dict[str, tuple[str, int]] = {}
         self.explicit: set[str] = set()
+        self.clock, self.followed_ms = clock, clock.now_ms
         self.preparing: set[str] = set()
         self.intents: dict[str, Intent] = {}
         self.calls: dict[str, Intent] = {}
@@ -194,6 +215,7 @@ class Reference:
             except (AssertionError, KeyError) as breach:
                 self.breach = AssertionError(f"{breach} at version {self.seen - 1}")
                 raise self.breach from breach
+        self.followed_ms = self.clock.now_ms
 
     def _commit(self, entries: Any, call: str, operation: str) -> None:
         assert call not in self.denied, f"P9 {operation} of {call} landed after it was denied"
@@ -201,6 +223,8 @@ class Reference:
         self.deciding = {e.attempt: e.kind for e in entries if e.stream == e.transaction_key}
         self.commit, self.call, self.operation = entries, call, operation
         for entry in entries:
+            for hold in (hold for claim in self.claims.values() for hold in claim.holds):
+                hold.by = min(hold.by, entry.recorded_at_ms)
             self._check_open(entry)
             getattr(self, f"_{entry.kind}")(entry)
         for message, place in self.place.items():
@@ -281,7 +305,7 @@ class Reference:
         if entry.attempt in self.prepared:
             allowed = entry.stream in self.explicit or entry.attempt in self.preparing
             assert allowed, f"P5 prepared {entry.stream} was aborted"
-        elif intent and intent.actor != entry.actor:
+        elif intent and intent.actor != entry.actor and entry.stream not in self.explicit:
             mine = [c for c in self.claims.values() if c.holder == entry.attempt]
             over = any(self._over(claim, entry) for claim in mine)
             assert over or entry.attempt in self.went, "P6 aborted before its time"
@@ -362,7 +386,7 @@ class Reference:
             first = self.ready(entry.queue_id, at_ms, entry.lane, consumer)[: entry.count]
             assert self._messages(entry) == first, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
-        claim = Taken(*owner, [body["deadline"]], size, body["former"], set(), counts=counts)
+        claim = Taken(*owner, [self._hold(entry)], size, body["former"], set(), counts=counts)
         self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)
@@ -451,13 +475,13 @@ class Reference:
         assert len(claim.messages) == entry.count, "P2 what is kept is all that is left"
         self.effects[entry.attempt].update(dict.fromkeys(claim.messages, model.KEPT))
         claim.attempt = claim.key = claim.bound = None
-        claim.deadlines.append(entry.body["deadline"])
+        claim.holds.append(self._hold(entry))
         self.counts["kept"] += 1
 
     def _lease_extended(self, entry: Any) -> None:
         claim = self.claims.get((entry.queue_id, entry.claim_lane, entry.claim_sequence))
         if claim:
-            claim.deadlines.append(entry.body["deadline"])
+            claim.holds.append(self._hold(entry))
 
     def _accepted(self, entry: Any) -> None:
         for message in self._settled(entry):
@@ -549,14 +573,16 @@ class Reference:
         Who only aborts a transaction does not read its lanes, and may miss an extension.
         """
         missed = self.operation == "recover" and self.disturbed.get(self.call, True)
-        deadline = min(claim.deadlines) if missed else claim.deadlines[-1]
+        now_ms, taker_ms = self.clock.now_ms, entry.recorded_at_ms
+        ends = [hold.ends(now_ms, taker_ms) for hold in claim.holds]
+        deadline = min(ends) if missed else ends[-1]
         older_self = self.consumers[claim.actor] == self.consumers[entry.actor]
         same_key = claim.key is not None and claim.key.startswith(self.keys.get(self.call, "-"))
-        return (
-            deadline <= entry.recorded_at_ms
-            or (older_self and claim.actor != entry.actor)
-            or same_key
-        )
+        return deadline <= taker_ms or (older_self and claim.actor != entry.actor) or same_key
+
+    def _hold(self, entry: Any) -> Hold:
+        at_ms = entry.recorded_at_ms
+        return Hold(entry.body["deadline"], at_ms, self.followed_ms, at_ms)
 
     def _is_over(self, attempt: str) -> bool:
         """Whether an attempt is decided, or can never be."""

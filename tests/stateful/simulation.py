@@ -45,7 +45,8 @@ class Simulation:
         self.retry = RetryPolicy(chance.choice((2, 4, 12)), 3600, 0.0)
         self.skew_ms = chance.choice((0, 2_000, 1_000_000))
         self.store = MemoryStore(step=self._step)
-        self.reference = Reference(self.store, chance.choice((1, 2, 4)), chance.choice(WINDOWS))
+        deliveries_max, window = chance.choice((1, 2, 4)), chance.choice(WINDOWS)
+        self.reference = Reference(self.store, self.clock, deliveries_max, window)
         if chance.random() < 0.5:
             self._read_ids_in_the_payload()
         self.clients: list[Client] = []
