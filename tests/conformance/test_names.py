@@ -141,12 +141,26 @@ def test_seconds_that_are_no_time_are_refused_in_every_form(
 def test_a_column_beside_the_payload_has_a_name_of_its_own(world: World) -> None:
     """One that differs by capitals only cannot be told apart by Spark."""
     queue = world.queue()
-    for name in ("N", "_place"):
+    for name in ("N", "_place", "_Headers", "_message"):
         for rows in ([{"n": 1, name: 1}], pa.table({"n": [1], name: [1]})):
-            with pytest.raises(SchemaMismatch, match="rename it"):
+            with pytest.raises(SchemaMismatch, match="rename the column"):
                 queue.send(rows, priority=name)
-            with pytest.raises(SchemaMismatch, match="rename it"):
+            with pytest.raises(SchemaMismatch, match="rename the column"):
                 queue.send(rows, header_columns={"h": name})
+
+
+def test_a_column_beside_the_payload_may_be_called_as_those_that_place_rows(world: World) -> None:
+    queue = world.queue()
+    schema = T.StructType(
+        [T.StructField("n", T.LongType()), T.StructField("_priority", T.IntegerType())]
+    )
+    rows = [{"n": 1, "_priority": 1}, {"n": 2, "_priority": 9}]
+    forms = ways(world, rows, schema)
+    for form in forms:
+        queue.send(form, priority="_priority", order_by="n", header_columns={"h": "_priority"})
+    found = queue.peek_messages(10)
+    assert [one["n"] for one in found] == [2] * len(forms) + [1] * len(forms)
+    assert dict(found[0]["_message"]["headers"]) == {"h": "9"}
 
 
 def test_nothing_is_ordered_by_what_has_no_order(world: World) -> None:

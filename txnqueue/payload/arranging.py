@@ -34,11 +34,14 @@ from txnqueue.model import is_in_memory
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.payload.routes import routes_of, sets_of
 from txnqueue.payload.rows import header_text, lane_of, texts_of
+from txnqueue.payload.schemas import MESSAGE_COLUMN
 from txnqueue.payload.types import folded, sql_type
 
 Place = tuple[int, int, int | None, int | None]
 """Lane, priority, available step, expires step: what the rows of one position share."""
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
+_TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
+"""What rows are numbered by, and what is left out of them."""
 _TYPES: dict[str, DataType] = {
     "priority": IntegerType(),
     "available_at": TimestampType(),
@@ -87,14 +90,14 @@ def widened(send: Send, rows: Any) -> StructType:
     fields = list(send.schema.fields)
     placed, headers = send.placing.columns, send.header_columns
     given = _names(rows) if placed or headers else set()
-    taken = {folded(column.name): column.name for column in fields}
+    taken = {folded(column.name): column.name for column in fields} | _TAKEN
     for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
             raise SchemaMismatch(f"{use}={name!r} is no column of the rows.", column=name)
-        if taken.setdefault(folded(name), name) != name or name.startswith("_"):
+        if taken.setdefault(folded(name), name) != name:
             raise SchemaMismatch(
-                f"{use}={name!r}: a column's name differs from the others' by more than capitals, "
-                "and does not start with '_'; rename it.",
+                f"{use}={name!r}: the name is taken, or differs from another one by capitals "
+                "only; rename the column.",
                 column=name,
             )
     for use, name in placed.items():

@@ -56,8 +56,10 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
         start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
         lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
     placing = send.placing
-    arranged = placed.select(
-        "*",
+    arranged = placed.select(  # columns that only say where rows stand may be called as these
+        *[identifier(column.name) for column in send.schema.fields],
+        "_place",
+        "_headers",
         lane.cast("int").alias("_lane"),
         route.alias("_route"),
         alike.alias("_alike"),
