@@ -189,9 +189,9 @@ def test_a_null_inside_of_a_frame_is_found_where_the_type_allows_none(manager, s
 def test_an_instant_without_a_zone_stays_one_whatever_is_set(manager, spark):
     """Also beside messages in memory, and in a session of another time zone."""
     naive = datetime.datetime(2024, 3, 10, 2, 30)  # an hour that New York does not have
-    row = {"n": 1, "at": naive, "all": [naive]}
+    row = {"n": 1, "at": naive, "many": [naive]}
     queue = create(manager, "n long")
-    queue.alter(add="at timestamp_ntz, all array<timestamp_ntz>")
+    queue.alter(add="at timestamp_ntz, many array<timestamp_ntz>")
     queue = manager.queue(queue.name)
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")

@@ -20,10 +20,11 @@ def fitted(value: Column, column: StructField) -> Column:
     """Bring a value to a column's type and name, and fail where it has a null inside wrongly."""
     from pyspark.sql import functions as F
 
+    value = value.cast(stored_type(column.dataType))
     if forbids_null(column.dataType):
         wrong = _null_at(column.dataType, True, value)
         value = F.when(wrong, failure(NULL_INSIDE, column.name)).otherwise(value)
-    return value.cast(stored_type(column.dataType)).alias(column.name)
+    return value.alias(column.name)
 
 
 def failure(marker: str, column: str) -> Column:
