@@ -23,7 +23,7 @@ from txnqueue.payload.types import arrow_schema, sql_type, stored_type
 
 pytestmark = pytest.mark.spark
 _NUMBERS = itertools.count(1)
-COLUMNS = 60
+COLUMNS = 40
 SEEDS = pytest.mark.parametrize("seed", range(20 if LONG else 1))
 
 

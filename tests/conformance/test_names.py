@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from tests.conformance.conftest import World
+from tests.conformance.conftest import World, on_delta_when_long
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.payload import delta
 
@@ -68,6 +68,7 @@ def test_a_name_means_itself_in_every_argument(world: World) -> None:
         batch.accept()
 
 
+@on_delta_when_long
 def test_a_routing_key_is_read_from_a_column_of_any_name(world: World) -> None:
     manager = world.manager()
     exchange = manager.create_exchange(world.name("x"), schema=SCHEMA, kind="direct")
@@ -138,6 +139,7 @@ def test_seconds_that_are_no_time_are_refused_in_every_form(
     assert queue.depth() == 0
 
 
+@on_delta_when_long
 def test_a_column_beside_the_payload_has_a_name_of_its_own(world: World) -> None:
     """One that differs by capitals only cannot be told apart by Spark."""
     queue = world.queue()
@@ -163,6 +165,7 @@ def test_a_column_beside_the_payload_may_be_called_as_those_that_place_rows(worl
     assert dict(found[0]["_message"]["headers"]) == {"h": "9"}
 
 
+@on_delta_when_long
 def test_nothing_is_ordered_by_what_has_no_order(world: World) -> None:
     kinds = [
         T.ArrayType(T.IntegerType()),
