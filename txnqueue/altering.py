@@ -97,10 +97,12 @@ def differences(before: QueueInfo, after: QueueInfo) -> Changes:
 
 def _added(info: QueueInfo, columns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Find the columns that a queue does not have yet."""
-    there = {column["name"].lower(): column for column in info.schema["fields"]}
+    from txnqueue.payload.types import folded
+
+    there = {folded(column["name"]): column for column in info.schema["fields"]}
     added = []
     for column in columns:
-        name, old = column["name"], there.get(column["name"].lower())
+        name, old = column["name"], there.get(folded(column["name"]))
         if old is None and not column["nullable"]:
             raise SchemaMismatch(
                 f"Column {name!r} of {info.name!r} must be nullable: messages that are there "

@@ -161,6 +161,8 @@ class Contents:
             raise InvalidInput("Give where= or matching=, not both.")
         if reason_column is not None and matching is None:
             raise InvalidInput("reason_column= names a column of matching=: give both.")
+        if reason_column is not None and not isinstance(reason_column, str):
+            raise InvalidInput(f"reason_column={reason_column!r}: give a column's name.")
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")

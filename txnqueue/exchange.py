@@ -301,7 +301,7 @@ class Exchange:
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
         said = check_headers(headers or {}, header_columns or {})
-        ordering = ordering_of(order_by, self.schema.names, self.name)
+        ordering = ordering_of(order_by, self.schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
         found = self._client.topology()

@@ -81,13 +81,10 @@ def _content(info: QueueInfo, owner: Owner) -> str:
         return ", ".join(identifier(column["name"]) for column in info.schema["fields"])
     from pyspark.sql.types import StructType
 
+    from txnqueue.payload.queries import null_column
+
     types = StructType.fromJson(dict(info.schema)).fields
-    return ", ".join(
-        identifier(c.name)
-        if c.name in there
-        else f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
-        for c in types
-    )
+    return ", ".join(identifier(c.name) if c.name in there else null_column(c) for c in types)
 
 
 def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
