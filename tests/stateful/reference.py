@@ -375,7 +375,7 @@ class Reference:
                 assert consumer not in self.not_to[message], f"{message} is not for {consumer}"
                 assert self.window[message][0] <= at_ms, f"{message} is delayed"
                 assert not self.expired(message, at_ms), f"{message} has expired"
-                assert history[1] == 0 or size <= max(1, history[1] // 10), "it does not narrow"
+                assert history[1] == 0 or size <= self._at_most(*history), "it does not narrow"
             claim.messages.add(message)
             self.place[message] = ("held", name)
         assert len(claim.messages) == size, "a claim counts what it names"
@@ -542,6 +542,13 @@ class Reference:
             self.purging.remove(message)
             self.place[message] = ("gone", "purged")
             self.counts["purged in flight"] += 1
+
+    def _at_most(self, count: int, former: int) -> int:
+        """How many may be delivered together after so many failed deliveries."""
+        if count == 1:
+            return former
+        # Alone in the last delivery; with too few of them, tenths go on.
+        return 1 if count == self.deliveries_max - 1 else max(1, former // 10)
 
     def _over(self, claim: Taken, entry: Any) -> bool:
         """Whether by the clock of who wrote it, or as its own past, a claim may be ended.

@@ -13,6 +13,7 @@ from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import Claim, KeyState, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry
 from txnqueue.planning import Disposition, Stamp
+from txnqueue.redelivery import AT_ONCE, Redelivery
 
 STAMP = Stamp("me", None, 1_000)
 LEASE = Owner("c1", 1)
@@ -50,9 +51,9 @@ class Log:
 
     def select(self, limit=10, lane=0, ended=(), **limits):
         """Pick what a claim would take that ends some claims."""
-        back = [segment for claim in ended for segment in self.fold.returning(claim)]
-        limits = {"now_ms": 1_000, "deliveries_max": None, **limits}
-        superseded = [claim.sequence for claim in ended]
+        back = [s for claim in ended for s in self.fold.returning(claim, claim.ended_at_ms(1_000))]
+        limits = {"now_ms": 1_000, "rules": AT_ONCE, **limits}
+        superseded = [(claim.sequence, claim.ended_at_ms(1_000)) for claim in ended]
         return planning.select(self.fold.lanes[lane], back, limit, supersedes=superseded, **limits)
 
     def claim(self, limit=10, owner=LEASE, lane=0, ended=(), **limits):
@@ -287,7 +288,7 @@ def test_a_dead_message_leaves_its_lane():
     log.post((0, 0))
     for _ in range(2):
         log.settle(log.claim(), model.RELEASED, counted=True)
-    chosen = log.select(deliveries_max=2)
+    chosen = log.select(rules=Redelivery(2))
     removal = planning.Removal(model.DEAD_LETTERED, tuple(chosen.dead), "deliveries_max")
     log.append(planning.remove("q", "orders", chosen, removal, STAMP)[0].entries[0])
     assert (log.available(), log.fold.in_flight(), log.fold.positions) == ([], 0, {})
@@ -309,10 +310,10 @@ def test_only_a_counted_release_counts_and_narrows(counted, expected):
 def test_an_uncounted_release_keeps_the_narrowing_that_was():
     log = Log()
     log.post((0, 99))
-    log.settle(log.claim(100), model.RELEASED, counted=True)
-    log.settle(log.claim(100), model.RELEASED, counted=False)
+    for counted in (True, True, False):
+        log.settle(log.claim(100), model.RELEASED, counted=counted)
     segment = log.fold.lanes[0].available[0]
-    assert (segment.last, segment.delivery_count, segment.former) == (9, 1, 100)
+    assert (segment.last, segment.delivery_count, segment.former) == (9, 2, 100)
 
 
 def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it():
@@ -450,7 +451,7 @@ def test_what_can_be_received_depends_on_the_instant():
     body = {"payload": "p", "slice": 0, "send": "s", "available_at": 500, "expires_at": 900}
     entry = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0)
     log.append(replace(entry, ranges=((0, 4),), body=body))
-    assert [log.fold.available(now) for now in (499, 500, 899, 900)] == [0, 5, 5, 0]
+    assert [log.fold.available(now, AT_ONCE) for now in (499, 500, 899, 900)] == [0, 5, 5, 0]
 
 
 def test_an_unknown_kind_is_corruption():
