@@ -92,9 +92,9 @@ def body(lane: LaneFold, pin: int, recent_after: int | None) -> dict[str, Any]:
         "waiting": _waiting(lane),
         "in_flight": [_claim_to_json(claim) for claim in lane.claims.values()],
     }
-    failed = failed_at(lane)
+    failed = failures(lane)
     if failed:
-        said["failed_at"] = failed
+        said["failures"] = failed
     if recent_after is None:
         return said
     duplicates = [
@@ -226,7 +226,7 @@ def _waiting(lane: LaneFold) -> list[list[Any]]:
     return [[append_id, index, found] for (append_id, index), found in runs.items()]
 
 
-def failed_at(lane: LaneFold) -> list[list[Any]]:
+def failures(lane: LaneFold) -> list[list[Any]]:
     """Write when the last delivery of what waits failed: by the first message of each run."""
     return [
         [*segment.position.position_id, segment.first, segment.failed_at_ms]
@@ -319,7 +319,7 @@ def _restore(
         )
     for position_id, messages in named.items():
         fold.know(positions[position_id], messages)
-    failed = {(name, index, at): ms for name, index, at, ms in compaction.body.get("failed_at", ())}
+    failed = {(name, index, at): ms for name, index, at, ms in compaction.body.get("failures", ())}
     for append_id, index, runs in compaction.body["waiting"]:
         for first, last, delivery_count, former, *not_to in runs:
             position = positions[append_id, index]

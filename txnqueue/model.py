@@ -436,7 +436,7 @@ def superseded(entry: Entry) -> list[tuple[int, int]]:
     Entries that do not say when it was are as late as they were recorded.
     """
     sequences = entry.body.get("supersedes", ())
-    ended = entry.body.get("failed_at") or [entry.recorded_at_ms] * len(sequences)
+    ended = entry.body.get("ended_at") or [entry.recorded_at_ms] * len(sequences)
     return list(zip(sequences, ended, strict=True))
 
 

@@ -248,9 +248,9 @@ def _without_clocks(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _says(found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
     """Say whether a compaction is right; it may follow one that did not say when what failed."""
-    failed, known = (set(map(tuple, body.get("failed_at", ()))) for body in (found, expected))
+    failed, known = (set(map(tuple, body.get("failures", ()))) for body in (found, expected))
     found, expected = _without_clocks(found), _without_clocks(expected)
-    return failed <= known and {**found, "failed_at": 0} == {**expected, "failed_at": 0}
+    return failed <= known and {**found, "failures": 0} == {**expected, "failures": 0}
 
 
 def _gone(entries: list[Entry]) -> tuple[Parts, list[str]]:

@@ -417,8 +417,8 @@ def purged_comes_back(patch: pytest.MonkeyPatch) -> None:
     """Give back what was purged in flight."""
     real = QueueFold.returning
 
-    def forgetful(self: QueueFold, claim: Claim, **how: Any) -> Any:
-        return real(self, replace(claim, purging={}), **how)
+    def forgetful(self: QueueFold, claim: Claim, *when: Any, **how: Any) -> Any:
+        return real(self, replace(claim, purging={}), *when, **how)
 
     patch.setattr(QueueFold, "returning", forgetful)
     patch.setattr(Claim, "purge_pending", {})

@@ -410,10 +410,10 @@ class QueueFold:
         self._retire(position_id, ranges.count(part))
 
     def _take_items(self, lane: LaneFold, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
-        for sequence, failed_at_ms in model.superseded(entry):
+        for sequence, ended_at_ms in model.superseded(entry):
             ended = lane.claims.pop(sequence, None)
             if ended:
-                self._put_back(lane, ended, failed_at_ms)
+                self._put_back(lane, ended, ended_at_ms)
         items: dict[PositionId, tuple[Range, ...]] = dict(model.unpack_items(entry))
         for position_id, part in items.items():
             position = self.positions.get(position_id)

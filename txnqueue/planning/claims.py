@@ -52,7 +52,7 @@ class Selection:
         """Write which claims of the lane end with an entry, and when their deliveries ended."""
         found = {"supersedes": [sequence for sequence, _ in self.supersedes]}
         if self.supersedes:
-            found["failed_at"] = [failed_at_ms for _, failed_at_ms in self.supersedes]
+            found["ended_at"] = [ended_at_ms for _, ended_at_ms in self.supersedes]
         return found
 
 
