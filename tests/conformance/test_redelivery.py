@@ -8,8 +8,10 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.conformance.test_placing import state_of
+from tests.conformance.working import Branch
 from txnqueue import compacting, model
 from txnqueue.errors import InvalidInput, LeaseLost, LimitExceeded
+from txnqueue.protocols.dtx import XaStatus
 
 DAY = 24 * 3600
 
@@ -86,6 +88,28 @@ def test_one_bad_message_ends_alone_and_costs_the_others_few_deliveries(world: W
     assert numbers(world.manager().queue(f"{orders.name}.dead").peek_messages()) == [700]
     assert delivered[700] == 10
     assert max(times for n, times in delivered.items() if n != 700) <= 5
+
+
+@in_memory
+@pytest.mark.parametrize("prepared", [True, False])
+def test_what_failed_in_a_branch_comes_back_as_it_was_and_waits(
+    world: World, prepared: bool
+) -> None:
+    orders = world.queue(redelivery_delay_seconds=60)
+    orders.send(rows(*range(20)))
+    branch = Branch(world, "x")
+    assert len(branch.queue(orders).receive()) == 20
+    world.clock.advance(100)
+    if prepared:
+        branch.prepare()
+        world.clock.advance(100)
+    else:
+        branch.channel.end(branch.xid)
+    assert branch.channel.rollback(branch.xid) is XaStatus.OK
+    world.clock.advance(59)
+    assert orders.depth() == 0
+    world.clock.advance(1)
+    assert len(orders.receive()) == 20
 
 
 # ------------------------------------------------------------------------------ the delay
