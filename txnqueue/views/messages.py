@@ -64,8 +64,9 @@ def messages(
         shown.append(f"{expression.replace('{now}', now)} AS {identifier(alias)}")
     selected = ",\n  ".join(shown)
     known = info.settings
+    limit = f"coalesce(altered.deliveries_max, {known.deliveries_max})"
     rules = _RULES.format(
-        limit=f"coalesce(altered.limit, {known.deliveries_max})" if info.dead_letter_id else "NULL",
+        limit=limit if info.dead_letter_id else "NULL",
         delay=known.redelivery_delay_seconds,
         longest=known.redelivery_delay_seconds_max,
     )
@@ -133,9 +134,9 @@ _COLUMNS = {
         "    WHEN t.last.kind IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
         "    WHEN p.expires_at <= {now} THEN 'expired'\n"
         "    WHEN p.available_at > {now} THEN 'delayed'\n"
-        f"    WHEN t.failed_at <= {{now}} + {CLOCKS_APART_MS}\n"
-        "      AND NOT (rules.limit IS NOT NULL AND t.former = 1"
-        " AND t.delivery_count >= rules.limit)\n"
+        f"    WHEN rules.delay > 0 AND t.failed_at <= {{now}} + {CLOCKS_APART_MS}\n"
+        "      AND NOT (rules.deliveries_max IS NOT NULL AND t.former = 1"
+        " AND t.delivery_count >= rules.deliveries_max)\n"
         "      AND t.failed_at + least(rules.longest, rules.delay * pow(2, t.delivery_count - 1))"
         " > {now} THEN 'delayed'\n"
         "    ELSE 'available' END"
@@ -167,9 +168,9 @@ _FLAT = """\
     said.available_at AS available_at, said.expires_at AS expires_at,
     coalesce(said.items, array()) AS items, coalesce(said.supersedes, array()) AS supersedes,
     said.delivery_count AS delivery_count, coalesce(said.counted, false) AS counted,
-    coalesce(said.counts, true) AS counts, `count` AS size,
+    coalesce(said.counts, true) AS counts, `count` AS claim_size,
     coalesce(said.failed_at, unix_millis(recorded_at)) AS failed_at,
-    coalesce(said.ended_at, array()) AS ended_at, said.settings.deliveries_max AS limit,
+    coalesce(said.ended_at, array()) AS ended_at, said.settings.deliveries_max AS deliveries_max,
     said.later.redelivery_delay_seconds AS delay,
     said.later.redelivery_delay_seconds_max AS longest"""
 
@@ -185,7 +186,7 @@ posted AS (
   WHERE kind = {literal(model.POSTED)}),
 -- one row per message that a claim, a settlement or a dead letter names
 named AS (
-  SELECT place, kind, lane, sequence, claim_sequence, delivery_count, counts, size, {_AUTHOR},
+  SELECT place, kind, lane, sequence, claim_sequence, delivery_count, counts, claim_size, {_AUTHOR},
     item[0] AS append_id, CAST(item[1] AS int) AS position, send_offset
   FROM entries
   LATERAL VIEW posexplode(items) i AS nth, item
@@ -238,7 +239,7 @@ ended AS (
 -- what took each message last, how often it was delivered in vain before, and whether it was
 -- purged in flight: then it went with the end of its claim, or at once if that was over
 taken AS (
-  SELECT {_MESSAGE}, last, delivery_count, pending, purged, last.size AS former,
+  SELECT {_MESSAGE}, last, delivery_count, pending, purged, last.claim_size AS former,
     if(last.ending.counted AND last.counts, last.ending.failed_at, NULL) AS failed_at,
     if(last.kind = {_CLAIMED}
         AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING}, {_DROPPED})
@@ -260,7 +261,7 @@ taken AS (
       AND (last.kind IS NULL OR coalesce(last.ending.kind <> {_DROPPED}, false)) AS purged
     FROM (
       SELECT {_MESSAGE},
-        max_by(struct(kind, counts, size, {_AUTHOR}, ending), place)
+        max_by(struct(kind, counts, claim_size, {_AUTHOR}, ending), place)
           FILTER (WHERE kind <> {_PURGE_PENDING}) AS last,
         min_by(struct(place, {_AUTHOR}), place)
           FILTER (WHERE kind = {_PURGE_PENDING}) AS pending,
@@ -272,9 +273,9 @@ taken AS (
 _RULES = f"""\
 -- how long what failed waits, in milliseconds: as it was altered last, or as it was
 rules AS (
-  SELECT {{limit}} AS limit, 1000 * coalesce(altered.delay, {{delay}}) AS delay,
-    1000 * coalesce(altered.longest, {{longest}}) AS longest
+  SELECT {{limit}} AS deliveries_max, 1000 * coalesce(altered.delay, {{delay}}D) AS delay,
+    1000 * coalesce(altered.longest, {{longest}}D) AS longest
   FROM (
-    SELECT max_by(struct(limit, coalesce(delay, 0D) AS delay, longest), place) AS altered
+    SELECT max_by(struct(deliveries_max, coalesce(delay, 0D) AS delay, longest), place) AS altered
     FROM entries WHERE kind = {_ALTERED}))"""
 """The rules of redelivery; a queue is altered by a fact in its backlog."""
