@@ -308,6 +308,29 @@ def test_the_wait_survives_a_compaction_and_a_fresh_driver(world: World) -> None
     assert world.manager().history.verify().ok
 
 
+@in_memory
+def test_a_store_whose_compactions_did_not_say_what_failed_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = world.queue(redelivery_delay_seconds=100)
+    orders.send(rows(*range(20)))
+
+    def compact(name: str) -> None:
+        keeper = world.manager(name)._client
+        plan = lambda lost: compacting.compact(keeper.fold(orders.info), 0, keeper.stamp())  # noqa: E731
+        keeper.land(plan, "compact")
+
+    fail(orders, 10)
+    with monkeypatch.context() as older:
+        older.setattr(compacting, "failures", lambda lane: [])
+        compact("older")
+    fresh = world.open(orders, "fresh")
+    assert fail(fresh, 5) == [*range(5)], "it is not known that they wait"
+    compact("newer")
+    assert world.open(orders, "next").depth() == 15
+    assert world.manager().history.verify().ok
+
+
 # --------------------------------------------------------------------------- the settings
 
 

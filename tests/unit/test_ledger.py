@@ -325,6 +325,49 @@ def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it():
     assert [s.former for s in log.fold.lanes[0].available] == [100]
 
 
+def test_what_failed_knows_when_and_a_plain_release_forgets_it():
+    log = Log()
+    log.post((0, 3))
+    for counted, at_ms in ((True, STAMP.now_ms), (False, 0)):
+        log.settle(log.claim(4), model.RELEASED, counted=counted)
+        assert [s.failed_at_ms for s in log.fold.lanes[0].available] == [at_ms]
+
+
+@pytest.mark.parametrize("said", [{}, {"failed_at": 700}])
+def test_a_tombstone_says_when_the_delivery_ended_and_older_entries_when_they_were_recorded(said):
+    log = Log()
+    log.post((0, 3))
+    held = log.claim(4, TX)
+    (entry,) = planning.end_claims("q", [replace(held, deadline_ms=700)], STAMP, "lease over")
+    assert entry.body["failed_at"] == 700
+    body = {k: v for k, v in entry.body.items() if k != "failed_at"}
+    log.append(replace(entry, body={**body, **said}))
+    assert log.fold.lanes[0].available[0].failed_at_ms == said.get("failed_at", STAMP.now_ms)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_take_over_says_when_each_delivery_ended(old):
+    log = Log()
+    log.post((0, 3))
+    log.post((0, 3))
+    first, second = log.claim(4), log.claim(4)
+    first.deadline_ms, second.deadline_ms = 300, 90_000
+    chosen = log.select(1, ended=[first, second])
+    assert chosen.supersedes == ((first.sequence, 300), (second.sequence, 1_000))
+    (entry,) = planning.claim("q", chosen, OTHER, 2_000, STAMP).entries
+    assert entry.body["ended_at"] == [300, 1_000]
+    body = {k: v for k, v in entry.body.items() if not (old and k == "ended_at")}
+    log.append(replace(entry, body=body))
+    expected = [STAMP.now_ms] * 2 if old else [300, 1_000]
+    assert [s.failed_at_ms for s in log.fold.lanes[0].available] == expected
+
+
+def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait():
+    rules = Redelivery(deliveries_max=5, delay_ms=100, delay_ms_max=450)
+    assert [rules.due_ms(n, 9, 1_000) for n in (1, 2, 3, 4, 900)] == [1100, 1200, 1400, 1450, 1450]
+    assert rules.due_ms(5, 1, 1_000) == rules.due_ms(1, 9, 0) == AT_ONCE.due_ms(3, 9, 1_000) == 0
+
+
 # ------------------------------------------------------------------------------ take-over
 
 
