@@ -349,6 +349,20 @@ def test_an_altered_delay_holds_for_what_waits_already(world: World) -> None:
 
 
 @in_memory
+def test_delays_can_be_declared_and_configured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXNQUEUE_QUEUE_REDELIVERY_DELAY_SECONDS", "2.5")
+    manager, name = world.manager(), world.name("declared")
+    assert world.queue().info.settings.redelivery_delay_seconds == 2.5
+    for wanted in (7, 9):
+        said = {"schema": "n long", "redelivery_delay_seconds": wanted}
+        assert len(manager.apply({"queues": {name: said}})) == 1
+        assert manager.apply({"queues": {name: said}}) == []
+        assert manager.queue(name).info.settings.redelivery_delay_seconds == wanted
+
+
+@in_memory
 def test_delays_that_cannot_be_are_refused_and_change_nothing(world: World) -> None:
     orders = world.queue()
     wrong: list[tuple[type[Exception], dict[str, Any]]] = [
