@@ -101,7 +101,7 @@ class Contents:
     def lease_over(self) -> bool:
         """Whether a lease of the batch has ended by this client's clock."""
         now_ms = self._client.runtime.now_ms()
-        return any(one.claim.deadline_ms <= now_ms for one in self._held)
+        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._held)
 
     def __repr__(self) -> str:
         """Say what is held until when."""

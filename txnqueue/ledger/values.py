@@ -276,7 +276,7 @@ class Claim:
 
     def ended_at_ms(self, now_ms: int) -> int:
         """Say when its delivery ended, if somebody else ends it: with its lease, or now."""
-        return min(self.deadline_ms, now_ms)
+        return min(self.ends_at_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Say whether somebody may try to take the claim over; clocks decide no more.
