@@ -20,7 +20,14 @@ from txnqueue.planning import Plan
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-CHANGEABLE = ("lease_seconds", "deliveries_max", "dead_letter_expired", "delay_step_seconds")
+CHANGEABLE = (
+    "lease_seconds",
+    "deliveries_max",
+    "redelivery_delay_seconds",
+    "redelivery_delay_seconds_max",
+    "dead_letter_expired",
+    "delay_step_seconds",
+)
 Changes = dict[str, tuple[object, object]]
 """What changed, by name: the former value, and the new one."""
 

@@ -14,7 +14,6 @@ from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
 from txnqueue.deciding import Receipt, Status
 from txnqueue.errors import (
-    Busy,
     HandlerFailed,
     InvalidInput,
     TransactionAborted,
@@ -219,15 +218,13 @@ class Drain:
         """Record that the run has finished; another driver of the run may do so as well.
 
         Returns:
-            Whether it is recorded: if others were faster at every try, the next run does it.
+            Whether it is recorded: if others were faster at every try, or it came too late for
+            the store's maintenance, the next run does it.
         """
         try:
             Transaction(self._client, f"{self._run_id}/end").commit()
         except TransactionAborted as error:
-            if isinstance(error.__cause__, Busy):
-                return False
-            if error.details.get("receipt") is None:
-                raise
+            return error.details.get("receipt") is not None
         return True
 
     def _transaction(self) -> Transaction:

@@ -97,6 +97,12 @@ class Contents:
         """Whether any of the messages are not settled yet, as far as this batch was told."""
         return self._account.anything
 
+    @property
+    def lease_over(self) -> bool:
+        """Whether a lease of the batch has ended by this client's clock."""
+        now_ms = self._client.runtime.now_ms()
+        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._held)
+
     def __repr__(self) -> str:
         """Say what is held until when."""
         names = sorted({one.info.name for one in self._held}) or ["nothing"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from txnqueue import ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.gathering import Upto, upto_of
-from txnqueue.ledger import QueueFold
+from txnqueue.ledger import LaneFold, QueueFold, Segment
 from txnqueue.payload import Part
 from txnqueue.receiving import part_of
 from txnqueue.selecting import Selector
@@ -40,8 +40,8 @@ def left(
         selector: Only what it wants.
 
     Returns:
-        Whether there is something, and how many messages are in flight, or are for other
-        consumers only.
+        Whether there is something, and how many messages are in flight, are for other
+        consumers only, or wait because their last delivery failed.
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
@@ -50,14 +50,27 @@ def left(
         with side.lock:
             fold, me = side.fold_to_change(part), side.consumer
             taken = fold.lanes_of_others(me) if ordered else ()
+            rules, version = client.newest(info).redelivery, upto_of(upto, part)
             of_others += fold.in_flight()
-            for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
-                if selector is not None:
-                    segments = selector.of_lane(lane, segments)
-                not_here = sum(s.size for s in segments if me in s.not_to)
-                of_others += not_here
-                found += sum(segment.size for segment in segments) - not_here
+            waiting = (
+                (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
+                for lane in fold.lanes.values()
+            )
+            of_others += sum(s.size for s in _wanted(waiting, selector))
+            ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
+            for segment in _wanted(ready, selector):
+                if me in segment.not_to:
+                    of_others += segment.size
+                else:
+                    found += segment.size
     return found > 0, of_others
+
+
+def _wanted(
+    by_lane: Iterable[tuple[LaneFold, list[Segment]]], selector: Selector | None
+) -> Iterator[Segment]:
+    for lane, segments in by_lane:
+        yield from segments if selector is None else selector.of_lane(lane, segments)
 
 
 def first(
@@ -74,7 +87,9 @@ def first(
     for one in client.parts_of(info):
         side = client.of(one)
         with side.lock:
-            found = list(_first_of(side.fold_to_show(one), info.name, limit, now_ms, selector))
+            fold = side.fold_to_show(one)
+            ready = fold.receivable(now_ms, client.newest(info).redelivery)
+            found = list(_first_of(ready, info.name, limit, selector))
             if one.transient:
                 carried += [memory.carried(part.payload_id, part.send_id) for part in found]
         parts += found
@@ -83,9 +98,12 @@ def first(
 
 
 def _first_of(
-    fold: QueueFold, name: str, limit: int, now_ms: int, selector: Selector | None
+    ready: Iterable[tuple[LaneFold, list[Segment]]],
+    name: str,
+    limit: int,
+    selector: Selector | None,
 ) -> Iterator[Part]:
-    for lane, segments in fold.receivable(now_ms):
+    for lane, segments in ready:
         if selector is not None and limit > 0:
             segments = selector.of_lane(lane, segments)
         for segment in segments:

@@ -14,6 +14,7 @@ from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.framing import frame_of
 from txnqueue.ledger import QueueFold, Segment
+from txnqueue.redelivery import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +24,7 @@ GAUGES = {
     "visible": "Messages that can be received now.",
     "in_flight": "Messages that are received and not settled.",
     "purge_pending": "Messages in flight that were purged: they go instead of coming back.",
-    "delayed": "Messages whose time has not come.",
+    "delayed": "Messages whose time has not come, or that wait because their delivery failed.",
     "expired": "Messages whose time to live is over and that are still to be taken out.",
     "redelivered": "Waiting messages that were delivered before.",
     "dead": "Messages that wait in the dead-letter queue.",
@@ -88,7 +89,8 @@ def _measured(
     mine = folds[info.queue_id]
     standing = [s for fold in mine for lane in fold.lanes.values() for s in lane.available]
     in_flight = sum(fold.in_flight() for fold in mine)
-    visible = [segment for segment in standing if segment.position.receivable(now_ms)]
+    rules = info.redelivery
+    visible = [segment for segment in standing if segment.receivable(now_ms, rules)]
     expired = [segment for segment in standing if segment.position.expired(now_ms)]
     dead = folds.get(info.dead_letter_id or "", ())
     ages = [(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible]
@@ -101,7 +103,7 @@ def _measured(
         "delayed": _count(standing) - _count(visible) - _count(expired),
         "expired": _count(expired),
         "redelivered": _count(s for s in standing if s.delivery_count),
-        "dead": sum(fold.available(now_ms) for fold in dead),
+        "dead": sum(fold.available(now_ms, AT_ONCE) for fold in dead),
         "duplicates": sum(fold.left_out for fold in mine),
         "oldest_age_seconds": max(ages, default=None),
         "newest_age_seconds": min(ages, default=None),

@@ -129,8 +129,8 @@ class Queue(Upkeep):
     ) -> Batch:
         """Receive the first available messages: at most ``limit``, maybe none.
 
-        Redelivered messages come in smaller batches than asked for, at most a tenth of the
-        batch that they came back from, so that one bad message ends up alone.
+        What failed once comes again in batches of at most the size that it had, what failed
+        more often in ever smaller ones, so that one bad message ends up alone.
 
         Args:
             limit: At most so many messages.
@@ -197,7 +197,11 @@ class Queue(Upkeep):
         somebody receives it, or recovers.
         """
         now_ms = self._client.runtime.now_ms()
-        return looking.total(self._client, self._info, lambda fold: fold.available(now_ms))
+
+        def available(fold: QueueFold) -> int:
+            return fold.available(now_ms, self._info.redelivery)
+
+        return looking.total(self._client, self._info, available)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""
@@ -221,8 +225,9 @@ class Queue(Upkeep):
         """Consume the queue batch by batch, each batch in one transaction.
 
         In the steady state a batch costs one append, which is its commit and the claim of
-        the next one. When the handler fails, its batch is rolled back and redelivered in
-        smaller pieces, until what fails is alone and goes to the dead-letter queue.
+        the next one. When the handler fails, its batch is rolled back and redelivered: once as
+        it was, then in smaller pieces, until what fails is alone and goes to the dead-letter
+        queue. If all that is left waits for its redelivery, the drain ends unfinished.
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It

@@ -202,7 +202,7 @@ class Snapshot:
         fold, first = self._fold(info), self._fold(info, self._beginning)
         mine = [e for e in self._by_queue[info.queue_id] if e.version >= self._beginning]
         standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
-        available = fold.available(self.at_ms)
+        available = fold.available(self.at_ms, info.redelivery)
         posted = first.length() + sum(e.count or 0 for e in mine if e.kind == model.POSTED)
         removed = {
             kind: sum(entry.count or 0 for entry in mine if entry.kind == kind)
@@ -239,7 +239,7 @@ class Snapshot:
         parts: dict[str, list[Part]] = {state: [] for state in states}
         for lane in fold.lanes.values():
             for segment in lane.available:
-                ready = segment.position.receivable(self.at_ms)
+                ready = segment.receivable(self.at_ms, info.redelivery)
                 found = (segment.first, segment.last)
                 one = part_of(
                     segment.position, (found,), info.name, lane.lane, segment.delivery_count

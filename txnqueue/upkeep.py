@@ -199,8 +199,10 @@ class Upkeep:
         Args:
             add: Nullable columns, as DDL or ``StructType``.
             **settings: New values of ``lease_seconds``, ``deliveries_max``,
+                ``redelivery_delay_seconds``, ``redelivery_delay_seconds_max``,
                 ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
-                them; the others are fixed.
+                them; the others are fixed. What waits already for its redelivery goes by the
+                new values.
 
         Returns:
             What changed: by name, the former and the new value.
