@@ -226,7 +226,7 @@ class Drain:
         except TransactionAborted as error:
             if isinstance(error.__cause__, Busy):
                 return False
-            if error.details.get("receipt") is None:
+            if error.receipt is None:
                 raise
         return True
 
@@ -274,7 +274,9 @@ class Drain:
         finally:
             self._client.blocks.remove(tx)
         if tx.status is Status.ROLLED_BACK:
-            self._failed(TransactionAborted("The handler rolled the transaction back."))
+            self._failed(
+                TransactionAborted("The handler rolled the transaction back.", transaction_id=tx.id)
+            )
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(

@@ -149,14 +149,14 @@ class Transactions:
         """
         if not callable(handler):
             raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
-        key = transaction_id
+        key = transaction_id or ""
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
                 handler(tx)
             if attempt.receipt is not None:
                 return attempt.receipt
-        receipt = self.outcome(key or "").receipt
+        receipt = self.outcome(key).receipt
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
@@ -317,7 +317,9 @@ class Transactions:
             raise Busy(
                 "Others were faster at every try with one of the things to finish; what was "
                 "finished before stands: call recover again.",
-                **error.details,
+                operation=error.operation,
+                queue=error.queue,
+                tries=error.tries,
             ) from error
 
     def _outcome_of_absent(self, state: KeyState, asked: Owner, attempts: int) -> Outcome:

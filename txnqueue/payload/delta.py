@@ -393,7 +393,7 @@ def _explained(error: Exception, send: Send) -> Exception:
     if NO_PRIORITY in text:
         return wrong_priority(str(send.placing.priority))
     if NO_ROUTE in text:
-        return unroutable(send.note.get("exchange"))
+        return unroutable(str(send.note.get("exchange")))
     if LONG_KEY in text and send.routes is not None:
         return key_too_long(str(send.routes.key_column))
     if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
