@@ -23,6 +23,7 @@ from txnqueue.errors import (
 from txnqueue.gathering import Upto, now
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
+from txnqueue.types import Until
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -138,7 +139,7 @@ class Drain:
 
     def run(
         self,
-        until: str,
+        until: Until,
         bounds: Bounds,
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:

@@ -242,7 +242,7 @@ class TransactionFinished(TransactionError):
 class TransactionNotGiven(TransactionError):
     """Inside a transaction block say transaction=tx, or transaction=None to stay outside."""
 
-    transaction_id: str
+    transaction_id: str | None = None
     """The transaction whose block it is."""
 
 

@@ -20,6 +20,7 @@ from txnqueue.payload import Part
 from txnqueue.receiving import part_of
 from txnqueue.routing import ExchangeInfo, arguments_of
 from txnqueue.topology import Topology, binding_of
+from txnqueue.types import Author
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,7 +105,7 @@ class Snapshot:
         from pyspark.sql import functions as F
 
         info = self._info(name)
-        schema = self.schema_of(info)
+        schema = schema_of(info)
         frames = [
             self._client.store.payload.frame(schema, parts).withColumn("state", F.lit(state))
             for state, parts in self._parts(info).items()
@@ -172,7 +173,7 @@ class Snapshot:
         """Read the messages that stood in a queue, available ones first."""
         info = self._info(name)
         parts = [part for found in self._parts(info).values() for part in found]
-        return self._client.store.payload.table(self.schema_of(info), parts)
+        return self._client.store.payload.table(schema_of(info), parts)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -180,13 +181,6 @@ class Snapshot:
         if name not in self._infos:
             raise InvalidInput(f"There was no queue {name!r} then.", name=name)
         return self._infos[name]
-
-    @staticmethod
-    def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
-        """Read the payload's columns."""
-        from pyspark.sql.types import StructType
-
-        return StructType.fromJson(dict(info.schema))
 
     def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
         """Say whether the decision of an attempt may be missing because it was removed."""
@@ -263,6 +257,13 @@ class Snapshot:
         return frame_of(self._client, rows, columns)
 
 
+def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
+    """Read the payload's columns."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(dict(info.schema))
+
+
 def binding_rows(
     entries: Iterable[Entry], exchange: str | None = None, *, history: bool = False
 ) -> list[dict[str, Any]]:
@@ -301,7 +302,7 @@ def binding_rows(
     ]
 
 
-def author_of(entry: Entry) -> dict[str, Any]:
+def author_of(entry: Entry) -> Author:
     """Say who wrote an entry, when and why: columns of every answer."""
     return {
         "reason": entry.reason,

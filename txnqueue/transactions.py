@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from txnqueue import model, recalling
 from txnqueue.appending import in_doubt
@@ -18,8 +18,7 @@ from txnqueue.ledger import KeyState, Owner
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, abort_attempt, abort_undecided, recover
 from txnqueue.transaction import Transaction
 from txnqueue.transient_work import resolve
-
-Result = TypeVar("Result")
+from txnqueue.types import Database, TwoPhaseDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Transactions:
 
     def run_transaction(
         self,
-        handler: Callable[[Transaction], Result],
+        handler: Callable[[Transaction], object],
         *,
         retry: RetryPolicy | None = None,
         transaction_id: str | None = None,
@@ -290,7 +289,7 @@ class Transactions:
 
     def recover(
         self,
-        connections: Mapping[str, Any] | None = None,
+        connections: Mapping[str, Database | TwoPhaseDatabase] | None = None,
         *,
         branch_seconds_min: float = BRANCH_SECONDS_MIN,
     ) -> Recovery:
