@@ -12,6 +12,8 @@ from txnqueue import errors
 __version__ = "0.1.0"
 
 __all__ = [
+    "NOT_GIVEN",
+    "Assignments",
     "Auxiliary",
     "Batch",
     "ChangeableSettings",
@@ -21,6 +23,7 @@ __all__ = [
     "DropResult",
     "Exchange",
     "ExchangeInfo",
+    "ExchangeKind",
     "Handler",
     "Heartbeat",
     "History",
@@ -29,6 +32,7 @@ __all__ = [
     "Message",
     "MessageInfo",
     "Metrics",
+    "NotGiven",
     "Origin",
     "Outcome",
     "Published",
@@ -45,9 +49,12 @@ __all__ = [
     "Status",
     "Step",
     "TableChanges",
+    "Tabular",
     "TraceStep",
     "Transaction",
     "TwoPhaseDatabase",
+    "Until",
+    "Unwanted",
     "Verification",
     "WaitingChange",
     "__version__",
@@ -58,7 +65,7 @@ __all__ = [
 if TYPE_CHECKING:
     from txnqueue.applying import WaitingChange
     from txnqueue.batch import Batch
-    from txnqueue.changes import TableChanges
+    from txnqueue.changes import Assignments, TableChanges
     from txnqueue.config import QueueInfo, QueueSettings, RetryPolicy
     from txnqueue.consumer import DrainResult, Handler
     from txnqueue.dead_letters import DeadLetters
@@ -77,6 +84,7 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
     from txnqueue.recovery import Recovery
     from txnqueue.routing import ExchangeInfo
+    from txnqueue.scope import NOT_GIVEN, NotGiven
     from txnqueue.sending import Sent
     from txnqueue.snapshot import Snapshot
     from txnqueue.transaction import Transaction
@@ -84,17 +92,22 @@ if TYPE_CHECKING:
     from txnqueue.types import (
         ChangeableSettings,
         Database,
+        ExchangeKind,
         Matching,
         Message,
         MessageInfo,
         Origin,
         Rows,
+        Tabular,
         TraceStep,
         TwoPhaseDatabase,
+        Until,
+        Unwanted,
     )
     from txnqueue.verifying import Verification
 else:
     _HOMES = {
+        "Assignments": "changes",
         "Auxiliary": "participants",
         "Batch": "batch",
         "ChangeableSettings": "types",
@@ -104,6 +117,7 @@ else:
         "DropResult": "dropping",
         "Exchange": "exchange",
         "ExchangeInfo": "routing",
+        "ExchangeKind": "types",
         "Handler": "consumer",
         "Heartbeat": "heartbeat",
         "History": "history",
@@ -112,6 +126,8 @@ else:
         "Message": "types",
         "MessageInfo": "types",
         "Metrics": "metrics",
+        "NOT_GIVEN": "scope",
+        "NotGiven": "scope",
         "Origin": "types",
         "Outcome": "transactions",
         "Published": "publishing",
@@ -128,9 +144,12 @@ else:
         "Status": "deciding",
         "Step": "declaring",
         "TableChanges": "changes",
+        "Tabular": "types",
         "TraceStep": "types",
         "Transaction": "transaction",
         "TwoPhaseDatabase": "types",
+        "Until": "types",
+        "Unwanted": "types",
         "Verification": "verifying",
         "WaitingChange": "applying",
         "local_spark": "environment",

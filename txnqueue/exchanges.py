@@ -14,7 +14,7 @@ from txnqueue.exchange import Exchange, check_columns, open_exchange
 from txnqueue.planning import Plan
 from txnqueue.routing import BindingAnswer, ExchangeAnswer, ExchangeInfo
 from txnqueue.scope import at_once
-from txnqueue.types import ExchangeKind, Table, Unwanted
+from txnqueue.types import ExchangeKind, Tabular, Unwanted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -31,7 +31,7 @@ class Exchanges:
         kind: ExchangeKind = routing.DIRECT,
         schema: str | StructType | None = None,
         *,
-        like: Table | None = None,
+        like: Tabular | None = None,
         unroutable: Unwanted = routing.RETURN,
         dead_letter_queue: str | None = None,
         durable: bool = True,

@@ -34,7 +34,7 @@ class PandasFrame(Protocol):
         ...
 
 
-Table = Union["DataFrame", ArrowTable, PandasFrame]
+Tabular = Union["DataFrame", ArrowTable, PandasFrame]
 """A table: a Spark DataFrame, a pandas or an Arrow table."""
 Rows = Union["DataFrame", ArrowTable, PandasFrame, Sequence[Mapping[str, Any]]]
 """What can be sent, published or written to a table: a table, or a list of dicts."""
