@@ -28,7 +28,7 @@ from txnqueue.snapshot import BINDINGS, binding_rows
 from txnqueue.staging import is_kept, stage
 from txnqueue.topology import Topology
 from txnqueue.transaction import Transaction
-from txnqueue.types import Rows
+from txnqueue.types import BindingRow, ExchangeDescription, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,7 +82,7 @@ class Exchange:
         """Show the name, the kind and the store."""
         return f"<Exchange {self.name!r} ({self._info.kind}) of {self._client.store.root}>"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ExchangeDescription:
         """Tell what the exchange is.
 
         Returns:
@@ -194,7 +194,7 @@ class Exchange:
         """
         return frame_of(self._client, self.binding_rows(history), BINDINGS)
 
-    def binding_rows(self, history: bool = False) -> list[dict[str, Any]]:
+    def binding_rows(self, history: bool = False) -> list[BindingRow]:
         """List what ``bindings`` shows."""
         entries = self._client.catalog_entries()
         return binding_rows(entries, self.name, history=history)

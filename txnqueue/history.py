@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import catalog, model, recalling, retiring
 from txnqueue.client import Client
@@ -20,7 +20,7 @@ from txnqueue.recalling import Past
 from txnqueue.snapshot import Snapshot, author_of, schema_of
 from txnqueue.topology import Topology
 from txnqueue.tracing import steps_of
-from txnqueue.types import TraceStep
+from txnqueue.types import ChangeRow, TraceStep
 from txnqueue.verifying import Verification, verify
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class History:
         """
         return frame_of(self._client, self.change_rows(after, upto), _CHANGES)
 
-    def change_rows(self, after: int = -1, upto: int | None = None) -> list[dict[str, Any]]:
+    def change_rows(self, after: int = -1, upto: int | None = None) -> list[ChangeRow]:
         """List what ``changes`` shows."""
         self._client.open()
         for name, value in (("after", after), ("upto", upto)):

@@ -158,6 +158,119 @@ class TraceStep(Author):
     commit_seq: int
 
 
+class ChangeRow(Author):
+    """One entry of the journal, as ``History.changes`` shows it."""
+
+    commit_seq: int
+    kind: str
+    queue: str | None
+    table: str | None
+    lane: int | None
+    sequence: int | None
+    claim_sequence: int | None
+    count: int | None
+    transaction_id: str | None
+    attempt: str | None
+
+
+class TransactionRow(Author):
+    """One attempt of a transaction, as ``Snapshot.transactions`` shows it."""
+
+    transaction_id: str | None
+    attempt: str
+    status: str
+    commit_seq: int | None
+
+
+class DispatchRow(Author):
+    """One claim, settlement or move, as ``Snapshot.dispatches`` shows it."""
+
+    kind: str
+    queue: str | None
+    lane: int | None
+    sequence: int | None
+    claim_sequence: int | None
+    transaction_id: str | None
+    attempt: str | None
+    count: int | None
+    commit_seq: int
+
+
+class BindingRow(Author):
+    """One binding of a queue to an exchange, as ``Snapshot.bindings`` shows it."""
+
+    kind: str
+    exchange: str
+    queue: str
+    routing_key: str
+    arguments: dict[str, str | None]
+    commit_seq: int
+
+
+class QueueRow(TypedDict):
+    """What became of a queue's messages, as ``Snapshot.queues`` shows it."""
+
+    queue: str
+    lanes: int
+    posted: int
+    available: int
+    delayed: int
+    in_flight: int
+    purge_pending: int
+    accepted: int
+    rejected: int
+    dead_lettered: int
+    expired: int
+    purged: int
+    moved: int
+    duplicates: int
+
+
+# ---------------------------------------------------------------------- what is there now
+
+
+class QueueMetrics(TypedDict):
+    """What is measured of a queue; ``txnqueue.metrics.GAUGES`` says what each number is."""
+
+    queue: str
+    length: int
+    visible: int
+    in_flight: int
+    purge_pending: int
+    delayed: int
+    expired: int
+    redelivered: int
+    dead: int
+    duplicates: int
+    oldest_age_seconds: float | None
+    newest_age_seconds: float | None
+    conflicts: int
+
+
+class DeadLetterCount(TypedDict):
+    """The dead letters of one origin and reason, as ``DeadLetters.df`` shows them."""
+
+    queue: str
+    reason: str | None
+    waiting: int
+    in_flight: int
+    oldest_at: datetime.datetime
+    newest_at: datetime.datetime
+
+
+class ExchangeDescription(TypedDict):
+    """What ``Exchange.describe`` tells."""
+
+    name: str
+    type: str
+    durable: bool
+    arguments: dict[str, Any]
+    unroutable: str
+    dead_letter: str | None
+    columns: dict[str, str]
+    bindings: int
+
+
 # ------------------------------------------------------------------------------- settings
 
 ExchangeKind = Literal["direct", "topic", "fanout", "headers"]

@@ -44,8 +44,8 @@ def main(manager: QueueManager) -> None:
     history = manager.history
     print([told(step) for step in history.trace(message_id)])
     print(became(manager.outcome(sent.transaction_id)), yesterday(history))
-    for row in [*history.as_of().queue_rows(), *history.change_rows()]:
-        print(row["queue"])
+    for row in history.change_rows():
+        print(row["kind"], row["queue"], row["count"])
     proof = history.verify()
     assert proof.ok, proof.problems
     print([(line.claim, line.found, line.expected) for line in proof.claims])

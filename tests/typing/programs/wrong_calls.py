@@ -42,6 +42,14 @@ def reads(message: Message, step: TraceStep) -> None:
     print(step["time"])  # wrong: typeddict-item, reportGeneralTypeIssues
 
 
+def watches(manager: QueueManager) -> None:
+    for row in manager.metrics().rows():
+        print(row["visable"])  # wrong: typeddict-item, reportGeneralTypeIssues
+        print(row["oldest_age_seconds"] + 1)  # wrong: operator, reportOptionalOperand
+    for state in manager.history.as_of().queue_rows():
+        print(state["queue"] + state["posted"])  # wrong: operator, reportOperatorIssue
+
+
 def drains(queue: Queue) -> None:
     def one_argument(batch: Batch) -> None:
         batch.accept()
