@@ -1,4 +1,8 @@
-"""Type checkers, as a user runs them: what each says of which line."""
+"""Type checkers, as a user runs them: what each says of which line.
+
+This folder has no ``__init__.py``: as a package it would be found before Python's own ``typing``
+by every script that is started in the folder above.
+"""
 
 from __future__ import annotations
 
