@@ -1,7 +1,10 @@
 """A job of a scheduler: drains a queue, runs transactions again, and knows its errors."""
 
+from __future__ import annotations
+
 import logging
 import sqlite3
+from typing import TYPE_CHECKING, Any
 
 from txnqueue import (
     Batch,
@@ -14,6 +17,9 @@ from txnqueue import (
     Transaction,
     errors,
 )
+
+if TYPE_CHECKING:
+    import psycopg
 
 logger = logging.getLogger("job")
 
@@ -50,6 +56,16 @@ def with_a_database(manager: QueueManager, ledger: sqlite3.Connection) -> Status
             "INSERT INTO booked VALUES (?)", [(m["total"],) for m in batch.messages()]
         )
     return tx.status
+
+
+def with_postgres(manager: QueueManager, connect: psycopg.Connection[Any]) -> None:
+    with manager.transaction() as tx:
+        billing = tx.enlist("billing", connect)
+        billing.execute("INSERT INTO bills SELECT 1")
+        log = tx.auxiliary("log", connect)
+        log.execute("INSERT INTO log SELECT 1")
+        log.commit()
+    manager.recover({"billing": connect})
 
 
 def carefully(manager: QueueManager) -> str | None:
