@@ -63,6 +63,7 @@ __all__ = [
     "TwoPhaseDatabase",
     "Until",
     "Unwanted",
+    "Vacuum",
     "Verification",
     "WaitingChange",
     "__version__",
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
     from txnqueue.heartbeat import Heartbeat
     from txnqueue.history import History
-    from txnqueue.maintenance import Maintenance
+    from txnqueue.maintenance import Maintenance, Vacuum
     from txnqueue.manager import QueueManager
     from txnqueue.metrics import Metrics
     from txnqueue.participants import Auxiliary
@@ -174,6 +175,7 @@ else:
         "TwoPhaseDatabase": "types",
         "Until": "types",
         "Unwanted": "types",
+        "Vacuum": "maintenance",
         "Verification": "verifying",
         "WaitingChange": "applying",
         "local_spark": "environment",
