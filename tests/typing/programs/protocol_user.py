@@ -41,7 +41,7 @@ def amqp_1_0(manager: QueueManager) -> None:
             orders.dispose([delivery], amqp.Accepted(), txn_id)
         controller.discharge(txn_id)
     except amqp.AmqpError as refused:
-        print(refused.condition.value, refused.description)
+        print(refused.error.symbol, refused.description)
 
 
 def message_transactions(manager: QueueManager) -> openamq.Reply:
