@@ -16,18 +16,12 @@ from txnqueue.config import QueueInfo, QueueSettings, did_you_mean
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.types import ChangeableSettings
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-CHANGEABLE = (
-    "lease_seconds",
-    "deliveries_max",
-    "redelivery_delay_seconds",
-    "redelivery_delay_seconds_max",
-    "dead_letter_expired",
-    "delay_step_seconds",
-)
+CHANGEABLE = tuple(ChangeableSettings.__annotations__)
 Changes = dict[str, tuple[object, object]]
 """What changed, by name: the former value, and the new one."""
 

@@ -36,6 +36,7 @@ from txnqueue.tables import (
     TableInfo,
     assignments,
 )
+from txnqueue.types import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -60,7 +61,7 @@ class TableChanges:
         """Show the table and the transaction."""
         return f"<table {self._name} in {self._transaction!r}>"
 
-    def append(self, rows: object) -> int:
+    def append(self, rows: Rows) -> int:
         """Append rows.
 
         Args:
@@ -83,7 +84,7 @@ class TableChanges:
 
     def merge(
         self,
-        rows: object,
+        rows: Rows,
         on: str | Sequence[str] | None = None,
         *,
         condition: str | None = None,

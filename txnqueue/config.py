@@ -50,7 +50,7 @@ def check_name(name: object, what: str = "queue") -> str:
         raise InvalidName(
             f"{name!r} cannot be the name of a {what}: a name is 1 to {NAME_LENGTH_MAX} letters, "
             "digits, '.', '_' or '-', and starts with a letter.",
-            name=name,
+            name=str(name),
         )
     return name
 

@@ -22,6 +22,7 @@ from txnqueue.errors import (
 from txnqueue.gathering import Upto, now
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
+from txnqueue.types import Until
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -137,7 +138,7 @@ class Drain:
 
     def run(
         self,
-        until: str,
+        until: Until,
         bounds: Bounds,
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:
@@ -224,7 +225,7 @@ class Drain:
         try:
             Transaction(self._client, f"{self._run_id}/end").commit()
         except TransactionAborted as error:
-            return error.details.get("receipt") is not None
+            return error.receipt is not None
         return True
 
     def _transaction(self) -> Transaction:
@@ -271,7 +272,9 @@ class Drain:
         finally:
             self._client.blocks.remove(tx)
         if tx.status is Status.ROLLED_BACK:
-            self._failed(TransactionAborted("The handler rolled the transaction back."))
+            self._failed(
+                TransactionAborted("The handler rolled the transaction back.", transaction_id=tx.id)
+            )
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import holding, model, ranges
 from txnqueue.client import Client
@@ -23,6 +23,7 @@ from txnqueue.planning import Disposition
 from txnqueue.receiving import Held, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.settling import Settling
+from txnqueue.types import Matching, Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,9 +80,9 @@ class Contents:
         """Read the messages into an Arrow table, in delivery order; columns as in ``df``."""
         return self._client.payload.table(self._schema, self._parts())
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[Message]:
         """Read the messages as dicts, in delivery order; for a few, not for a million."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        rows: list[Message] = self.to_arrow().to_pylist()
         return rows
 
     @property
@@ -160,7 +161,7 @@ class Contents:
         ]
 
     def _named(
-        self, where: str | None, matching: object, reason_column: str | None
+        self, where: str | None, matching: Matching | None, reason_column: str | None
     ) -> Reasons | None:
         """Find which messages are meant, by reason; None: all that are left."""
         if where is not None and matching is not None:

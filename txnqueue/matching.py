@@ -10,12 +10,13 @@ from txnqueue.errors import InvalidInput
 from txnqueue.journal.tables import identifier
 from txnqueue.payload import evaluating
 from txnqueue.payload.schemas import MESSAGE_COLUMN
+from txnqueue.types import Matching
 
 Reasons = dict[str | None, dict[str, list[int]]]
 """Send offsets by reason and send id."""
 
 
-def offsets_of(matching: object, reason_column: str | None) -> Reasons:
+def offsets_of(matching: Matching, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
     if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
         with evaluating("matching", matching):

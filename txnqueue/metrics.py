@@ -15,6 +15,7 @@ from txnqueue.config import QueueInfo
 from txnqueue.framing import frame_of
 from txnqueue.ledger import QueueFold, Segment
 from txnqueue.redelivery import AT_ONCE
+from txnqueue.types import QueueMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,9 +53,9 @@ class Metrics:
                 folds[info.queue_id] += [client.of(part).fold(part) for part in in_memory]
             self._rows = [_measured(client, info, folds, now_ms) for info in infos.values()]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[QueueMetrics]:
         """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
-        return [dict(row) for row in self._rows]
+        return [row.copy() for row in self._rows]
 
     def df(self) -> DataFrame:
         """Show one row per queue: queue string, and what ``GAUGES`` names, as longs.
@@ -85,7 +86,7 @@ class Metrics:
 
 def _measured(
     client: Client, info: QueueInfo, folds: Mapping[str, Sequence[QueueFold]], now_ms: int
-) -> dict[str, Any]:
+) -> QueueMetrics:
     mine = folds[info.queue_id]
     standing = [s for fold in mine for lane in fold.lanes.values() for s in lane.available]
     in_flight = sum(fold.in_flight() for fold in mine)

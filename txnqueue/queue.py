@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import looking
 from txnqueue.batch import Batch
@@ -28,6 +28,7 @@ from txnqueue.selecting import Selector
 from txnqueue.sending import Sent, staged
 from txnqueue.staging import is_kept
 from txnqueue.transaction import Transaction
+from txnqueue.types import Message, Rows, Until
 from txnqueue.upkeep import Upkeep
 from txnqueue.waiting import Patience
 
@@ -42,7 +43,7 @@ class Queue(Upkeep):
 
     def send(
         self,
-        rows: object,
+        rows: Rows,
         *,
         order_by: str | list[str] | None = None,
         priority: int | str | None = None,
@@ -182,11 +183,10 @@ class Queue(Upkeep):
         del carried  # what is in memory stays there until it is read
         return frame
 
-    def peek_messages(self, limit: int = 20, where: str | None = None) -> list[dict[str, Any]]:
+    def peek_messages(self, limit: int = 20, where: str | None = None) -> list[Message]:
         """Look at the first available messages as dicts, in delivery order; as ``peek``."""
         parts, carried = self._first(limit, where)
-        rows: list[dict[str, Any]]
-        rows = self._client.payload.table(self.schema, parts).to_pylist()
+        rows: list[Message] = self._client.payload.table(self.schema, parts).to_pylist()
         del carried
         return rows
 
@@ -214,7 +214,7 @@ class Queue(Upkeep):
         where: str | None = None,
         batch_size: int = 100_000,
         run_id: str | None = None,
-        until: str = "start",
+        until: Until = "start",
         max_seconds: float | None = None,
         max_messages: int | None = None,
         max_batches: int | None = None,

@@ -16,6 +16,7 @@ from txnqueue.payload.schemas import check_schema
 from txnqueue.queue import Queue
 from txnqueue.recovery import release_leases
 from txnqueue.scope import at_once
+from txnqueue.types import Tabular
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,7 +33,7 @@ class Queues:
         name: str,
         schema: str | StructType | None = None,
         *,
-        like: Any = None,
+        like: Tabular | None = None,
         exist_ok: bool = False,
         lanes: int | None = None,
         group_by: str | None = None,

@@ -43,7 +43,7 @@ def of_rows(error: Exception, send: Send) -> Exception:
         if column is not None:
             return explain(column)
     if NO_ROUTE in text:
-        return unroutable(send.note.get("exchange"))
+        return unroutable(str(send.note.get("exchange")))
     if LONG_KEY in text and send.routes is not None:
         return key_too_long(str(send.routes.key_column))
     if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
