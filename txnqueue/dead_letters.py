@@ -16,7 +16,7 @@ from txnqueue.ledger import Position, QueueFold
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_COLUMNS = "queue reason waiting in_flight oldest_at newest_at"
+_COLUMNS = "queue reason waiting in_flight oldest_at newest_at error"
 
 
 class DeadLetters:
@@ -37,7 +37,8 @@ class DeadLetters:
         """Show one row per origin and reason.
 
         Columns: queue (where they came from), reason string, waiting, in_flight long,
-        oldest_at, newest_at timestamp (when they came here).
+        oldest_at, newest_at timestamp (when they came here), error string (what the last
+        delivery of the newest one failed with, if anything).
         """
         return frame_of(self._client, self.rows(), _COLUMNS)
 
@@ -71,11 +72,13 @@ def _counted(client: Client, info: QueueInfo) -> list[dict[str, Any]]:
         if origin is None or (here is not info and origin.get("queue_id") not in mine):
             continue
         at = datetime.datetime.fromtimestamp(position.posted_at_ms / 1000, datetime.timezone.utc)
-        fresh = {"waiting": 0, "in_flight": 0, "oldest_at": at, "newest_at": at}
+        fresh = {"waiting": 0, "in_flight": 0, "oldest_at": at, "newest_at": at, "error": None}
         row = found.setdefault((origin["queue"], origin["reason"]), fresh)
         row[what] += count
         row["oldest_at"] = min(row["oldest_at"], at)
         row["newest_at"] = max(row["newest_at"], at)
+        if at == row["newest_at"]:
+            row["error"] = origin.get("error") or row["error"]
     rows = [{"queue": queue, "reason": why, **row} for (queue, why), row in found.items()]
     return sorted(rows, key=lambda row: (-row["waiting"] - row["in_flight"], str(row["reason"])))
 

@@ -7,7 +7,7 @@ order. A fold is kept between calls and fed with what was appended since.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -18,6 +18,10 @@ from txnqueue.ledger.values import Claim, Owner, Position, Segment
 from txnqueue.model import Entry, PositionId, Range
 
 _ORDER = attrgetter("order")
+ERROR_LENGTH_MAX = 500
+"""So many characters are kept of what a message's last delivery failed with."""
+Errors = tuple[tuple[tuple[Range, ...], str], ...]
+"""Messages of a position, and what their last delivery failed with."""
 
 
 @dataclass(slots=True)
@@ -29,7 +33,8 @@ class LaneFold:
     the next one makes superfluous, ``log_from`` is the version of the first of them;
     ``compactable`` says whether all are of kinds that a compaction can stand for. ``left_out``
     counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
-    when each was posted: the queue's window may ask for them, and for no older ones.
+    when each was posted: the queue's window may ask for them, and for no older ones. ``errors``
+    says what the last delivery of messages failed with, as long as they are in the queue.
     """
 
     lane: int
@@ -43,6 +48,27 @@ class LaneFold:
     left_out: int = 0
     duplicates: dict[PositionId, tuple[int, tuple[Range, ...]]] = field(default_factory=dict)
     recent_after: int = -1
+    errors: dict[PositionId, Errors] = field(default_factory=dict)
+
+    def fail(self, items: Mapping[PositionId, tuple[Range, ...]], error: str) -> None:
+        """Take note of what a delivery failed with."""
+        said = error[:ERROR_LENGTH_MAX]
+        for position_id, part in items.items():
+            self.forget_errors(position_id, part)
+            others = self.errors.get(position_id, ())
+            alike = [one for had, text in others if text == said for one in had]
+            others = tuple((had, text) for had, text in others if text != said)
+            self.errors[position_id] = (*others, (ranges.normalised((*alike, *part)), said))
+
+    def forget_errors(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
+        """Forget what was noted of messages: they are gone, or failed with something else."""
+        left = tuple(
+            (rest, text)
+            for had, text in self.errors.pop(position_id, ())
+            if (rest := ranges.difference(had, part))
+        )
+        if left:
+            self.errors[position_id] = left
 
     def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
         """Take note of what is called duplicates."""
@@ -279,6 +305,7 @@ class QueueFold:
             for lane in self.lanes.values():
                 lane.available.clear()
                 lane.claims.clear()
+                lane.errors.clear()
             self.positions.clear()
             self._unretired.clear()
 
@@ -313,7 +340,7 @@ class QueueFold:
                 lane.leave_out(self.positions[position_id], part)
                 if self.duplicates is not None:
                     self.duplicates.left_out(position_id, part)
-            self._retire(position_id, ranges.count(part))
+            self._retire(lane, position_id, part)
 
     def _purge_pending(self, lane: LaneFold, entry: Entry) -> None:
         """Mark what is in flight; what came back since the purge looked goes at once."""
@@ -332,7 +359,7 @@ class QueueFold:
             gone = ranges.intersection(there, named[position_id])
             if gone:
                 lane.take(self.positions[position_id], gone)
-                self._purge(position_id, gone)
+                self._purge(lane, position_id, gone)
 
     def _settled(self, lane: LaneFold, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
@@ -358,10 +385,12 @@ class QueueFold:
             del lane.claims[claim.sequence]
         if entry.kind == model.RELEASED:
             counted, not_to = bool(entry.body.get("counted")), entry.body.get("not_to")
+            if counted and claim.counts and entry.reason is not None:
+                lane.fail(part.items, entry.reason)
             self._put_back(lane, part, counted=counted, not_to=not_to)
         else:
             for position_id, settled in part.items.items():
-                self._retire(position_id, ranges.count(settled))
+                self._retire(lane, position_id, settled)
 
     def _kept(self, lane: LaneFold, entry: Entry) -> None:
         """Make a lease of what a committed transaction acquired and did not settle."""
@@ -380,11 +409,11 @@ class QueueFold:
         for segment in self.returning(claim, counted=counted, not_to=not_to):
             lane.put(segment)
         for position_id, part in claim.purge_pending.items():
-            self._purge(position_id, part)
+            self._purge(lane, position_id, part)
 
-    def _purge(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
+    def _purge(self, lane: LaneFold, position_id: PositionId, part: tuple[Range, ...]) -> None:
         self.purged_in_flight += ranges.count(part)
-        self._retire(position_id, ranges.count(part))
+        self._retire(lane, position_id, part)
 
     def _take_items(self, lane: LaneFold, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
         for sequence in entry.body.get("supersedes", ()):
@@ -399,8 +428,9 @@ class QueueFold:
             lane.take(position, part)
         return items
 
-    def _retire(self, position_id: PositionId, messages: int) -> None:
-        left = self._unretired[position_id] - messages
+    def _retire(self, lane: LaneFold, position_id: PositionId, part: tuple[Range, ...]) -> None:
+        lane.forget_errors(position_id, part)
+        left = self._unretired[position_id] - ranges.count(part)
         if left:
             self._unretired[position_id] = left
         else:

@@ -55,6 +55,7 @@ MESSAGE_TYPE = StructType(
                     StructField("queue", StringType(), True),
                     StructField("reason", StringType(), True),
                     StructField("delivery_count", IntegerType(), True),
+                    StructField("error", StringType(), True),
                 ]
             ),
             True,
