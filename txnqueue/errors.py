@@ -92,6 +92,9 @@ class LayoutUnsupported(StoreError):
 class InvalidInput(TxnQueueError, ValueError):
     """A value cannot be used; nothing was changed."""
 
+    in_rows: bool = False
+    """Whether it is a value of some rows, and not how they or the call are made."""
+
 
 class InvalidName(InvalidInput):
     """A name is 1 to 100 letters, digits, '.', '_' or '-', and starts with a letter."""

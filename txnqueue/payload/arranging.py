@@ -218,7 +218,9 @@ def _priorities(placing: Placing, table: pa.Table) -> list[int]:
 def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
     """Say that a column holds what is no priority."""
     return InvalidInput(
-        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.", column=column
+        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.",
+        column=column,
+        in_rows=True,
     )
 
 

@@ -51,6 +51,7 @@ def arrow_table(schema: StructType, rows: object) -> pa.Table:
                 f"Column {column.name!r} may not be null, and is in "
                 f"{table.column(column.name).null_count} of {table.num_rows} rows.",
                 column=column.name,
+                in_rows=True,
             )
     return table
 
@@ -116,7 +117,7 @@ def _from_pandas(rows: Any) -> pa.Table:
         # Arrow's message ends with "Conversion failed for column x with type object".
         column = str(error.args[-1]).partition("for column ")[2].partition(" with type")[0] or "?"
         raise SchemaMismatch(
-            f"Column {column!r} has mixed types: {error}", column=column
+            f"Column {column!r} has mixed types: {error}", column=column, in_rows=True
         ) from error
 
 
@@ -137,7 +138,8 @@ def _from_table(schema: StructType, table: pa.Table) -> pa.Table:
                 raise pa.ArrowTypeError(str(data.type))
             columns.append(data.cast(into.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise wrong_type(column, str(data.type)) from error
+            fits = _arrow_fits(data.type, into.type)  # then it is a value that does not
+            raise wrong_type(column, str(data.type), in_rows=fits) from error
     return pa.table(columns, schema=_nullable(target))
 
 
@@ -151,10 +153,11 @@ def _from_dicts(schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Tab
         try:
             array = pa.array(values, into.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as error:
-            raise wrong_type(column, str(error)) from error
+            raise wrong_type(column, str(error), in_rows=True) from error
         for value, kept in zip(values, array.to_pylist(), strict=True):
             if not _same(value, kept) or _null_inside(column.dataType, value):
-                raise wrong_type(column, f"{type(value).__name__} {value!r}")
+                said = f"{type(value).__name__} {value!r}"
+                raise wrong_type(column, said, in_rows=True)
         columns.append(array)
     return pa.table(columns, schema=_nullable(target))
 

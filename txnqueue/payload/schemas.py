@@ -279,11 +279,12 @@ def check_names(schema: StructType, given: list[str]) -> None:
             )
 
 
-def wrong_type(column: StructField, found: str) -> SchemaMismatch:
-    """Say that a column has another type than what was given."""
+def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
+    """Say that a column has another type than what was given, or than some of its values."""
     return SchemaMismatch(
         f"Column {column.name!r} takes {column.dataType.simpleString()}, not {found}.",
         column=column.name,
+        in_rows=in_rows,
     )
 
 
