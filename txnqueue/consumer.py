@@ -339,9 +339,9 @@ class Drain:
         self._log("batch rolled back", None, error=reason_of(error))
         if fault is Fault.JOB:
             raise HandlerFailed(
-                f"The handler failed with {type(error).__name__}: {error} No message can cause "
-                "that: its batch was given back, and the delivery does not count. Mend the job "
-                "and repeat the run.",
+                f"The job failed by a mistake of its own, and not by a message: {reason_of(error)} "
+                "Its batch was given back, and the delivery does not count: mend the job and "
+                "repeat the run.",
                 result=self._result(False),
             ) from error
         if fault is Fault.MESSAGE:
@@ -349,7 +349,7 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{type(error).__name__}: {error}. Nothing of these batches was committed.",
+                f"{reason_of(error)}. Nothing of these batches was committed.",
                 result=self._result(False),
             ) from error
 

@@ -139,7 +139,8 @@ def decide_prepared(
         body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
     else:
         inside = prepared.body.get("claims", ())
-        facts = [entry_from_json(data) for data in inside]
+        why = reason or "rolled back"
+        facts = [replace(entry_from_json(data), reason=why) for data in inside]
         body = {}
     body.update({"asked": True} if heuristic else {}, **(said or {}))
     decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)]

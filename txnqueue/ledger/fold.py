@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from txnqueue import model, ranges
+from txnqueue.config import REASON_LENGTH_MAX
 from txnqueue.duplicates import Duplicates
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger.values import Claim, Owner, Position, Segment
 from txnqueue.model import Entry, PositionId, Range
 
 _ORDER = attrgetter("order")
-ERROR_LENGTH_MAX = 500
-"""So many characters are kept of what a message's last delivery failed with."""
 Errors = tuple[tuple[tuple[Range, ...], str], ...]
 """Messages of a position, and what their last delivery failed with."""
 
@@ -52,7 +51,7 @@ class LaneFold:
 
     def fail(self, items: Mapping[PositionId, tuple[Range, ...]], error: str) -> None:
         """Take note of what a delivery failed with."""
-        said = error[:ERROR_LENGTH_MAX]
+        said = error[:REASON_LENGTH_MAX]
         for position_id, part in items.items():
             self.forget_errors(position_id, part)
             others = self.errors.get(position_id, ())
