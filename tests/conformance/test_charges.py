@@ -347,7 +347,8 @@ def test_the_error_outlives_a_compaction_of_the_lane(
     busy = world.open(orders, "c")
     busy._client.log_max = 5
     for _ in range(10):
-        assert numbers(batch := busy.receive(1)) == [0]
+        batch = busy.receive(1)
+        assert numbers(batch) == [0]
         batch.release()
     compacted = [e for e in world.store.journal.read_all().entries if e.kind == model.COMPACTED]
     assert compacted and all("errors" in entry.body for entry in compacted)
