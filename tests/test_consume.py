@@ -16,7 +16,7 @@ from tests.protocol.faults import Crash
 from tests.test_cli import SCHEMA, Shell
 from txnqueue.commands import handlers
 from txnqueue.commands.stopping import on_sigterm
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.testing import memory_manager, plain_schema
 
 SEEN: list[list[int]] = []
@@ -359,3 +359,32 @@ def _cannot_run(manager: Any, spark: Any, folder: Path, totals: str) -> None:
         said = str(caught.value)
         assert why in said and f"wrong{number}.sql" in said and "\n" not in said, said
     assert spark.read.format("delta").load(totals).count() == 0  # it was not dropped
+
+
+@pytest.mark.spark
+def test_what_spark_cannot_plan_is_the_jobs_fault_and_what_it_cannot_compute_may_be_a_messages(
+    spark: Any, tmp_path: Path
+) -> None:
+    from txnqueue.manager import QueueManager
+
+    orders = QueueManager(spark, str(tmp_path / "store")).create_queue("orders", "id long")
+    orders.send([{"id": 0}])
+
+    def misspelt(batch: Any, tx: Any) -> None:
+        batch.df.select("amout").count()
+
+    def misspelt_predicate(batch: Any, tx: Any) -> None:
+        batch.reject(where="amout < 0")
+
+    def wrong_column(batch: Any, tx: Any) -> None:
+        tx.queue("orders").send(batch.df.selectExpr("id AS amount"))
+
+    def divides(batch: Any, tx: Any) -> None:
+        tx.queue("orders").send(batch.df.selectExpr("CAST(100 DIV id AS long) AS id"))
+
+    for handler, count in ((misspelt, 0), (misspelt_predicate, 0), (wrong_column, 0), (divides, 1)):
+        with pytest.raises(HandlerFailed) as caught:
+            orders.drain(handler, errors_max=1 if handler is divides else 20)
+        assert caught.value.result.errors == 1
+        (row,) = orders.peek_messages()
+        assert row["_message"]["delivery_count"] == count, handler
