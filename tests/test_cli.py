@@ -142,6 +142,14 @@ def test_a_spark_of_our_own_logs_nothing_that_comes_as_an_error(monkeypatch, ver
     assert asked[0]["settings"].get("spark.log.level") == level
 
 
+def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
+    shell("send", "orders", three)
+    shell("receive", "orders", "--hold", "--consumer", "gone")
+    said = shell.json("release", "orders", "--consumer", "gone", "--reason", "it hangs")
+    assert said[0]["released"] == 3
+    assert shell.json("depth", "orders")[0]["available"] == 3
+
+
 def test_the_path_of_an_unknown_message_is_no_answer(shell):
     result = shell("history", "--message", "nobody:17", code=3)
     assert "No such message" in result.stderr

@@ -231,8 +231,10 @@ def command(
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
-        shared = inspect.signature(_common, eval_str=True).parameters
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        taken = {parameter.name for parameter in own}  # a command may mean something else by it
+        common = inspect.signature(_common, eval_str=True).parameters
+        shared = {name: one for name, one in common.items() if name not in taken}
 
         @functools.wraps(body)
         def run(ctx: typer.Context, **given: object) -> None:
