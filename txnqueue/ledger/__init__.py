@@ -1,8 +1,8 @@
 """What a queue and a transaction are, as the journal's entries tell it (pure)."""
 
-from txnqueue.ledger.fold import Errors, LaneFold, QueueFold
+from txnqueue.ledger.fold import LaneFold, QueueFold
 from txnqueue.ledger.keys import KeyState
-from txnqueue.ledger.values import Claim, Owner, Position, Segment
+from txnqueue.ledger.values import Claim, Errors, Owner, Position, Segment
 
 __all__ = [
     "Claim",

@@ -7,20 +7,25 @@ order. A fold is kept between calls and fed with what was appended since.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from txnqueue import model, ranges
-from txnqueue.config import REASON_LENGTH_MAX
 from txnqueue.duplicates import Duplicates
 from txnqueue.errors import StoreCorrupt
-from txnqueue.ledger.values import Claim, Owner, Position, Segment
+from txnqueue.ledger.values import (
+    Claim,
+    Errors,
+    Owner,
+    Position,
+    Segment,
+    forget_error,
+    note_error,
+)
 from txnqueue.model import Entry, PositionId, Range
 
 _ORDER = attrgetter("order")
-Errors = tuple[tuple[tuple[Range, ...], str], ...]
-"""Messages of a position, and what their last delivery failed with."""
 
 
 @dataclass(slots=True)
@@ -48,26 +53,6 @@ class LaneFold:
     duplicates: dict[PositionId, tuple[int, tuple[Range, ...]]] = field(default_factory=dict)
     recent_after: int = -1
     errors: dict[PositionId, Errors] = field(default_factory=dict)
-
-    def fail(self, items: Mapping[PositionId, tuple[Range, ...]], error: str) -> None:
-        """Take note of what a delivery failed with."""
-        said = error[:REASON_LENGTH_MAX]
-        for position_id, part in items.items():
-            self.forget_errors(position_id, part)
-            others = self.errors.get(position_id, ())
-            alike = [one for had, text in others if text == said for one in had]
-            others = tuple((had, text) for had, text in others if text != said)
-            self.errors[position_id] = (*others, (ranges.normalised((*alike, *part)), said))
-
-    def forget_errors(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
-        """Forget what was noted of messages: they are gone, or failed with something else."""
-        left = tuple(
-            (rest, text)
-            for had, text in self.errors.pop(position_id, ())
-            if (rest := ranges.difference(had, part))
-        )
-        if left:
-            self.errors[position_id] = left
 
     def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
         """Take note of what is called duplicates."""
@@ -385,7 +370,7 @@ class QueueFold:
         if entry.kind == model.RELEASED:
             counted, not_to = bool(entry.body.get("counted")), entry.body.get("not_to")
             if counted and claim.counts and entry.reason is not None:
-                lane.fail(part.items, entry.reason)
+                note_error(lane.errors, part.items, entry.reason)
             self._put_back(lane, part, counted=counted, not_to=not_to)
         else:
             for position_id, settled in part.items.items():
@@ -428,7 +413,7 @@ class QueueFold:
         return items
 
     def _retire(self, lane: LaneFold, position_id: PositionId, part: tuple[Range, ...]) -> None:
-        lane.forget_errors(position_id, part)
+        forget_error(lane.errors, position_id, part)
         left = self._unretired[position_id] - ranges.count(part)
         if left:
             self._unretired[position_id] = left
