@@ -128,6 +128,34 @@ def test_an_error_is_one_line_with_the_remedy_and_no_traceback(shell):
     assert "Traceback" in shell("depth", "nothing", "--verbose", code=3).stderr
 
 
+@pytest.mark.parametrize(("verbose", "level"), [(False, "OFF"), (True, None)])
+def test_a_spark_of_our_own_logs_nothing_that_comes_as_an_error(monkeypatch, verbose, level):
+    pytest.importorskip("pyspark")
+    from txnqueue import environment
+    from txnqueue.commands.console import start_spark
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    asked = []
+    monkeypatch.setattr(environment, "local_spark", lambda *_, **given: asked.append(given))
+    start_spark(short_lived=True, verbose=verbose)
+    assert asked[0]["settings"].get("spark.log.level") == level
+
+
+def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
+    shell("send", "orders", three)
+    shell("receive", "orders", "--hold", "--consumer", "gone")
+    said = shell.json("release", "orders", "--consumer", "gone", "--reason", "it hangs")
+    assert said[0]["released"] == 3
+    assert shell.json("depth", "orders")[0]["available"] == 3
+
+
+def test_the_path_of_an_unknown_message_is_no_answer(shell):
+    result = shell("history", "--message", "nobody:17", code=3)
+    assert "No such message" in result.stderr
+    assert shell.json("history", "--message", "nobody:17", code=3) == []
+
+
 def test_a_missing_root_is_said_before_spark_starts(monkeypatch):
     monkeypatch.delenv("TXNQUEUE_ROOT", raising=False)
     result = CliRunner().invoke(app, ["list"])

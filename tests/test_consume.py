@@ -16,11 +16,20 @@ from tests.protocol.faults import Crash
 from tests.test_cli import SCHEMA, Shell
 from txnqueue.commands import handlers
 from txnqueue.commands.stopping import on_sigterm
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.testing import memory_manager, plain_schema
 
 SEEN: list[list[int]] = []
 """What the handlers of this module were handed."""
+
+
+def refuse_three(batch: Any, tx: Any) -> None:
+    if 3 in [row["id"] for row in batch.messages()]:
+        raise ValueError("three")
+
+
+def send_to_nowhere(batch: Any, tx: Any) -> None:
+    tx.queue("nowhere").send(batch.messages())
 
 
 def remember(batch: Any, tx: Any) -> None:
@@ -84,6 +93,7 @@ def test_a_queue_is_drained(shell: Shell) -> None:
         "messages": 10,
         "batches": 3,
         "errors": 0,
+        "dead_lettered": 0,
         "finished": True,
         "already_finished": False,
         "applied": True,
@@ -118,6 +128,52 @@ def test_a_failing_handler_has_its_own_code(shell: Shell) -> None:
     )
     assert "ZeroDivisionError" in result.stderr
     assert shell.json("depth", "orders")[0]["available"] == 10
+
+
+def test_dead_letters_have_their_own_code_and_tell_the_last_error(shell: Shell) -> None:
+    said = consume(shell, "refuse_three", "--run-id", "night", code=6)
+    assert (said["messages"], said["dead_lettered"], said["finished"]) == (9, 1, True)
+    (letters,) = shell.json("dead-letters", "orders")
+    assert (letters["waiting"], letters["reason"]) == (1, "deliveries_max")
+    assert letters["error"] == "ValueError: three"
+    assert "ValueError: three" in shell("peek", "orders.dead").stdout
+    assert consume(shell, "refuse_three", "--run-id", "night")["already_finished"]
+
+
+def test_who_does_not_mind_dead_letters_says_so(shell: Shell) -> None:
+    assert consume(shell, "refuse_three", "--dead-letters-exit-code", 0)["dead_lettered"] == 1
+
+
+def test_a_run_that_consumed_nothing_and_failed_is_no_success(shell: Shell) -> None:
+    manager = memory_manager(shell.store, shell.clock, "reader")
+    shell("create", "one", "--schema", SCHEMA, "--deliveries-max", 1)
+    manager.queue("one").send([{"id": 3}])
+    name = "tests.test_consume:refuse_three"
+    result = shell("consume", "one", "--handler", name, "--output", "json", code=4)
+    said = json.loads(result.stdout)
+    assert (said["messages"], said["errors"], said["dead_lettered"]) == (0, 1, 1)
+    assert "ValueError: three" in result.stderr
+
+
+def test_a_mistake_of_the_job_ends_the_run_and_says_what_it_did(shell: Shell) -> None:
+    said = consume(shell, "send_to_nowhere", code=4)
+    assert (said["messages"], said["errors"], said["dead_lettered"]) == (0, 1, 0)
+    waiting = memory_manager(shell.store, shell.clock, "reader").queue("orders").peek_messages()
+    assert {row["_message"]["delivery_count"] for row in waiting} == {0}
+
+
+@pytest.mark.parametrize(
+    "target", ["-- send: nowhere", "-- append: /no/table", "-- merge: t on id"]
+)
+def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
+    shell: Shell, tmp_path: Path, target: str
+) -> None:
+    file = tmp_path / "job.sql"
+    file.write_text(f"-- reject: gone\nSELECT * FROM batch;\n{target}\nSELECT * FROM batch")
+    before = len(shell.store.journal.commits)
+    result = shell("consume", "orders", "--sql", file, code=2)
+    assert target in result.stderr and len(result.stderr.splitlines()) == 1
+    assert len(shell.store.journal.commits) == before
 
 
 def test_killed_after_three_batches_and_repeated_twice_everything_happens_once(
@@ -262,7 +318,11 @@ def test_a_sql_file_routes_a_batch_on_delta(spark: Any, tmp_path: Path) -> None:
         f"-- merge: {totals} on name\n"
         "SELECT name, count(*) AS n FROM batch WHERE name IS NOT NULL GROUP BY name"
     )
-    result = manager.queue("orders").drain(handlers.read_sql(str(file)))
+    job = handlers.read_sql(str(file))
+    _cannot_run(manager, spark, tmp_path, totals)
+    job.check(manager, manager.queue("orders"), spark)
+    assert manager.queue("orders").depth() == 6
+    result = manager.queue("orders").drain(job)
     assert (result.messages, result.applied) == (6, True)
     assert sorted(r["id"] for r in manager.queue("done").peek_messages()) == [0, 2, 4]
     assert manager.queue("orders.dead").depth() == 1
@@ -270,3 +330,61 @@ def test_a_sql_file_routes_a_batch_on_delta(spark: Any, tmp_path: Path) -> None:
         ("a", 3),
         ("b", 2),
     ]
+
+
+WRONG = {
+    "-- send: done\nSELECT id, nmae AS name FROM batch": "nmae",
+    "-- send: done\nSELECT id, name AS title FROM batch": "'title' is not in the schema",
+    "-- send: done\nSELECT name AS id FROM batch": "takes bigint, not string",
+    "-- send: done\nSELEKT id FROM batch": "SYNTAX",
+    "-- send: done\nDROP TABLE delta.`{totals}`": "SYNTAX",
+    "-- send: done\nSELECT * FROM no_such_table": "no_such_table",
+    "-- reject: bad\nSELECT id FROM batch": "_message",
+    "-- append: {totals}\nSELECT name, id AS m FROM batch": "'m'",
+    "-- merge: {totals} on id\nSELECT name, id AS n FROM batch": "'id' must be in the rows",
+    "-- merge: {totals} on name\nSELECT name, id FROM batch": "'id' must be in the rows",
+    "-- append: {totals}-gone\nSELECT name, id AS n FROM batch": "no table",
+}
+
+
+def _cannot_run(manager: Any, spark: Any, folder: Path, totals: str) -> None:
+    """What cannot run is refused by one line that says where and why."""
+    for number, (text, why) in enumerate(WRONG.items()):
+        file = folder / f"wrong{number}.sql"
+        file.write_text("-- reject: nameless\nSELECT * FROM batch WHERE name IS NULL;\n")
+        with file.open("a") as more:
+            more.write(text.replace("{totals}", totals))
+        with pytest.raises(InvalidInput) as caught:
+            handlers.read_sql(str(file)).check(manager, manager.queue("orders"), spark)
+        said = str(caught.value)
+        assert why in said and f"wrong{number}.sql" in said and "\n" not in said, said
+    assert spark.read.format("delta").load(totals).count() == 0  # it was not dropped
+
+
+@pytest.mark.spark
+def test_what_spark_cannot_plan_is_the_jobs_fault_and_what_it_cannot_compute_may_be_a_messages(
+    spark: Any, tmp_path: Path
+) -> None:
+    from txnqueue.manager import QueueManager
+
+    orders = QueueManager(spark, str(tmp_path / "store")).create_queue("orders", "id long")
+    orders.send([{"id": 0}])
+
+    def misspelt(batch: Any, tx: Any) -> None:
+        batch.df.select("amout").count()
+
+    def misspelt_predicate(batch: Any, tx: Any) -> None:
+        batch.reject(where="amout < 0")
+
+    def wrong_column(batch: Any, tx: Any) -> None:
+        tx.queue("orders").send(batch.df.selectExpr("id AS amount"))
+
+    def divides(batch: Any, tx: Any) -> None:
+        tx.queue("orders").send(batch.df.selectExpr("CAST(100 DIV id AS long) AS id"))
+
+    for handler, count in ((misspelt, 0), (misspelt_predicate, 0), (wrong_column, 0), (divides, 1)):
+        with pytest.raises(HandlerFailed) as caught:
+            orders.drain(handler, errors_max=1 if handler is divides else 20)
+        assert caught.value.result.errors == 1
+        (row,) = orders.peek_messages()
+        assert row["_message"]["delivery_count"] == count, handler

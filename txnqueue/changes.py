@@ -61,6 +61,15 @@ class TableChanges:
         """Show the table and the transaction."""
         return f"<table {self._name} in {self._transaction!r}>"
 
+    @property
+    def schema(self) -> StructType:
+        """The table's columns as they are now.
+
+        Raises:
+            TableNotFound: There is no such table.
+        """
+        return look(self._client, self._name).schema
+
     def append(self, rows: Rows) -> int:
         """Append rows.
 

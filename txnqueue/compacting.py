@@ -95,6 +95,11 @@ def body(lane: LaneFold, pin: int, recent_after: int | None) -> dict[str, Any]:
     failed = failures(lane)
     if failed:
         said["failures"] = failed
+    if lane.errors:
+        said["errors"] = [
+            [append_id, index, [[[list(part) for part in parts], text] for parts, text in errors]]
+            for (append_id, index), errors in sorted(lane.errors.items())
+        ]
     if recent_after is None:
         return said
     duplicates = [
@@ -333,6 +338,10 @@ def _restore(
     lane.touched = _touched(compaction)
     lane.recent_after = compaction.body.get("recent_after", -1)
     lane.left_out = compaction.body.get("left_out", 0)
+    lane.errors = {
+        (append_id, index): tuple((tuple((a, b) for a, b in parts), text) for parts, text in errors)
+        for append_id, index, errors in compaction.body.get("errors", ())
+    }
     lane.duplicates = {
         (append_id, index): (posted_at_ms, tuple((first, last) for first, last in parts))
         for append_id, index, posted_at_ms, parts in compaction.body.get("duplicates", ())

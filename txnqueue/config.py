@@ -23,6 +23,8 @@ DUPLICATE_WINDOW_SECONDS_MAX = 7 * 24 * 3600
 MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 TRANSACTION_ID_LENGTH_MAX = 200
+REASON_LENGTH_MAX = 500
+"""So much of an error is kept as a reason, and of a reason beside a dead letter."""
 BRANCH_PREFIX = "xid:"
 """So the keys of branches begin; the ids of other transactions may not."""
 BRANCH_SECONDS_DEFAULT = 300.0
@@ -140,9 +142,16 @@ def check_known_as(key: object, name: str = "transaction_id") -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Write an error as the reason of what it led to, whatever characters it has."""
-    said = f"{type(error).__name__}: {error}"[:500]
-    return said.encode("utf-8", "backslashreplace").decode()
+    """Write an error as the reason of what it led to, whatever characters it has.
+
+    Of a long one its beginning and its end: an error of Spark begins with what happened, and one
+    of Python in a worker of Spark ends with it.
+    """
+    said = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+    if len(said) <= REASON_LENGTH_MAX:
+        return said
+    half = (REASON_LENGTH_MAX - 3) // 2
+    return f"{said[:half]} … {said[-half:]}"
 
 
 def _is_text(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import model, recalling
 from txnqueue.batch import Batch
+from txnqueue.charges import Charges, Fault, fault_of
 from txnqueue.client import Client
 from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
@@ -20,6 +21,7 @@ from txnqueue.errors import (
     TransactionFinished,
 )
 from txnqueue.gathering import Upto, now
+from txnqueue.receiving import Wanting
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
 from txnqueue.types import Until
@@ -88,6 +90,8 @@ class DrainResult:
         applied: Whether all table changes of its batches are applied; if not, ``recover``
             finishes them, and the run must not be repeated for that.
         stopped: Whether it was asked to stop.
+        dead_lettered: How many messages it found whose deliveries were used up: they are dead
+            letters now. What the handler rejects is not among them.
     """
 
     run_id: str
@@ -99,6 +103,12 @@ class DrainResult:
     last_error: Exception | None = None
     applied: bool = True
     stopped: bool = False
+    dead_lettered: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it must not pass for a success: it only failed, or made dead letters."""
+        return self.dead_lettered > 0 or (self.last_error is not None and not self.batches)
 
 
 class Drain:
@@ -127,14 +137,15 @@ class Drain:
         check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
         self._selector = selector
-        self._wanted = selector.of_lane if selector is not None else None
+        self._charges = Charges(ordered=queue.info.settings.ordered)
         self._number = 0
         self._placed: tuple[int, float] | None = None
         self._upto: Upto | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
         self._applied = True
-        self._of_others = 0
+        self._of_others = self._dead_lettered = 0
+        self._current: Transaction | None = None
 
     def run(
         self,
@@ -156,32 +167,34 @@ class Drain:
             """How many messages the next batch may hold; 0 ends the drain."""
             seconds = self._client.runtime.monotonic() - started
             batches = self._batches + batches_done
-            return bounds.room(self._batch_size, seconds, self._messages, batches)
+            size = self._charges.limit(self._batch_size)
+            return bounds.room(size, seconds, self._messages, batches)
 
         tx, batch = self._receive(room())
         while len(batch) or (room() > 0 and self._more()):
-            if not len(batch):  # somebody gave messages back meanwhile
+            if not len(batch):  # there may be more than the last claim looked for
                 tx, batch = self._receive(room())
-            elif self._handle(batch, tx):
-                count, done = len(batch), tx
-                self._messages += count
-                try:
-                    tx, batch = self._commit_and_receive(tx, room(1))
-                except TransactionAborted as error:
-                    self._messages -= count
-                    self._placed = None
-                    if error.__cause__ is not None and is_closed(error.__cause__):
-                        raise error.__cause__ from None  # it will not come back
-                    self._failed(error)
-                    tx, batch = self._receive(room())
-                    continue
-                self._batches += 1
-                self._failures_in_a_row = 0
-                self._log("batch committed", done, messages=count)
-                if on_batch is not None:
-                    self._unless_raising(on_batch, count, tx)
-            else:
+                if not len(batch):
+                    self._charges.forgive()
+                continue
+            if not self._handle(batch, tx):
                 tx, batch = self._receive(room())
+                continue
+            count, done, handled = len(batch), tx, batch
+            self._messages += count
+            try:
+                tx, batch = self._commit_and_receive(tx, room(1))
+            except Exception as error:
+                self._messages -= count
+                self._not_committed(handled, done, error)
+                tx, batch = self._receive(room())
+                continue
+            self._batches += 1
+            self._failures_in_a_row = 0
+            self._charges.succeeded()
+            self._log("batch committed", done, messages=count)
+            if on_batch is not None:
+                self._unless_raising(on_batch, count, tx)
         # What others hold may come back, and what is for others may be this run's at another
         # consumer: then the run is not at its end.
         finished = room() > 0 and not self._of_others
@@ -198,21 +211,32 @@ class Drain:
         receivable, self._of_others = self._queue.left(self._upto, self._selector)
         return receivable
 
+    def _wanted(self) -> Wanting | None:
+        """Say which messages the next batch may hold; None if that is all."""
+        chosen = self._selector.of_lane if self._selector is not None else None
+        if not self._charges.passes_over:
+            return chosen
+        if chosen is None:
+            return self._charges.wanted
+        return lambda lane, segments: self._charges.wanted(lane, chosen(lane, segments))
+
     def _find_place(self) -> bool:
         """Find the number of the next batch of the run; false if the run has finished."""
         self._placed = (self._client.version_to_begin(), self._client.runtime.monotonic())
         prefix = f"{self._run_id}/"
         shard = model.transaction_shard(f"{prefix}0")
-        committed = [
-            entry.stream[len(prefix) :]
+        decisions = [
+            entry
             for entry in (
                 *recalling.of_shard(self._client.store, shard, prefix),
                 *self._client.store.transient.journal.read([shard]).entries,
             )
-            if entry.kind == model.COMMITTED and entry.stream.startswith(prefix)
+            if entry.kind in model.DECISIONS and entry.stream.startswith(prefix)
         ]
+        committed = [e.stream[len(prefix) :] for e in decisions if e.kind == model.COMMITTED]
         found = [int(n) + 1 for n in committed if n.isdecimal()]
         self._number = max([self._number, *found])
+        self._charges.recall(decisions)
         return "end" not in committed
 
     def _end(self) -> bool:
@@ -240,6 +264,8 @@ class Drain:
             self._find_place()
         tx = Transaction(self._client, f"{self._run_id}/{self._number}", look_up=False)
         tx.begin(self._placed[0] if self._placed is not None else None)
+        self._dead_lettered += self._current.dead_lettered if self._current is not None else 0
+        self._current = tx
         return tx
 
     def _receive(self, limit: int) -> tuple[Transaction, Batch]:
@@ -247,24 +273,25 @@ class Drain:
         tx = self._transaction()
         if limit <= 0:
             return tx, Batch(self._client, self._queue.schema, [], tx)
-        return tx, self._queue.claim(limit, tx, upto=self._upto, wanted=self._wanted)
+        return tx, self._queue.claim(limit, tx, upto=self._upto, wanted=self._wanted())
 
     def _handle(self, batch: Batch, tx: Transaction) -> bool:
         """Hand a batch to the handler; roll it back if that fails.
 
         Raises:
-            HandlerFailed: It failed too often in a row.
+            HandlerFailed: It failed too often in a row, or by a mistake of the job.
         """
+        tx.charges = self._charges.next_counts
         self._client.blocks.append(tx)
         try:
             self._handler(batch, tx)
         except Exception as error:
-            closed = is_closed(error)
-            tx.rollback(reason=reason_of(error), counted=not closed)
-            if closed:
+            fault = fault_of(error)
+            tx.rollback(reason=reason_of(error), counted=fault is Fault.MESSAGE)
+            if is_closed(error):
                 raise
             self._errors += 1
-            self._failed(error)
+            self._failed(error, batch, tx)
             return False
         except BaseException:
             tx.rollback(reason="interrupted")
@@ -272,9 +299,9 @@ class Drain:
         finally:
             self._client.blocks.remove(tx)
         if tx.status is Status.ROLLED_BACK:
-            self._failed(
-                TransactionAborted("The handler rolled the transaction back.", transaction_id=tx.id)
-            )
+            self._charges.failed(batch, counted=tx.charges)
+            rolled_back = "The handler rolled the transaction back."
+            self._failed(TransactionAborted(rolled_back, transaction_id=tx.id), batch, tx)
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(
@@ -284,39 +311,68 @@ class Drain:
             )
         return True
 
-    def _failed(self, error: Exception) -> None:
+    def _not_committed(self, batch: Batch, tx: Transaction, error: Exception) -> None:
+        """Take note that the commit of a batch failed.
+
+        Raises:
+            Exception: The error, if the drain cannot go on.
+            HandlerFailed: As in ``_failed``.
+        """
+        if not isinstance(error, TransactionAborted):
+            tx.roll_back_after(error, counted=False)
+            raise error
+        self._placed = None
+        if error.__cause__ is not None and is_closed(error.__cause__):
+            raise error.__cause__ from None  # it will not come back
+        self._failed(error, batch, tx)
+
+    def _failed(self, error: Exception, batch: Batch, tx: Transaction) -> None:
         """Count a batch that was not committed.
 
         Raises:
-            HandlerFailed: Too many in a row.
+            HandlerFailed: Too many in a row, or by a mistake of the job.
         """
+        fault = fault_of(error)
         self._last_error = error
         self._failures_in_a_row += 1
         self._log("batch rolled back", None, error=reason_of(error))
+        if fault is Fault.JOB:
+            raise HandlerFailed(
+                f"The job failed by a mistake of its own, and not by a message: {reason_of(error)} "
+                "Its batch was given back, and the delivery does not count: mend the job and "
+                "repeat the run.",
+                result=self._result(False),
+            ) from error
+        if fault is Fault.MESSAGE:
+            self._charges.failed(batch, counted=tx.charges)
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{type(error).__name__}: {error}. Nothing of these batches was committed.",
+                f"{reason_of(error)}. Nothing of these batches was committed.",
                 result=self._result(False),
             ) from error
 
     def _commit_and_receive(self, tx: Transaction, room: int) -> tuple[Transaction, Batch]:
-        """Commit a batch and claim the next one, by one append if that is not lost twice."""
+        """Commit a batch and claim the next one, by one append.
+
+        Returns:
+            The next transaction and its batch, which is empty if there was no room for one, the
+            claim was lost twice, or it could not be planned.
+        """
         self._number += 1
         following = self._transaction()
+        nothing = Batch(self._client, self._queue.schema, [], following)
         if room <= 0 or not tx.joinable:
             self._committed(tx.commit())
-            nothing = Batch(self._client, self._queue.schema, [], following)
-            return self._receive(room) if room > 0 else (following, nothing)
-        receiver = self._queue.receiver(room, following, self._upto, tx.attempt, self._wanted)
+            return following, nothing
+        wanted = self._wanted()
+        receiver = self._queue.receiver(room, following, self._upto, tx.attempt, wanted)
         landed = tx.commit_joined(receiver.plan)
         self._committed(tx.committed_by(landed))
         held = receiver.held(landed.entries)
         if not held:
-            return self._receive(room)
-        batch = self._queue.claim(
-            room, following, upto=self._upto, wanted=self._wanted, before=held
-        )
+            return following, nothing
+        batch = self._queue.claim(room, following, upto=self._upto, wanted=wanted, before=held)
         return following, batch
 
     def _committed(self, receipt: Receipt) -> None:
@@ -344,6 +400,8 @@ class Drain:
             finished,
             last_error=self._last_error,
             applied=self._applied,
+            dead_lettered=self._dead_lettered
+            + (self._current.dead_lettered if self._current is not None else 0),
         )
 
     def _log(self, event: str, tx: Transaction | None, **details: object) -> None:

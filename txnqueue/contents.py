@@ -72,7 +72,8 @@ class Contents:
         The payload's columns and one struct ``_message``: id, message_id (the column that
         the queue was given, else the id), queue, lane, delivery_count, redelivered,
         enqueued_at, transaction_id, headers, correlation_id, reply_to, origin (queue, reason,
-        delivery_count of a moved message), send_id, send_offset.
+        delivery_count of a moved message, and the error that made it a dead letter), send_id,
+        send_offset.
         """
         return self._client.payload.frame(self._schema, self._parts())
 

@@ -17,7 +17,7 @@ from txnqueue.types import DeadLetterCount
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_COLUMNS = "queue reason waiting in_flight oldest_at newest_at"
+_COLUMNS = "queue reason waiting in_flight oldest_at newest_at error"
 
 
 class DeadLetters:
@@ -38,7 +38,8 @@ class DeadLetters:
         """Show one row per origin and reason.
 
         Columns: queue (where they came from), reason string, waiting, in_flight long,
-        oldest_at, newest_at timestamp (when they came here).
+        oldest_at, newest_at timestamp (when they came here), error string (what the last
+        delivery of the newest one failed with, if anything).
         """
         return frame_of(self._client, self.rows(), _COLUMNS)
 
@@ -80,11 +81,14 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
             "in_flight": 0,
             "oldest_at": at,
             "newest_at": at,
+            "error": None,
         }
         row = found.setdefault((queue, reason), fresh)
         row[what] += count
         row["oldest_at"] = min(row["oldest_at"], at)
         row["newest_at"] = max(row["newest_at"], at)
+        if at == row["newest_at"]:
+            row["error"] = origin.get("error") or row["error"]
     return sorted(
         found.values(), key=lambda row: (-row["waiting"] - row["in_flight"], str(row["reason"]))
     )

@@ -64,6 +64,10 @@ class Draft:
         self._deciding = False
         self._rolled_back: list[str] = []
         self._entered = False
+        self.charges = True
+        """Whether the deliveries of its messages count if it is rolled back."""
+        self.dead_lettered = 0
+        """How many messages its receives found that are dead letters now."""
 
     @property
     def owner(self) -> Owner:
@@ -167,9 +171,9 @@ class Draft:
         prepared = state.prepared.get(self.attempt)
         if prepared is not None:  # an interrupted prepare landed after all
             return sealing.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
-        return sealing.rollback(
-            self.owner, self._work.released(stamp, reason, counted), stamp, reason
-        )
+        released = self._work.released(stamp, reason, counted)
+        said = None if counted else {"counted": False}
+        return sealing.rollback(self.owner, released, stamp, reason, said)
 
     def _rivals(self) -> list[str]:
         """Look at the other attempts of the id, and at what became of this one.

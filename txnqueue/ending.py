@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,8 @@ from txnqueue import model
 from txnqueue.appending import Landed, Planner, in_doubt
 from txnqueue.applying import follow
 from txnqueue.changes import sealed
-from txnqueue.config import check_text
+from txnqueue.charges import Fault, fault_of
+from txnqueue.config import check_text, reason_of
 from txnqueue.deciding import Receipt, Status, decide_prepared, receipt_of
 from txnqueue.drafting import Draft
 from txnqueue.errors import (
@@ -28,6 +30,7 @@ from txnqueue.participants import LastResource
 from txnqueue.planning import Plan
 from txnqueue.transient_work import resolve
 
+logger = logging.getLogger("txnqueue")
 JOINED_TRIES = 2
 """So often a commit is tried together with something else before it goes alone."""
 
@@ -79,7 +82,9 @@ class Ending(Draft):
             return self.receipt  # an interrupted commit had landed
 
     def commit_joined(self, more: Planner | None) -> Landed:
-        """Commit in one append with something else, which is left out if it lost twice.
+        """Commit in one append with something else.
+
+        That is left out if it lost twice, or cannot be planned: nothing of it then happens.
 
         Args:
             more: Plans what else goes into the append; None: nothing.
@@ -90,8 +95,16 @@ class Ending(Draft):
         self._check_open()
 
         def plan(lost: int) -> Plan:
+            nonlocal more
             decided = self._plan_seal(model.COMMITTED, lost)
-            joined = more(lost) if more is not None and lost < JOINED_TRIES else None
+            if more is None or lost >= JOINED_TRIES:
+                return decided
+            try:
+                joined = more(lost)
+            except Exception as error:
+                # Whoever asked for it asks again, and learns why. The commit waits for nobody.
+                logger.info("commit alone transaction_id=%s error=%s", self.id, reason_of(error))
+                more = joined = None
             return decided + joined if joined is not None else decided
 
         return self._land(plan, "commit")
@@ -149,6 +162,7 @@ class Ending(Draft):
             self._participants.undo_ignored()
         if self.status is Status.UNKNOWN and self._participants.last is not None:
             raise self._in_doubt(self._participants.last)
+        counted = counted and self.charges
         self._decide_rollback(reason, counted)
         self._transient.roll_back(reason or "rolled back", counted)
         self._participants.rolled_back()
@@ -177,24 +191,28 @@ class Ending(Draft):
             self.status = Status.UNKNOWN
             raise
         except Busy as error:
-            self._give_up(error)
+            self._give_up(error, counted=False)
             raise TransactionAborted(
                 f"Transaction {self.id!r} met conflicts at every try and was rolled back: run it "
                 "again.",
                 transaction_id=self.id,
             ) from error
         except (QueueClosed, QueueNotFound) as error:
-            self._give_up(error)
+            self._give_up(error, counted=False)
             raise TransactionAborted(
                 f"Transaction {self.id!r} was rolled back, surely and for good: {error}",
                 transaction_id=self.id,
             ) from error
         except (TransactionAborted, LeaseLost) as error:
-            self._give_up(error)
+            self._give_up(error, counted=fault_of(error) is Fault.MESSAGE)
             raise
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: Exception, *, counted: bool) -> None:
         """Roll back for certain after a commit that could not land.
+
+        Args:
+            error: Why it could not.
+            counted: Whether the messages may be why, so that their deliveries count.
 
         Raises:
             TransactionUnknown: Not even that is certain.
@@ -202,7 +220,7 @@ class Ending(Draft):
         if self.status is Status.PREPARED:
             return
         try:
-            self.rollback(reason=type(error).__name__)
+            self.rollback(reason=reason_of(error), counted=counted)
         except Exception as failed:
             if not isinstance(failed, TransactionFinished):
                 self.status = Status.UNKNOWN

@@ -37,7 +37,7 @@
     ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── PayloadRemoved           the payload is past its retention
     ├── HistoryRemoved           what is asked for lies before the history's beginning
-    ├── HandlerFailed            a drain's handler failed too often in a row
+    ├── HandlerFailed            a drain's handler failed too often, or by a mistake of the job
     └── Busy                     conflicts outlasted the retries; nothing changed
 
 A class's docstring is its default message: it says what happened and what to do next.
@@ -137,6 +137,8 @@ class InvalidInput(TxnQueueError, ValueError):
     """The table's constraint that rows would break."""
     keys: Mapping[str, object] | None = None
     """The key that several rows have, by column."""
+    in_rows: bool = False
+    """Whether it is a value of some rows, and not how they or the call are made."""
 
 
 class InvalidName(InvalidInput):
@@ -318,7 +320,7 @@ class HistoryRemoved(TxnQueueError):
 
 
 class HandlerFailed(TxnQueueError):
-    """The handler failed too often in a row; its last error is the cause of this one."""
+    """The handler failed too often in a row, or by a mistake of the job: see this one's cause."""
 
     result: DrainResult
     """What was consumed before."""

@@ -227,7 +227,9 @@ class Queue(Upkeep):
         In the steady state a batch costs one append, which is its commit and the claim of
         the next one. When the handler fails, its batch is rolled back and redelivered: once as
         it was, then in smaller pieces, until what fails is alone and goes to the dead-letter
-        queue. If all that is left waits for its redelivery, the drain ends unfinished.
+        queue. If all that is left waits for its redelivery, the drain ends unfinished. An error
+        that no message can cause ends the drain at once, and counts no delivery; until a batch
+        has succeeded, of the others only the first counts.
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
@@ -249,7 +251,8 @@ class Queue(Upkeep):
             What was consumed, and how it ended.
 
         Raises:
-            HandlerFailed: The handler failed ``errors_max`` times in a row.
+            HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
+                the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
         """
         for name, called in {"handler": handler, "on_batch": on_batch, "stopped": stopped}.items():

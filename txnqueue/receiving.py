@@ -7,7 +7,7 @@ has just read. What it got is read from the entries that landed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,16 @@ from txnqueue.branching import Branch
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.errors import LeaseLost
-from txnqueue.ledger import Claim, KeyState, LaneFold, Owner, Position, QueueFold, Segment
+from txnqueue.ledger import (
+    Claim,
+    Errors,
+    KeyState,
+    LaneFold,
+    Owner,
+    Position,
+    QueueFold,
+    Segment,
+)
 from txnqueue.model import Entry, Item, PositionId, Range
 from txnqueue.payload import Part
 from txnqueue.planning import Plan, Removal, Selection, Stamp, Target
@@ -134,6 +143,11 @@ class Receiver:
             if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
                 take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
                 chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
+            errors = {
+                s.position.position_id: fold.lanes[c.lane].errors.get(s.position.position_id, ())
+                for c in chosen
+                for s in c.dead
+            }
         if not chosen:
             return None
         if self.transaction is not None:
@@ -147,7 +161,7 @@ class Receiver:
         for selection in chosen:
             compacted, selection = compacting.before(fold, selection, stamp, client.log_max)
             plan += compacted
-            for removal in self._removals(selection):
+            for removal in self._removals(selection, errors):
                 gone, selection = planning.remove(
                     info.queue_id, info.name, selection, removal, stamp
                 )
@@ -164,6 +178,9 @@ class Receiver:
         found = []
         entries = [e for e in entries if e.queue_id == self.info.queue_id]
         fold = self.client.fold(self.info) if len({e.append_id for e in entries}) > 1 else None
+        if self.transaction is not None:
+            dead = (e.count or 0 for e in entries if e.kind == model.DEAD_LETTERED)
+            self.transaction.dead_lettered += sum(dead)
         for entry in entries:
             if fold is not None and not fold.claim(entry.lane or 0, entry.sequence or 0):
                 continue
@@ -302,13 +319,15 @@ class Receiver:
         others = (claim for claim in fold.claims() if claim.owner.consumer != me)
         return {claim.lane for claim in others if not take_over.ends(claim)}
 
-    def _removals(self, selection: Selection) -> list[Removal]:
+    def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:
         """Say what the claim takes out of the lane for good: what it found on its way."""
         info = self.info
         dead_letters = Target(info.dead_letter_id) if info.dead_letter_id else None
         kept = dead_letters if info.settings.dead_letter_expired else None
         found = [
-            Removal(model.DEAD_LETTERED, tuple(selection.dead), "deliveries_max", dead_letters),
+            Removal(
+                model.DEAD_LETTERED, tuple(selection.dead), "deliveries_max", dead_letters, errors
+            ),
             Removal(model.EXPIRED, tuple(selection.expired), "expired", kept),
             planning.leaving_out(selection.duplicates),
         ]

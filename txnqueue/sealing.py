@@ -139,7 +139,8 @@ def decide_prepared(
         body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
     else:
         inside = prepared.body.get("claims", ())
-        facts = _now(map(entry_from_json, inside), stamp)
+        why = reason or "rolled back"
+        facts = [replace(f, reason=why) for f in _now(map(entry_from_json, inside), stamp)]
         body = {}
     body.update({"asked": True} if heuristic else {}, **(said or {}))
     decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)]

@@ -150,19 +150,10 @@ class Transaction(Ending):
                 try:
                     self.commit()
                 except Exception as failed:
-                    self._roll_back_after(failed)
+                    self.roll_back_after(failed)
                     raise
             return
-        self._roll_back_after(error)
-
-    def _roll_back_after(self, error: BaseException) -> None:
-        """Roll back if nothing is decided yet; the error that led here is the one to see."""
-        if self.status is not Status.ACTIVE:
-            return
-        try:
-            self.rollback(reason=reason_of(error))
-        except Exception as failed:
-            logger.warning("rollback failed transaction_id=%s error=%s", self.id, failed)
+        self.roll_back_after(error)
 
     def __repr__(self) -> str:
         """Show the id and the status."""
@@ -221,6 +212,15 @@ class Transaction(Ending):
     def add_batch(self, batch: Contents) -> None:
         """Take note of messages acquired inside."""
         self._work.batches.append(batch)
+
+    def roll_back_after(self, error: BaseException, *, counted: bool = True) -> None:
+        """Roll back if nothing is decided yet; the error that led here is the one to see."""
+        if self.status is not Status.ACTIVE:
+            return
+        try:
+            self.rollback(reason=reason_of(error), counted=counted)
+        except Exception as failed:
+            logger.warning("rollback failed transaction_id=%s error=%s", self.id, failed)
 
     def adopt(self, batch: Contents) -> None:
         """Take note of a batch held under a lease that is settled in this transaction."""

@@ -178,7 +178,8 @@ class TransientWork:
             return None
         stamp = self._client.stamp()
         released = self._work.released(stamp, reason, counted, transient=True)
-        return sealing.rollback(owner, released, stamp, reason)
+        said = None if counted else {"counted": False}
+        return sealing.rollback(owner, released, stamp, reason, said)
 
 
 def decide(client: Client, attempt: str, *, commit: bool) -> None:

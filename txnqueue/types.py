@@ -256,6 +256,7 @@ class DeadLetterCount(TypedDict):
     in_flight: int
     oldest_at: datetime.datetime
     newest_at: datetime.datetime
+    error: str | None
 
 
 class ExchangeDescription(TypedDict):

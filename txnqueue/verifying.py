@@ -233,6 +233,8 @@ def _compactions(entries: list[Entry], beginning: int, problems: list[str]) -> l
             problems.append(str(error))
             continue
         lane = fold.lanes[compaction.lane or 0]
+        if "errors" not in compaction.body:
+            lane.errors.clear()  # versions that wrote none did not know of them
         if _says(compaction.body, compacting.body(lane, fold.version, recent_after)):
             right += 1
         else:

@@ -83,7 +83,12 @@ def test_a_message_that_fails_alone_too_often_is_a_dead_letter(world):
     assert counts == [(1, 0), (1, 1)]
     assert numbers(orders.receive()) == [2]  # the dead letter is moved by the same append
     (dead,) = dead_of(world, orders).peek_messages()
-    origin = {"queue": orders.name, "reason": "deliveries_max", "delivery_count": 2}
+    origin = {
+        "queue": orders.name,
+        "reason": "deliveries_max",
+        "delivery_count": 2,
+        "error": "rolled back",
+    }
     assert (dead["n"], dead["_message"]["origin"]) == (1, origin)
 
 

@@ -201,7 +201,12 @@ def test_a_message_whose_branches_fail_is_a_dead_letter(world: World) -> None:
     branch = Branch(world, "d")
     assert numbers(branch.queue(queue).receive()) == [2]
     (letter,) = dead.peek_messages()
-    origin = {"queue": queue.name, "reason": "deliveries_max", "delivery_count": 2}
+    origin = {
+        "queue": queue.name,
+        "reason": "deliveries_max",
+        "delivery_count": 2,
+        "error": "rolled back",
+    }
     assert (letter["n"], letter["_message"]["origin"]) == (1, origin)
     branch.decide(commit=False)
     assert (standing(dead), standing(queue)) == ([1], [2])  # it is dead, whatever becomes of d

@@ -315,8 +315,8 @@ def releases_what_others_hold(patch: pytest.MonkeyPatch) -> None:
     """Give messages back by a fact although their claim is somebody's lease."""
     real = sealing.rollback
 
-    def generous(owner: Any, facts: Any, stamp: Any, reason: str) -> Plan:
-        return real(owner, [replace(f, kind=model.ACCEPTED) for f in facts], stamp, reason)
+    def generous(owner: Any, facts: Any, stamp: Any, reason: str, said: Any = None) -> Plan:
+        return real(owner, [replace(f, kind=model.ACCEPTED) for f in facts], stamp, reason, said)
 
     patch.setattr(sealing, "rollback", generous)
 

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
-WOULD_CHANGE = 5
+WOULD_CHANGE, DEAD_LETTERS = 5, 6
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
-    "3 store, queue, configuration or platform; 4 a handler failed too often; "
-    "5 apply --dry-run found something to change; "
+    "3 store, queue, configuration or platform, or no such message; 4 a handler failed: too often, "
+    "by a mistake of the job, or with everything; 5 apply --dry-run found something to change; "
+    "6 consumed, but some messages failed too often and are dead letters; "
     "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
     "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
     "not run it again."
@@ -86,7 +87,7 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     """Open the store at ``--root``, on the session that runs already or on one of our own."""
     if not options.root:
         raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
-    spark = start_spark(short_lived=options.short_lived)
+    spark = start_spark(short_lived=options.short_lived, verbose=options.verbose)
     from txnqueue.manager import QueueManager
 
     manager = QueueManager(
@@ -99,8 +100,11 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     return manager, spark
 
 
-def start_spark(*, short_lived: bool) -> SparkSession:
-    """Take the session of the platform or of spark-submit, or else start a local one."""
+def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
+    """Take the session of the platform or of spark-submit, or else start a local one.
+
+    That one is silent unless it is to be verbose: what it would log comes as an exception, too.
+    """
     from txnqueue.environment import local_spark
 
     try:
@@ -112,7 +116,8 @@ def start_spark(*, short_lived: bool) -> SparkSession:
         return active
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
         return SparkSession.builder.getOrCreate()
-    return local_spark("txnqueue", short_lived=short_lived)
+    settings = {} if verbose else {"spark.log.level": "OFF"}
+    return local_spark("txnqueue", settings=settings, short_lived=short_lived)
 
 
 class Session:
@@ -226,8 +231,10 @@ def command(
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
-        shared = inspect.signature(_common, eval_str=True).parameters
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        taken = {parameter.name for parameter in own}  # a command may mean something else by it
+        common = inspect.signature(_common, eval_str=True).parameters
+        shared = {name: one for name, one in common.items() if name not in taken}
 
         @functools.wraps(body)
         def run(ctx: typer.Context, **given: object) -> None:

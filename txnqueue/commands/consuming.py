@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from txnqueue.commands import handlers
-from txnqueue.commands.console import NOT_APPLIED, Session, command
-from txnqueue.commands.presenting import Output, plain
+from txnqueue.commands.console import (
+    DEAD_LETTERS,
+    HANDLER_FAILED,
+    NOT_APPLIED,
+    Session,
+    command,
+)
+from txnqueue.commands.presenting import Output, complain, plain
 from txnqueue.commands.stopping import on_sigterm
-from txnqueue.errors import InvalidInput
+from txnqueue.config import reason_of
+from txnqueue.errors import HandlerFailed, InvalidInput
 
 if TYPE_CHECKING:
     from txnqueue.consumer import DrainResult
@@ -110,6 +117,9 @@ def consume(
     nothing_exit_code: Annotated[
         int, typer.Option(min=0, max=255, help="The exit code if there was nothing to do.")
     ] = 0,
+    dead_letters_exit_code: Annotated[
+        int, typer.Option(min=0, max=255, help="The exit code if there are new dead letters.")
+    ] = DEAD_LETTERS,
 ) -> None:
     """Drain a queue, each batch in one transaction; the same --run-id again goes on.
 
@@ -120,24 +130,35 @@ def consume(
         raise InvalidInput("Say what to do with the messages: --handler or --sql.")
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)
+    if isinstance(handle, handlers.SqlJob):
+        handle.check(session.manager, opened, session.spark)
     json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()
-    with on_sigterm(grace_seconds) as stop, showing(opened.depth(), json_lines) as advance:
-        result = opened.drain(
-            handle,
-            where=where,
-            batch_size=batch_size,
-            run_id=session.options.run_id,
-            until=cast("Until", until),  # which is checked there
-            max_seconds=max_seconds,
-            max_messages=max_messages,
-            max_batches=max_batches,
-            errors_max=errors_max,
-            on_batch=advance,
-            stopped=stop,
-        )
+    try:
+        with on_sigterm(grace_seconds) as stop, showing(opened.depth(), json_lines) as advance:
+            result = opened.drain(
+                handle,
+                where=where,
+                batch_size=batch_size,
+                run_id=session.options.run_id,
+                until=cast("Until", until),  # which is checked there
+                max_seconds=max_seconds,
+                max_messages=max_messages,
+                max_batches=max_batches,
+                errors_max=errors_max,
+                on_batch=advance,
+                stopped=stop,
+            )
+    except HandlerFailed as error:
+        session.printer.fact(_values(queue, error.result), _sentence(queue, error.result))
+        raise
     session.printer.fact(_values(queue, result), _sentence(queue, result))
     if not result.applied:
         raise typer.Exit(NOT_APPLIED)
+    if result.last_error is not None and not result.batches:
+        complain(f"nothing was consumed; the last error: {reason_of(result.last_error)}")
+        raise typer.Exit(HANDLER_FAILED)
+    if result.dead_lettered:
+        raise typer.Exit(dead_letters_exit_code)
     if not result.batches:
         raise typer.Exit(nothing_exit_code)
 
@@ -149,6 +170,7 @@ def _values(queue: str, result: DrainResult) -> dict[str, object]:
         "messages": result.messages,
         "batches": result.batches,
         "errors": result.errors,
+        "dead_lettered": result.dead_lettered,
         "finished": result.finished,
         "already_finished": result.already_finished,
         "applied": result.applied,
@@ -160,8 +182,9 @@ def _sentence(queue: str, result: DrainResult) -> str:
     if result.already_finished:
         return f"Run {result.run_id} had finished already: nothing was consumed."
     ending = "finished" if result.finished else "not finished: repeat it with the same --run-id"
+    dead = f", {result.dead_lettered} new dead letters" if result.dead_lettered else ""
     applied = "" if result.applied else " Table changes are not applied yet: txnqueue recover."
     return (
         f"Consumed {result.messages} messages of {queue} in {result.batches} batches, "
-        f"{result.errors} errors; run {result.run_id} {ending}.{applied}"
+        f"{result.errors} errors{dead}; run {result.run_id} {ending}.{applied}"
     )

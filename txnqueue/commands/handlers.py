@@ -20,15 +20,22 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.errors import InvalidInput
+from txnqueue.charges import Fault, fault_of
+from txnqueue.errors import InvalidInput, QueueError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
     from txnqueue.batch import Batch
+    from txnqueue.manager import QueueManager
+    from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
 Handler = Callable[["Batch", "Transaction"], object]
@@ -45,6 +52,12 @@ class Step:
     target: str
     keys: tuple[str, ...]
     query: str
+
+    @property
+    def directive(self) -> str:
+        """The line above the query."""
+        on = f" on {', '.join(self.keys)}" if self.keys else ""
+        return f"-- {self.verb}: {self.target}{on}"
 
 
 def load(name: str) -> Handler:
@@ -77,7 +90,98 @@ def load(name: str) -> Handler:
     return handler
 
 
-def read_sql(file: str) -> Handler:
+class SqlJob:
+    """A handler that runs the queries of a SQL file over each batch."""
+
+    def __init__(self, steps: list[Step], file: str = "the file") -> None:
+        """Take the queries; ``check`` looks whether they can run."""
+        self._steps = steps
+        self._file = file
+
+    def __call__(self, batch: Batch, tx: Transaction) -> None:
+        """Run the queries over a batch, in their order, in its transaction."""
+        frame = batch.df
+        frame.createOrReplaceTempView(VIEW)
+        for step in self._steps:
+            rows = frame.sparkSession.sql(step.query)
+            if step.verb == "send":
+                tx.queue(step.target).send(rows)
+            elif step.verb == "reject":
+                batch.reject(matching=rows, reason=step.target)
+            elif step.verb == "append":
+                tx.table(step.target).append(rows)
+            else:
+                tx.table(step.target).merge(rows, on=step.keys, update="*", insert="*")
+
+    def check(self, manager: QueueManager, queue: Queue, spark: SparkSession | None) -> None:
+        """Look up what the queries need, and let Spark analyse them, before anything is claimed.
+
+        Args:
+            manager: Knows the queues and tables.
+            queue: The queue whose messages they are about.
+            spark: Analyses the queries; None for a store in memory, which has no SQL.
+
+        Raises:
+            InvalidInput: A queue, a table or a column is missing, or a query is none.
+        """
+        if spark is not None:
+            from pyspark.sql.types import StructType
+
+            from txnqueue.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE
+
+            schema = StructType([*queue.schema.fields]).add(MESSAGE_COLUMN, MESSAGE_TYPE, False)
+            spark.createDataFrame([], schema).createOrReplaceTempView(VIEW)
+        for step in self._steps:
+            with _told(f"{self._file}, below '{step.directive}'"):
+                target = _columns_of(manager, step)
+                if spark is not None:
+                    _check_query(spark, step, target)
+
+
+def _columns_of(manager: QueueManager, step: Step) -> StructType | None:
+    """Look up the columns of a query's target; None for rejected messages."""
+    if step.verb == "reject":
+        return None
+    if step.verb == "send":
+        return manager.queue(step.target).schema
+    return manager.transaction().table(step.target).schema
+
+
+def _check_query(spark: SparkSession, step: Step, target: StructType | None) -> None:
+    """Let Spark analyse a query, and compare its columns with those of its target."""
+    from txnqueue.payload.schemas import MESSAGE_COLUMN, matched_columns
+
+    # As a part of another one it can only be a query: no command that would run at once.
+    rows = spark.sql(f"SELECT * FROM (\n{step.query}\n)")
+    if target is None:
+        assert rows.select(f"{MESSAGE_COLUMN}.id").schema  # over Connect it is analysed now
+        return
+    if step.verb != "merge":
+        matched_columns(target, rows.schema)
+        return
+    names = [name for name in rows.schema.names if name != MESSAGE_COLUMN]
+    there = {name.lower() for name in target.names}
+    lacking = [name for name in step.keys if name not in names or name not in target.names]
+    lacking += [name for name in names if name.lower() not in there]
+    if lacking:
+        raise InvalidInput(f"column {lacking[0]!r} must be in the rows and in the table.")
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Say where in the file something is that cannot be run."""
+    try:
+        yield
+    except (QueueError, InvalidInput) as error:
+        raise InvalidInput(f"{where}: {error}", name="sql") from error
+    except Exception as error:
+        if fault_of(error) is not Fault.JOB:
+            raise
+        first = str(error).strip().partition("\n")[0]
+        raise InvalidInput(f"{where}: {first}", name="sql") from error
+
+
+def read_sql(file: str) -> SqlJob:
     """Make a handler of a SQL file.
 
     Raises:
@@ -87,12 +191,7 @@ def read_sql(file: str) -> Handler:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file!r} cannot be read: {error}", name="sql") from error
-    steps = parse(text, file)
-
-    def handle(batch: Batch, tx: Transaction) -> None:
-        run(steps, batch, tx)
-
-    return handle
+    return SqlJob(parse(text, file), file)
 
 
 def parse(text: str, file: str = "the file") -> list[Step]:
@@ -130,19 +229,3 @@ def _step(verb: str, target: str, query: str, file: str) -> Step:
         raise InvalidInput(f"{file}: write '-- merge: table on column, column'.", name="sql")
     keys = tuple(key.strip() for key in found.group(2).split(","))
     return Step(verb, found.group(1), keys, query)
-
-
-def run(steps: list[Step], batch: Batch, tx: Transaction) -> None:
-    """Run the queries over a batch, in their order, in its transaction."""
-    frame = batch.df
-    frame.createOrReplaceTempView(VIEW)
-    for step in steps:
-        rows = frame.sparkSession.sql(step.query)
-        if step.verb == "send":
-            tx.queue(step.target).send(rows)
-        elif step.verb == "reject":
-            batch.reject(matching=rows, reason=step.target)
-        elif step.verb == "append":
-            tx.table(step.target).append(rows)
-        else:
-            tx.table(step.target).merge(rows, on=step.keys, update="*", insert="*")

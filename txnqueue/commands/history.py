@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txnqueue.commands.arguments import Limit
-from txnqueue.commands.console import Session, command
+from txnqueue.commands.console import PLATFORM, Session, command
 from txnqueue.commands.presenting import QUEUE_COLUMNS
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def history(
         sent_to = None if message else queue
         steps = log.trace(message, queue=sent_to, where=where, partial=partial)
         session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
+        if message is not None and not steps:
+            raise typer.Exit(PLATFORM)
     elif as_of is not None and queue is not None:
         messages = log.as_of(as_of).message_rows(queue).slice(0, limit).to_pylist()
         session.printer.messages(messages, f"{queue} held no messages then.")

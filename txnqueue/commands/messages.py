@@ -162,9 +162,9 @@ def purge(
 
 @command("dead-letters")
 def dead_letters(session: Session, queue: Queue) -> None:
-    """Count the dead letters of a queue by where they came from and why."""
+    """Count the dead letters of a queue by where they came from and why, with the last error."""
     found = session.manager.queue(queue).dead_letters()
-    columns = ("queue", "reason", "waiting", "in_flight", "oldest_at", "newest_at")
+    columns = ("queue", "reason", "waiting", "in_flight", "oldest_at", "newest_at", "error")
     session.printer.rows(found.rows(), columns, f"{queue} has no dead letters.")
 
 

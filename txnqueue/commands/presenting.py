@@ -72,8 +72,9 @@ class Printer:
             return
         flat = [_flat(message) for message in messages]
         columns = list(flat[0]) if flat else []
-        if not any(row["reason"] for row in flat) and columns:
-            columns.remove("reason")
+        for name in ("reason", "error"):
+            if flat and not any(row[name] for row in flat):
+                columns.remove(name)
         self.rows(flat, columns, none)
 
     def fact(self, values: Mapping[str, Any], sentence: str) -> None:
@@ -145,6 +146,7 @@ def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
         "enqueued_at": about["enqueued_at"],
         **payload,
         "reason": (about["origin"] or {}).get("reason"),
+        "error": (about["origin"] or {}).get("error"),
     }
 
 

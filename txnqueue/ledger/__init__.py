@@ -2,10 +2,11 @@
 
 from txnqueue.ledger.fold import LaneFold, QueueFold
 from txnqueue.ledger.keys import KeyState
-from txnqueue.ledger.values import Claim, Owner, Position, Segment, in_turn
+from txnqueue.ledger.values import Claim, Errors, Owner, Position, Segment, in_turn
 
 __all__ = [
     "Claim",
+    "Errors",
     "KeyState",
     "LaneFold",
     "Owner",

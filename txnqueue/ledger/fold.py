@@ -14,7 +14,16 @@ from operator import attrgetter
 from txnqueue import model, ranges
 from txnqueue.duplicates import Duplicates
 from txnqueue.errors import StoreCorrupt
-from txnqueue.ledger.values import Claim, Owner, Position, Segment, in_turn
+from txnqueue.ledger.values import (
+    Claim,
+    Errors,
+    Owner,
+    Position,
+    Segment,
+    forget_error,
+    in_turn,
+    note_error,
+)
 from txnqueue.model import Entry, PositionId, Range
 from txnqueue.redelivery import Redelivery
 
@@ -30,7 +39,8 @@ class LaneFold:
     the next one makes superfluous, ``log_from`` is the version of the first of them;
     ``compactable`` says whether all are of kinds that a compaction can stand for. ``left_out``
     counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
-    when each was posted: the queue's window may ask for them, and for no older ones.
+    when each was posted: the queue's window may ask for them, and for no older ones. ``errors``
+    says what the last delivery of messages failed with, as long as they are in the queue.
     """
 
     lane: int
@@ -44,6 +54,7 @@ class LaneFold:
     left_out: int = 0
     duplicates: dict[PositionId, tuple[int, tuple[Range, ...]]] = field(default_factory=dict)
     recent_after: int = -1
+    errors: dict[PositionId, Errors] = field(default_factory=dict)
 
     def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
         """Take note of what is called duplicates."""
@@ -295,6 +306,7 @@ class QueueFold:
             for lane in self.lanes.values():
                 lane.available.clear()
                 lane.claims.clear()
+                lane.errors.clear()
             self.positions.clear()
             self._unretired.clear()
 
@@ -329,7 +341,7 @@ class QueueFold:
                 lane.leave_out(self.positions[position_id], part)
                 if self.duplicates is not None:
                     self.duplicates.left_out(position_id, part)
-            self._retire(position_id, ranges.count(part))
+            self._retire(lane, position_id, part)
 
     def _purge_pending(self, lane: LaneFold, entry: Entry) -> None:
         """Mark what is in flight; what came back since the purge looked goes at once."""
@@ -348,7 +360,7 @@ class QueueFold:
             gone = ranges.intersection(there, named[position_id])
             if gone:
                 lane.take(self.positions[position_id], gone)
-                self._purge(position_id, gone)
+                self._purge(lane, position_id, gone)
 
     def _settled(self, lane: LaneFold, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
@@ -374,11 +386,13 @@ class QueueFold:
             del lane.claims[claim.sequence]
         if entry.kind == model.RELEASED:
             counted, not_to = bool(entry.body.get("counted")), entry.body.get("not_to")
+            if counted and claim.counts and entry.reason is not None:
+                note_error(lane.errors, part.items, entry.reason)
             failed_at_ms = entry.body.get("failed_at", entry.recorded_at_ms)
             self._put_back(lane, part, failed_at_ms, counted=counted, not_to=not_to)
         else:
             for position_id, settled in part.items.items():
-                self._retire(position_id, ranges.count(settled))
+                self._retire(lane, position_id, settled)
 
     def _kept(self, lane: LaneFold, entry: Entry) -> None:
         """Make a lease of what a committed transaction acquired and did not settle."""
@@ -403,11 +417,11 @@ class QueueFold:
         for segment in self.returning(claim, failed_at_ms, counted=counted, not_to=not_to):
             lane.put(segment)
         for position_id, part in claim.purge_pending.items():
-            self._purge(position_id, part)
+            self._purge(lane, position_id, part)
 
-    def _purge(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
+    def _purge(self, lane: LaneFold, position_id: PositionId, part: tuple[Range, ...]) -> None:
         self.purged_in_flight += ranges.count(part)
-        self._retire(position_id, ranges.count(part))
+        self._retire(lane, position_id, part)
 
     def _take_items(self, lane: LaneFold, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
         for sequence, ended_at_ms in model.superseded(entry):
@@ -422,8 +436,9 @@ class QueueFold:
             lane.take(position, part)
         return items
 
-    def _retire(self, position_id: PositionId, messages: int) -> None:
-        left = self._unretired[position_id] - messages
+    def _retire(self, lane: LaneFold, position_id: PositionId, part: tuple[Range, ...]) -> None:
+        forget_error(lane.errors, position_id, part)
+        left = self._unretired[position_id] - ranges.count(part)
         if left:
             self._unretired[position_id] = left
         else:

@@ -8,9 +8,12 @@ from itertools import takewhile
 from typing import Any
 
 from txnqueue import ranges
-from txnqueue.config import BRANCH_PREFIX
+from txnqueue.config import BRANCH_PREFIX, REASON_LENGTH_MAX
 from txnqueue.model import Entry, PositionId, Range
 from txnqueue.redelivery import CLOCKS_APART_MS, Redelivery
+
+Errors = tuple[tuple[tuple[Range, ...], str], ...]
+"""Messages of a position, and what their last delivery failed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,3 +292,29 @@ class Claim:
             self.owner.key == taker.key and self.owner.attempt != taker.attempt
         )
         return self.ends_at_ms(now_ms) <= now_ms or past_self or past_attempt
+
+
+def note_error(
+    errors: dict[PositionId, Errors], items: Mapping[PositionId, tuple[Range, ...]], error: str
+) -> None:
+    """Take note of what a delivery failed with."""
+    said = error[:REASON_LENGTH_MAX]
+    for position_id, part in items.items():
+        forget_error(errors, position_id, part)
+        others = errors.get(position_id, ())
+        alike = [one for had, text in others if text == said for one in had]
+        others = tuple((had, text) for had, text in others if text != said)
+        errors[position_id] = (*others, (ranges.normalised((*alike, *part)), said))
+
+
+def forget_error(
+    errors: dict[PositionId, Errors], position_id: PositionId, part: tuple[Range, ...]
+) -> None:
+    """Forget what was noted of messages: they are gone, or failed with something else."""
+    left = tuple(
+        (rest, text)
+        for had, text in errors.pop(position_id, ())
+        if (rest := ranges.difference(had, part))
+    )
+    if left:
+        errors[position_id] = left

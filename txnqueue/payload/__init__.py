@@ -373,4 +373,7 @@ def evaluating(name: str, value: object) -> Iterator[None]:
         errors.SparkRuntimeException,
     ) as error:
         cause = str(error).strip().partition("\n")[0]
-        raise InvalidInput(f"{name}={value!r} cannot be evaluated: {cause}", name=name) from error
+        planned = not isinstance(error, errors.AnalysisException)
+        raise InvalidInput(
+            f"{name}={value!r} cannot be evaluated: {cause}", name=name, in_rows=planned
+        ) from error

@@ -230,7 +230,9 @@ def _priorities(placing: Placing, table: pa.Table) -> list[int]:
 def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
     """Say that a column holds what is no priority."""
     return InvalidInput(
-        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.", column=column
+        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.",
+        column=column,
+        in_rows=True,
     )
 
 
@@ -239,6 +241,7 @@ def wrong_seconds(column: str, value: object = "a value") -> LimitExceeded:
     return LimitExceeded(
         f"Column {column!r} holds {value}: give up to {DELAY_SECONDS_MAX} seconds, or null.",
         column=column,
+        in_rows=True,
     )
 
 

@@ -216,7 +216,7 @@ def message_info(
     """Say of one message what its ``_message`` column says."""
     enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
     origin = part.origin and {
-        name: part.origin.get(name) for name in ("queue", "reason", "delivery_count")
+        name: part.origin.get(name) for name in ("queue", "reason", "delivery_count", "error")
     }
     return {
         "id": f"{part.send_id}:{offset}",

@@ -19,7 +19,7 @@ _PLACES_MAX = 200
 _REMOVED = "PayloadRemoved: the messages' payload is past its retention and was removed"
 PLACE_COLUMNS = (
     "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
-    "from_queue, from_reason, from_count"
+    "from_queue, from_reason, from_count, from_error"
 )
 
 _ID = "concat(p.send_id, ':', p.send_offset)"
@@ -32,7 +32,7 @@ _MESSAGE = (
     f"'reply_to', try_element_at(p.headers, {literal(REPLY_TO)}), "
     "'origin', if(r.from_queue IS NULL, NULL, named_struct("
     "'queue', CAST(r.from_queue AS string), 'reason', CAST(r.from_reason AS string), "
-    "'delivery_count', CAST(r.from_count AS int))), "
+    "'delivery_count', CAST(r.from_count AS int), 'error', CAST(r.from_error AS string))), "
     f"'send_id', p.send_id, 'send_offset', p.send_offset) AS {MESSAGE_COLUMN}"
 )
 
@@ -88,6 +88,7 @@ def places(ranked: Sequence[tuple[int, Part]]) -> str:
                 origin.get("queue"),
                 origin.get("reason"),
                 origin.get("delivery_count"),
+                origin.get("error"),
             ]
             rows.append(f"({', '.join(literal(cell) for cell in cells)})")
     return ", ".join(rows)

@@ -49,4 +49,6 @@ def of_rows(error: Exception, send: Send) -> Exception:
     if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
         return error
     name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")
-    return SchemaMismatch(f"Column {name!r} may not be null, and is in some rows.", column=name)
+    return SchemaMismatch(
+        f"Column {name!r} may not be null, and is in some rows.", column=name, in_rows=True
+    )

@@ -208,7 +208,8 @@ def _column(column: StructField, data: Any) -> pa.ChunkedArray:
         if isinstance(error, SchemaMismatch):
             raise
         kind = data.type if hasattr(data, "type") else data.dtype
-        raise wrong_type(column, f"{kind} ({error})") from error
+        in_rows = isinstance(error, pa.ArrowInvalid)  # the type fits, and a value does not
+        raise wrong_type(column, f"{kind} ({error})", in_rows=in_rows) from error
 
 
 def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
@@ -234,6 +235,7 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
         raise SchemaMismatch(
             f"Column {name!r} has no one type: {error}. Give an Arrow table or a DataFrame.",
             column=name,
+            in_rows=True,
         ) from error
 
 
@@ -245,10 +247,10 @@ def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
             values = [_plain(column.dataType, value) for value in values]
         data = pa.chunked_array([pa.array(values, want)], want)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise wrong_type(column, str(error)) from error
+        raise wrong_type(column, str(error), in_rows=True) from error
     for value, kept in zip(values, data.to_pylist(), strict=True):
         if not _same(value, kept):
-            raise wrong_type(column, f"{type(value).__name__} {value!r}")
+            raise wrong_type(column, f"{type(value).__name__} {value!r}", in_rows=True)
     return _sound(column, data)
 
 
@@ -258,10 +260,11 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
             f"Column {column.name!r} may not be null, and is in {data.null_count} of {len(data)} "
             "rows.",
             column=column.name,
+            in_rows=True,
         )
     why = flaw(column.dataType, True, data)
     if why is not None:
-        raise SchemaMismatch(f"Column {column.name!r} has {why}.", column=column.name)
+        raise SchemaMismatch(f"Column {column.name!r} has {why}.", column=column.name, in_rows=True)
     return data
 
 

@@ -52,6 +52,7 @@ MESSAGE_TYPE = StructType(
                     StructField("queue", StringType(), True),
                     StructField("reason", StringType(), True),
                     StructField("delivery_count", IntegerType(), True),
+                    StructField("error", StringType(), True),
                 ]
             ),
             True,
@@ -240,18 +241,21 @@ def check_names(schema: StructType, given: list[str]) -> None:
             )
 
 
-def wrong_type(column: StructField, found: str) -> SchemaMismatch:
-    """Say that a column has another type than what was given."""
+def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
+    """Say that a column has another type than what was given, or than some of its values."""
     return SchemaMismatch(
         f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}.",
         column=column.name,
+        in_rows=in_rows,
     )
 
 
 def wrong_null(name: str) -> SchemaMismatch:
     """Say that something inside of a column is null though it may not be."""
     return SchemaMismatch(
-        f"Column {name!r} has a null inside, where its type allows none.", column=name
+        f"Column {name!r} has a null inside, where its type allows none.",
+        column=name,
+        in_rows=True,
     )
 
 

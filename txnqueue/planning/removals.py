@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import model, ranges
-from txnqueue.ledger import Owner, Position, Segment
+from txnqueue.ledger import Errors, Owner, Position, Segment
 from txnqueue.model import Entry, Range
 from txnqueue.planning.claims import Selection, grouped
 from txnqueue.planning.plan import Plan, Stamp, lane_conditions
@@ -22,12 +22,14 @@ class Removal:
         segments: The messages.
         reason: What the history says of it.
         target: The queue and the lane of each position's messages; None: nowhere.
+        errors: What the last delivery of messages failed with, by position.
     """
 
     kind: str
     segments: tuple[Segment, ...]
     reason: str | None
     target: Target | None = None
+    errors: Mapping[model.PositionId, Errors] = field(default_factory=dict)
 
 
 def leaving_out(duplicates: Sequence[Segment]) -> Removal:
@@ -81,19 +83,34 @@ def remove(
         for position, part in groups:
             delivered = counts[position.position_id]
             origin = origin_of(queue_name, position, removal.reason, delivered)
+            errors = removal.errors.get(position.position_id, ())
             for lane, piece in target.placed(position, part):
-                moved = move(
-                    position,
-                    piece,
-                    target.queue_id,
-                    stamp,
-                    origin,
-                    lane=lane,
-                    keeps_times=removal.kind == model.MOVED,
-                )
-                posted.append(moved)
+                for failed, error in _by_error(piece, errors):
+                    moved = move(
+                        position,
+                        failed,
+                        target.queue_id,
+                        stamp,
+                        origin if error is None else {**origin, "error": error},
+                        lane=lane,
+                        keeps_times=removal.kind == model.MOVED,
+                    )
+                    posted.append(moved)
     following = Selection(chosen.lane, chosen.sequence + 1, chosen.segments)
     return Plan((gone, *posted), tuple(conditions)), following
+
+
+def _by_error(
+    part: tuple[Range, ...], errors: Errors
+) -> list[tuple[tuple[Range, ...], str | None]]:
+    """Split messages of a position by what their last delivery failed with."""
+    found: list[tuple[tuple[Range, ...], str | None]] = []
+    for failed, error in errors:
+        common = ranges.intersection(part, failed)
+        if common:
+            found.append((common, error))
+            part = ranges.difference(part, common)
+    return [*found, (part, None)] if part else found
 
 
 def purge_pending(

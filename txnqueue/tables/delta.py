@@ -215,6 +215,7 @@ class DeltaTables:
                     "decided.",
                     table=info.name,
                     constraint=name,
+                    in_rows=True,
                 )
 
     @staticmethod
@@ -240,6 +241,7 @@ class DeltaTables:
             raise InvalidInput(
                 f"The rows to merge hold {values} {twice[0]['count']} times: give each key once.",
                 keys=values,
+                in_rows=True,
             )
 
 
