@@ -51,11 +51,13 @@ class Origin(TypedDict):
         queue: The queue, or the exchange of a message that nobody wanted.
         reason: Why it was moved.
         delivery_count: How often it had been delivered there.
+        error: What its last delivery failed with, of a dead letter by count.
     """
 
     queue: str
     reason: str | None
     delivery_count: int | None
+    error: str | None
 
 
 class MessageInfo(TypedDict):

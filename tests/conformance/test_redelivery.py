@@ -86,8 +86,8 @@ def test_one_bad_message_ends_alone_and_costs_the_others_few_deliveries(world: W
     result = orders.drain(handle, until="empty")
     assert (result.messages, result.finished) == (999, True)
     assert numbers(world.manager().queue(f"{orders.name}.dead").peek_messages()) == [700]
-    assert delivered[700] == 10
-    assert max(times for n, times in delivered.items() if n != 700) <= 5
+    assert delivered[700] == 11, "nothing had succeeded when it failed once more"
+    assert max(times for n, times in delivered.items() if n != 700) <= 6
 
 
 @in_memory

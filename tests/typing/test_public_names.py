@@ -20,8 +20,8 @@ FOR_USERS = {
     "Batch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
     "release to_arrow",
     "DeadLetters": "df rows",
-    "DrainResult": "already_finished applied batches errors finished last_error messages run_id "
-    "stopped",
+    "DrainResult": "already_finished applied batches dead_lettered errors failed finished last_error "
+    "messages run_id stopped",
     "DropResult": "dropped held_by messages queue",
     "Exchange": "bind binding_rows bindings describe info name publish schema unbind",
     "ExchangeInfo": "arguments created_at_ms dead_letter_id durable exchange_id kind name "
@@ -42,7 +42,8 @@ FOR_USERS = {
     "metrics outcome queue recover release rollback root run_transaction transaction "
     "view_statements waive_change",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
-    "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered",
+    "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
+    "redelivery_delay_seconds redelivery_delay_seconds_max",
     "Receipt": "applied commit_seq committed_at journal_version transaction_id",
     "Recovery": "aborted databases drops heuristic prepared released waiting",
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
@@ -50,7 +51,7 @@ FOR_USERS = {
     "Snapshot": "at_ms binding_rows bindings commit_seq dispatch_rows dispatches message_rows "
     "queue queue_rows queues transaction_rows transactions",
     "Step": "action changes queue",
-    "TableChanges": "append delete merge update",
+    "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
     "metadata prepare queue receipt rollback status table",
     "Verification": "claims commit_seq ok problems",
@@ -59,17 +60,17 @@ FOR_USERS = {
 """What each class is to show."""
 TO_GO = {
     "Auxiliary": "end",
-    "Batch": "claims committed dispositions move_by",
+    "Batch": "claims committed dispositions lease_over move_by",
     "ExchangeInfo": "payload_id",
     "Queue": "claim left receiver",
-    "QueueInfo": "headers in_memory payload_id sequence transient",
+    "QueueInfo": "headers in_memory payload_id redelivery sequence transient",
     "QueueManager": "query_binding query_exchange",
     "QueueSettings": "detects_by duplicate_window_ms lanes_by",
     "Receipt": "in_memory of",
     "RetryPolicy": "wait_seconds",
-    "Transaction": "add_batch add_send adopt attempt begin changes check_active claiming client "
-    "commit_joined committed_by interrupted joinable keeps owner slice staged takes_transient "
-    "takes_work",
+    "Transaction": "add_batch add_send adopt attempt begin changes charges check_active claiming "
+    "client commit_joined committed_by dead_lettered interrupted joinable keeps owner "
+    "roll_back_after slice staged takes_transient takes_work",
 }
 """What shows today though only the library uses it. Nothing is to be added here."""
 
