@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnqueue import ranges
@@ -45,18 +46,24 @@ def left(
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
+
+    def count(side: Client, part: QueueInfo) -> tuple[int, int]:
+        fold, me = side.fold_to_change(part), side.consumer
+        taken = fold.lanes_of_others(me) if ordered else ()
+        here, not_here = 0, fold.in_flight()
+        for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
+            if selector is not None:
+                segments = selector.of_lane(lane, segments)
+            not_mine = sum(s.size for s in segments if me in s.not_to)
+            not_here += not_mine
+            here += sum(segment.size for segment in segments) - not_mine
+        return here, not_here
+
     for part in client.parts_of(info):
         side = client.of(part)
-        with side.lock:
-            fold, me = side.fold_to_change(part), side.consumer
-            taken = fold.lanes_of_others(me) if ordered else ()
-            of_others += fold.in_flight()
-            for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
-                if selector is not None:
-                    segments = selector.of_lane(lane, segments)
-                not_here = sum(s.size for s in segments if me in s.not_to)
-                of_others += not_here
-                found += sum(segment.size for segment in segments) - not_here
+        here, not_here = side.informed(partial(count, side, part))
+        found += here
+        of_others += not_here
     return found > 0, of_others
 
 
@@ -71,21 +78,28 @@ def first(
     parts: list[Part] = []
     carried: list[Carried] = []
     now_ms, memory = client.runtime.now_ms(), client.store.transient.payload
+    seen: dict[str, int] = {}  # what comes while the selector looks is left out
+
+    def look(side: Client, one: QueueInfo, left: int) -> list[Part]:
+        fold = side.fold_to_show(one)
+        upto = seen.setdefault(one.queue_id, fold.version)
+        found = list(_first_of(fold, info.name, left, now_ms, selector, upto))
+        if one.transient:
+            carried.extend(memory.carried(part.payload_id, part.send_id) for part in found)
+        return found
+
     for one in client.parts_of(info):
         side = client.of(one)
-        with side.lock:
-            found = list(_first_of(side.fold_to_show(one), info.name, limit, now_ms, selector))
-            if one.transient:
-                carried += [memory.carried(part.payload_id, part.send_id) for part in found]
+        found = side.informed(partial(look, side, one, limit))
         parts += found
         limit -= sum(ranges.count(part.ranges) for part in found)
     return parts, carried
 
 
 def _first_of(
-    fold: QueueFold, name: str, limit: int, now_ms: int, selector: Selector | None
+    fold: QueueFold, name: str, limit: int, now_ms: int, selector: Selector | None, upto: int
 ) -> Iterator[Part]:
-    for lane, segments in fold.receivable(now_ms):
+    for lane, segments in fold.receivable(now_ms, upto):
         if selector is not None and limit > 0:
             segments = selector.of_lane(lane, segments)
         for segment in segments:

@@ -7,7 +7,7 @@ what was appended since is read, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client import Client
@@ -33,6 +33,11 @@ GAUGES = {
     "conflicts": "Appends of this client on the queue that lost a race.",
 }
 """What is measured of each queue; all are whole numbers but the ages, which may be null."""
+_JOINED: Mapping[str, Callable[[list[Any]], Any]] = {
+    "oldest_age_seconds": max,
+    "newest_age_seconds": min,
+}
+"""How numbers of the parts of a queue are put together that are not added up."""
 
 
 class Metrics:
@@ -42,14 +47,17 @@ class Metrics:
         """Measure; users get this from ``manager.metrics``."""
         self._client = client
         client.open()
-        with client.lock, client.transient.lock:
-            infos = client.queues()
-            now_ms = client.runtime.now_ms()
-            folds = {fold.queue_id: [fold] for fold in client.folds(infos.values())}
-            for info in infos.values():
-                in_memory = client.parts_of(info)[1:]
-                folds[info.queue_id] += [client.of(part).fold(part) for part in in_memory]
-            self._rows = [_measured(client, info, folds, now_ms) for info in infos.values()]
+        infos, now_ms = client.queues(), client.runtime.now_ms()
+        with client.lock:
+            folds = client.folds(infos.values())
+            parts = {fold.queue_id: [_measured(fold, now_ms)] for fold in folds}
+        memory = client.transient
+        for info in infos.values():
+            for part in client.parts_of(info)[1:]:
+                with memory.lock:
+                    parts[info.queue_id].append(_measured(memory.fold(part), now_ms))
+        queues = {queue_id: _together(found) for queue_id, found in parts.items()}
+        self._rows = [_row(client, info, queues) for info in infos.values()]
 
     def rows(self) -> list[dict[str, Any]]:
         """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
@@ -82,31 +90,43 @@ class Metrics:
         return f"<Metrics of {len(self._rows)} queues>"
 
 
-def _measured(
-    client: Client, info: QueueInfo, folds: Mapping[str, Sequence[QueueFold]], now_ms: int
-) -> dict[str, Any]:
-    mine = folds[info.queue_id]
-    standing = [s for fold in mine for lane in fold.lanes.values() for s in lane.available]
-    in_flight = sum(fold.in_flight() for fold in mine)
+def _measured(fold: QueueFold, now_ms: int) -> dict[str, Any]:
+    """Measure one part of a queue."""
+    standing = [segment for lane in fold.lanes.values() for segment in lane.available]
+    in_flight = fold.in_flight()
     visible = [segment for segment in standing if segment.position.receivable(now_ms)]
     expired = [segment for segment in standing if segment.position.expired(now_ms)]
-    dead = folds.get(info.dead_letter_id or "", ())
     ages = [(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible]
     return {
-        "queue": info.name,
         "length": _count(standing) + in_flight,
         "visible": _count(visible),
         "in_flight": in_flight,
-        "purge_pending": sum(fold.purge_pending() for fold in mine),
+        "purge_pending": fold.purge_pending(),
         "delayed": _count(standing) - _count(visible) - _count(expired),
         "expired": _count(expired),
         "redelivered": _count(s for s in standing if s.delivery_count),
-        "dead": sum(fold.available(now_ms) for fold in dead),
-        "duplicates": sum(fold.left_out for fold in mine),
+        "duplicates": fold.left_out,
         "oldest_age_seconds": max(ages, default=None),
         "newest_age_seconds": min(ages, default=None),
-        "conflicts": client.conflicts.get(info.name, 0),
     }
+
+
+def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the numbers of a queue's parts together."""
+    whole: dict[str, Any] = {}
+    for name in parts[0]:
+        found = [part[name] for part in parts if part[name] is not None]
+        whole[name] = _JOINED.get(name, sum)(found) if found else None
+    return whole
+
+
+def _row(
+    client: Client, info: QueueInfo, queues: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    dead = queues.get(info.dead_letter_id or "", {"visible": 0})
+    numbers = queues[info.queue_id]
+    there = {"dead": dead["visible"], "conflicts": client.conflicts.get(info.name, 0)}
+    return {"queue": info.name, **{name: {**numbers, **there}[name] for name in GAUGES}}
 
 
 def _count(segments: Iterable[Segment]) -> int:

@@ -118,18 +118,23 @@ class Receiver:
         Raises:
             LeaseLost: Somebody opened the same consumer id after us.
         """
+        return self.client.informed(lambda: self._plan(lost))
+
+    def _plan(self, lost: int) -> Plan | None:
+        """Plan the claim; the lock is held from the first look at the fold to the last."""
         client = self.client
-        with client.lock:
-            fold = client.fold_to_change(self.info)
-            info = self.info = client.newest(self.info)
-            owner = self._owner(fold)
-            stamp = client.stamp()
-            in_turn = self._in_turn(fold, lost)
-            take_over = self._take_over(fold, owner, stamp.now_ms)
+        fold = client.fold_to_change(self.info)
+        info = self.info = client.newest(self.info)
+        owner = self._owner(fold)
+        stamp = client.stamp()
+        if self.wanted is not None and self.upto is None:
+            self.upto = fold.version  # what comes while the selector looks is left for the next
+        in_turn = self._in_turn(fold, lost)
+        take_over = self._take_over(fold, owner, stamp.now_ms)
+        chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
+        if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
+            take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
             chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
-            if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
-                take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
-                chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
         if not chosen:
             return None
         if self.transaction is not None:
@@ -159,9 +164,14 @@ class Receiver:
         """
         found = []
         entries = [e for e in entries if e.queue_id == self.info.queue_id]
-        fold = self.client.fold(self.info) if len({e.append_id for e in entries}) > 1 else None
+        over: set[tuple[int, int]] = set()
+        if len({e.append_id for e in entries}) > 1:
+            names = {(e.lane or 0, e.sequence or 0) for e in entries}
+            with self.client.lock:
+                fold = self.client.fold(self.info)
+                over = {name for name in names if not fold.claim(*name)}
         for entry in entries:
-            if fold is not None and not fold.claim(entry.lane or 0, entry.sequence or 0):
+            if (entry.lane or 0, entry.sequence or 0) in over:
                 continue
             if entry.kind == model.CLAIMED:
                 items = dict(model.unpack_items(entry))
