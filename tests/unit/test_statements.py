@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("filelock")
 pytest.importorskip("delta")
 
-from filelock import FileLock, Timeout  # noqa: E402
+from filelock import FileLock, Timeout
 
-from txnqueue.errors import PlatformMissing  # noqa: E402
-from txnqueue.journal.statements import APPLICATION, Statements  # noqa: E402
-from txnqueue.journal.tables import TableNames  # noqa: E402
+from txnqueue.errors import PlatformMissing
+from txnqueue.journal.statements import APPLICATION, Statements
+from txnqueue.journal.tables import TableNames
 
 WAIT_SECONDS = 20
 
@@ -32,7 +32,7 @@ class Session:
         context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
         self.sparkContext = SimpleNamespace(_jsc=context, setLocalProperty=lambda *_: None)
 
-    def newSession(self):  # noqa: N802
+    def newSession(self):
         return Session()
 
     def sql(self, statement):
