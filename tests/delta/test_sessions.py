@@ -43,7 +43,7 @@ COMBINATIONS[1] |= {
 }
 TEXT = 'it\'s \\ a "text" of ${spark.app.name}\n'
 INSTANT = datetime.datetime(2024, 3, 10, 2, 30, 0, 123456)  # an hour that New York does not have
-SCHEMA = "n long, at timestamp, here timestamp_ntz, price decimal(10,2), text string, key int"
+SCHEMA = "n long, at timestamp_ltz, here timestamp_ntz, price decimal(10,2), text string, key int"
 _NUMBERS = count(1)
 
 
@@ -86,7 +86,7 @@ def frame_of(spark, numbers):
 def shown(frame):
     """Read a DataFrame of messages by numbers and texts, which no time zone changes."""
     found = frame.selectExpr(
-        "n", "unix_micros(at) AS at", "date_format(here, 'yyyy-MM-dd HH:mm:ss.SSSSSS') AS here",
+        "n", "unix_micros(at) AS at", "CAST(here AS string) AS here",
         "CAST(price AS string) AS price", "text", "key", "_message.queue AS queue",
     )  # fmt: skip
     return sorted((tuple(row) for row in found.collect()), key=lambda row: row[0])

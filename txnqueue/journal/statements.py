@@ -154,7 +154,7 @@ class Statements:
 
     def run(self, statement: Callable[[], Result]) -> Result:
         """Run a statement that reads, on any session whose settings nobody changes."""
-        self._check_running()
+        self.check_running()
         wait(tuple(self._left))
         return self._others.submit(statement).result()
 
@@ -192,7 +192,7 @@ class Statements:
             with self._lock("journal").held():
                 return statement(self.appending)
 
-        self._check_running()
+        self.check_running()
         under_way = self._appends.submit(locked)
         try:
             return _committed(under_way)
@@ -244,7 +244,7 @@ class Statements:
                 return self.run(locked)
         from pyspark.util import inheritable_thread_target
 
-        self._check_running()
+        self.check_running()
         wait(tuple(self._left))
         callers: Callable[[], Result] = inheritable_thread_target(session)(locked)
         return _committed(self._users.submit(callers))
@@ -254,7 +254,7 @@ class Statements:
         if not is_connect(self.user):
             self.user.sparkContext.setLocalProperty(POOL, OWN_POOL)
 
-    def _check_running(self) -> None:
+    def check_running(self) -> None:
         """Check that the user's session was not stopped.
 
         Raises:

@@ -110,6 +110,7 @@ class DeltaPayload:
         """
         from pyspark.sql import DataFrame
 
+        self._statements.check_running()
         given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
         few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
         arranged = arrange(send, given) if few else None
@@ -183,6 +184,7 @@ class DeltaPayload:
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
+        self._statements.check_running()
         count = sum(ranges.count(part.ranges) for part in parts)
         session = self._session_for(count)
         frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
@@ -193,6 +195,7 @@ class DeltaPayload:
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
+        self._statements.check_running()
         self._refresh({part.payload_id for part in parts})
         return self._joined(self._user, schema, parts, guarded=True).drop("_rank", "_offset")
 

@@ -78,6 +78,10 @@ def select(
         left_out: Says which messages are duplicates; None if all are delivered.
         consumer: Who takes them: not what it does not want again.
     """
+
+    def in_time(segment: Segment) -> bool:
+        return upto is None or segment.position.place[0] <= upto
+
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]
     candidates = heapq.merge(lane.available, sorted(returning, key=_order), key=_order)
@@ -85,11 +89,11 @@ def select(
         found = list(candidates)
         over = [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
         chosen.expired += firsts(over, left_out, chosen.duplicates, lambda: False)
-        candidates = wanted([s for s in found if s.position.receivable(now_ms)])
+        candidates = wanted([s for s in found if in_time(s) and s.position.receivable(now_ms)])
     due = (
         s
         for s in candidates
-        if (upto is None or s.position.place[0] <= upto)
+        if in_time(s)
         and (
             (s.position.receivable(now_ms) and consumer not in s.not_to)
             or s.position.expired(now_ms)
