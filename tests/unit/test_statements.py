@@ -125,15 +125,20 @@ def test_of_two_statements_at_once_each_has_a_session_of_its_own(statements):
 def test_a_table_is_changed_by_one_statement_at_a_time(statements, monkeypatch):
     monkeypatch.setattr(statements, "_lock", lambda table: SimpleNamespace(held=Nothing))
     slow, order = Slow(), []
-    first = in_background(lambda: order.append(statements.committing("a", slow)))
+
+    def one(session):
+        slow()
+        order.append("first")
+
+    first = in_background(lambda: statements.committing("a", one))
     assert slow.begun.wait(WAIT_SECONDS)
-    second = in_background(lambda: order.append(statements.committing("a", lambda s: "second")))
+    second = in_background(lambda: statements.committing("a", lambda s: order.append("second")))
     time.sleep(0.05)
     assert order == []
     slow.go_on.set()
     first.join()
     second.join()
-    assert order == ["done", "second"]
+    assert order == ["first", "second"]
 
 
 class Nothing:
