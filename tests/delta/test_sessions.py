@@ -30,7 +30,7 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
     "spark.sql.parser.escapedStringLiterals": "true",
     "spark.sql.session.timeZone": "America/New_York",
-    "spark.sql.sources.outputCommitterClass": "nobody.knows.this.Committer",
+    "spark.sql.sources.outputCommitterClass": "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.storeAssignmentPolicy": "LEGACY",
     "spark.sql.timestampType": "TIMESTAMP_NTZ",
