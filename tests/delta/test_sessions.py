@@ -13,6 +13,7 @@ from txnqueue.payload import writes
 
 pytestmark = pytest.mark.spark
 
+COMMITTER = "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter"
 SETTINGS = {
     "spark.databricks.delta.optimizeWrite.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "true",
@@ -30,7 +31,7 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
     "spark.sql.parser.escapedStringLiterals": "true",
     "spark.sql.session.timeZone": "America/New_York",
-    "spark.sql.sources.outputCommitterClass": "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
+    "spark.sql.sources.outputCommitterClass": COMMITTER,
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.storeAssignmentPolicy": "LEGACY",
     "spark.sql.timestampType": "TIMESTAMP_NTZ",

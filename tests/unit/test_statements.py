@@ -14,7 +14,8 @@ pytest.importorskip("delta")
 from filelock import FileLock, Timeout
 
 from txnqueue.errors import PlatformMissing
-from txnqueue.journal.statements import APPLICATION, Statements
+from txnqueue.journal.sessions import APPLICATION
+from txnqueue.journal.statements import Statements
 from txnqueue.journal.tables import TableNames
 
 WAIT_SECONDS = 20

@@ -11,13 +11,12 @@ long keeps nobody from committing: reading, staging, changing tables, tidying fi
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
 import shutil
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cached_property
@@ -28,6 +27,7 @@ from urllib.parse import unquote, urlparse
 from txnqueue.errors import InvalidInput, PlatformMissing, StoreNotFound
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.lock import Lock, NoLock, TableLock
+from txnqueue.journal.sessions import MEANING, SETTINGS, is_connect, new_session
 from txnqueue.journal.tables import TableNames
 
 if TYPE_CHECKING:
@@ -36,45 +36,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 
-MEANING = {
-    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
-    "spark.databricks.delta.merge.materializeSource": "none",
-    "spark.databricks.delta.schema.autoMerge.enabled": "false",
-    "spark.databricks.delta.stalenessLimit": "0",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.ansi.enforceReservedKeywords": "false",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.files.maxRecordsPerFile": "0",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.sources.partitionOverwriteMode": "STATIC",
-    "spark.sql.storeAssignmentPolicy": "ANSI",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.variable.substitute": "false",
-}
-"""A statement means the same wherever it runs: what a cluster, or the session that Spark Connect
-makes ours from, says otherwise does not count."""
-SETTINGS = {
-    **MEANING,
-    "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
-    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.files.openCostInBytes": "65536",
-    "spark.sql.leafNodeDefaultParallelism": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
-"""The library's own session; the user's keeps its settings."""
-
-APPLICATION = "spark.databricks.delta.write.txnAppId"
-NUMBER = "spark.databricks.delta.write.txnVersion"
-"""Delta passes over a write whose number an application has written before."""
 POOL = "spark.scheduler.pool"
 OWN_POOL = "txnqueue"
 """Where jobs are scheduled fairly, short statements of ours do not queue behind a user's jobs."""
@@ -85,25 +46,6 @@ RETENTION = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
-
-
-def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Make a session with settings of its own beside the user's."""
-    # Delta's own exceptions come through only where this was imported before the call.
-    importlib.import_module("delta.exceptions")
-    # Connect has no newSession; its cloneSession is not in the classic class's type.
-    connect = is_connect(spark)
-    session: SparkSession = spark.cloneSession() if connect else spark.newSession()  # type: ignore[attr-defined]
-    for key, value in settings.items():
-        session.conf.set(key, value)
-    for key in (APPLICATION, NUMBER):
-        session.conf.unset(key)
-    return session
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Say whether a session is one of Spark Connect."""
-    return "connect" in type(spark).__module__ or not hasattr(spark, "newSession")
 
 
 def canonical_root(root: str) -> str:

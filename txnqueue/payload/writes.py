@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import __version__
 from txnqueue.errors import InvalidInput
-from txnqueue.journal.statements import APPLICATION, NUMBER
+from txnqueue.journal.sessions import APPLICATION, NUMBER
 from txnqueue.payload import Send
 
 if TYPE_CHECKING:

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.errors import InvalidInput
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import LAST_COMMIT
-from txnqueue.journal.statements import (
-    APPLICATION,
-    NUMBER,
-    USER_METADATA,
-    Statements,
-    canonical_root,
-)
+from txnqueue.journal.sessions import APPLICATION, NUMBER
+from txnqueue.journal.statements import USER_METADATA, Statements, canonical_root
 from txnqueue.journal.tables import identifier
 from txnqueue.payload.delta import DeltaPayload
 from txnqueue.tables import (
