@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Any
 
 _held: ContextVar[tuple[SingleLock, ...]] = ContextVar("held", default=())  # greenlets have theirs
+
+
+def in_another_thread(act: Callable[[], Any]) -> Any:
+    """Do something in a thread of its own, to its end."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(act()))
+    thread.start()
+    thread.join()
+    return answers[0]
 
 
 class SingleLock:

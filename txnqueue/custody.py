@@ -11,15 +11,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
-
-Held: TypeAlias = Callable[[], bool]
-"""Says whether this thread holds a lock."""
+from typing import Any
 
 CHECKED = False
 """Whether each touch is checked."""
 new_lock: Callable[[], threading.RLock] = threading.RLock
 """Makes a lock; the tests make some that refuse a second one to the same thread."""
+
+
+class Custody:
+    """Says whether this thread holds a lock; what is copied stays under the same one."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        """Ask a lock what ``threading.Condition`` asks it."""
+        self._asks: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+
+    def held(self) -> bool:
+        """Say whether this thread holds it."""
+        return self._asks()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Custody:
+        """Give itself."""
+        return self
 
 
 class NotRead(BaseException):
@@ -34,17 +47,11 @@ class NotRead(BaseException):
         self.read = read
 
 
-def held(lock: threading.RLock) -> Held:
-    """Make what says whether this thread holds a lock, by what ``threading.Condition`` asks."""
-    asks: Held = lock._is_owned  # type: ignore[attr-defined]
-    return asks
-
-
-def check(mine: Held | None, what: str) -> None:
+def check(custody: Custody | None, what: str) -> None:
     """Check that this thread may touch something.
 
     Args:
-        mine: Says whether it holds the lock; None: nobody else knows of it.
+        custody: Says whether it holds the lock; None: nobody else knows of it.
         what: What is touched.
     """
-    assert not CHECKED or mine is None or mine(), f"{what} is touched without its lock"
+    assert not CHECKED or custody is None or custody.held(), f"{what} is touched without its lock"

@@ -34,7 +34,7 @@ class Knowledge:
         self.closed: dict[str, QueueError] = {}
         self._queues: dict[str, QueueInfo] = {}
         self._infos: dict[str, QueueInfo] = {}
-        self._folds = FoldReader(store.journal, custody.held(self.lock))
+        self._folds = FoldReader(store.journal, custody.Custody(self.lock))
         self._shards = ShardReader(store.journal)
         self._slice_width: int | None = None
         self._store_id = ""
@@ -190,7 +190,8 @@ class Knowledge:
 
     def holds_lock(self) -> bool:
         """Say whether this thread holds a lock that others may be waiting for."""
-        return custody.held(self.lock)() or custody.held(self.store.transient.lock)()
+        locks = (self.lock, self.store.transient.lock)
+        return any(custody.Custody(lock).held() for lock in locks)
 
     def informed(self, act: Callable[[], Result]) -> Result:
         """Do something with folds; what it finds that it needs of the payload is read first.

@@ -110,6 +110,7 @@ class Receiver:
         self.wanted = wanted
         self.fresh_only = fresh_only
         self._tried_lanes: list[int] = []
+        self._turn: int | None = None
         self._positions: dict[PositionId, Position] = {}
 
     def plan(self, lost: int) -> Plan | None:
@@ -267,7 +268,9 @@ class Receiver:
     def _in_turn(self, fold: QueueFold, lost: int) -> list[int]:
         """List the lanes in the order in which they are tried: the next one in turn first."""
         lanes = len(fold.lanes)
-        turn = self.client.turn(self.info.queue_id) if lost == 0 else lost
+        if self._turn is None:  # once in a receive, however often it is planned
+            self._turn = self.client.turn(self.info.queue_id)
+        turn = lost or self._turn
         start = (zlib.crc32(self.client.consumer.encode()) + turn) % lanes
         order = [(start + step) % lanes for step in range(lanes)]
         if lost:  # lanes just lost come last

@@ -74,7 +74,7 @@ class ShardReader:
 class FoldReader:
     """Keeps the folds of queues; one thread at a time may ask it."""
 
-    def __init__(self, journal: Journal, mine: custody.Held | None = None) -> None:
+    def __init__(self, journal: Journal, mine: custody.Custody | None = None) -> None:
         """Read from a journal; nothing is folded yet.
 
         Args:

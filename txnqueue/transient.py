@@ -211,7 +211,7 @@ class TransientStore:
                 fold = (
                     deepcopy(saved)
                     if saved
-                    else QueueFold(queue_id, lanes, window_ms, custody.held(self.lock))
+                    else QueueFold(queue_id, lanes, window_ms, custody.Custody(self.lock))
                 )
             reading = self.journal.read(fold.shards, after=fold.version)
             self.folds.pop(queue_id, None)

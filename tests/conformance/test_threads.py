@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tests.conformance.conftest import World, numbers, rows
+from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.errors import LeaseLost
 from txnqueue.payload import arranging
@@ -48,15 +49,6 @@ def manager(world, journal):
     store = MemoryStore()
     store.payload, store.journal = world.store.payload, journal
     return QueueManager(None, store=store, runtime=world.runtime("threads"))
-
-
-def in_another_thread(act):
-    """Do something in a thread of its own, to its end."""
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(act()))
-    thread.start()
-    thread.join()
-    return answers[0]
 
 
 @pytest.mark.parametrize("settle", ["at once", "in a transaction", "extend", "receive", "purge"])

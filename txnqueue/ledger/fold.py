@@ -100,7 +100,7 @@ class QueueFold:
         queue_id: str,
         lanes: int,
         window_ms: int | None = None,
-        mine: custody.Held | None = None,
+        mine: custody.Custody | None = None,
     ) -> None:
         """Start from nothing, before the first version.
 
