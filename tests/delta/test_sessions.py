@@ -28,7 +28,7 @@ SETTINGS = {
     "spark.sql.files.maxRecordsPerFile": "1",
     "spark.sql.legacy.timeParserPolicy": "LEGACY",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.parquet.outputTimestampType": "INT96",
     "spark.sql.parser.escapedStringLiterals": "true",
     "spark.sql.session.timeZone": "America/New_York",
     "spark.sql.sources.outputCommitterClass": COMMITTER,
@@ -124,6 +124,18 @@ def test_settings_of_the_users_session_change_nothing(spark, root, said, setting
         (0, 1.0), (1, 1.0), (2, 2.0), (3, 9.0), (4, 9.0), (5, 9.0)
     ]  # fmt: skip
     assert QueueManager(spark, root).queue(name).depth() == 0
+
+
+def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(spark, root, said):
+    manager = QueueManager(spark, root)
+    manager.create_queue("instants", "n long, at array<timestamp_ltz>", dead_letter=False)
+    manager.create_queue("plain", "timestamp long", dead_letter=False)
+    frame = spark.sql("SELECT 1L AS n, array(timestamp_micros(123456L)) AS at")
+    said({"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS"})
+    with pytest.raises(InvalidInput, match="outputTimestampType"):
+        manager.queue("instants").send(frame)
+    assert manager.queue("instants").depth() == 0
+    assert manager.queue("plain").send(spark.range(3).toDF("timestamp")).count == 3
 
 
 def test_a_send_without_rows_sends_nothing_whatever_the_session_says(spark, root, said):

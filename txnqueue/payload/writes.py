@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,10 @@ _OPTIONS = {
     "mergeSchema": "false",
     "optimizeWrite": "false",
     "partitionOverwriteMode": "static",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+_INSTANTS = "spark.sql.parquet.outputTimestampType"
+_INSTANT = re.compile('ype":"timestamp"')
+"""Instants as columns, elements, keys or values in a schema's JSON, and no name of a column."""
 
 
 def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
@@ -33,7 +36,17 @@ def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
     Args:
         send: The send.
         session: What its rows live on.
+
+    Raises:
+        InvalidInput: The session would cut off what instants have below milliseconds.
     """
+    if session.conf.get(_INSTANTS, None) == "TIMESTAMP_MILLIS":  # no option wins over it
+        if _INSTANT.search(send.schema.json()):
+            raise InvalidInput(
+                f"The session says {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the "
+                "microseconds of your timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
+                name=_INSTANTS,
+            )
     about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
     options = {**_OPTIONS, "userMetadata": json.dumps({**about, **send.note})}
     if _numbering(session) is not None:
