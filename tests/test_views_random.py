@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from tests.views_folding import FAR_FUTURE_MS, STATES, per_state, quick_session, replay, shown
-from txnqueue import model, ranges, views
+from txnqueue import catalog, model, ranges, views
 from txnqueue.config import QueueInfo, QueueSettings
 from txnqueue.journal.tables import TableNames
 from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry
+from txnqueue.planning import Stamp
 
 LANES, STEPS = 8, 70
+AT_MS = 400_000
+"""When the views are asked: some of what failed still waits then."""
 ATTEMPTS = ("a1", "a2", "a3")
 
 
@@ -25,19 +29,32 @@ class Dice:
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        settings = QueueSettings(lanes=LANES, dead_letter=False)
+        delays = {"redelivery_delay_seconds": 20, "redelivery_delay_seconds_max": 100}
+        settings = QueueSettings(lanes=LANES, deliveries_max=3, **delays)
         schema = {"type": "struct", "fields": [{"name": "number"}]}
-        self.info = QueueInfo("q", "q-1", "q-1", schema, 1, settings)
+        self.info = QueueInfo("q", "q-1", "q-1", schema, 1, settings, "dead")
+        self.before = replace(self.info, settings=QueueSettings(lanes=LANES))
         self.fold = QueueFold("q-1", LANES)
         self.entries, self.payload, self.sequences = [], [], Counter()
         self.number, self.closed_at = 0, (1 << 60, 0, 0)
 
     def run(self, dropped):
+        self.alter()
         self.draw(LANES * STEPS)
         if dropped:
             self.drop()
             self.draw(LANES, [self.settle])
         return self
+
+    def alter(self):
+        """Say the settings of the queue, which was another one before."""
+        (said, *_) = catalog.write(model.QUEUE_ALTERED, self.info, Stamp("anna", "r", 0)).entries
+        shard = model.backlog_shard("q-1")
+        said = replace(
+            said, shard=shard, stream="queue", sequence=None, append_id="altered", version=0
+        )
+        self.entries.append(said)
+        self.fold.apply(said)
 
     def drop(self):
         """Drop the queue; what is rolled back after that is still said."""
@@ -112,6 +129,8 @@ class Dice:
             "delivery_count": self.random.randint(0, 3),
             "counts": self.random.random() < 0.8,
         }  # fmt: skip
+        if body["supersedes"] and self.random.random() < 0.7:
+            body["ended_at"] = [self.instant() for _ in body["supersedes"]]
         items = self.available(lane, body["supersedes"])
         attempt = self.random.choice((None, *ATTEMPTS))
         if items:
@@ -163,8 +182,15 @@ class Dice:
             self.random.choice(sorted(model.SETTLEMENTS)), lane, in_lane=in_lane, items=items,
             claim_lane=lane, claim_sequence=sequence, attempt=attempt,
             reason=self.random.choice((None, "why")),
-            body={"counted": self.random.random() < 0.5},
+            body={"counted": self.random.random() < 0.5, **self.failed()},
         )  # fmt: skip
+
+    def failed(self):
+        return {"failed_at": self.instant()} if self.random.random() < 0.3 else {}
+
+    def instant(self):
+        """Draw when a delivery ended; some clocks are far ahead."""
+        return self.random.choice((self.number * 1000 - 5_000, AT_MS, 1 << 50))
 
     def some_claim(self, lane):
         """Choose a claim, mostly one that has not ended."""
@@ -216,12 +242,12 @@ def test_random_histories_fold_alike(quick, seed, dropped):
     dice = Dice(seed).run(dropped)
     names = TableNames.of("/nowhere")
     _register(quick, dice)
-    at_ms = 2_000_000_000_000
+    at_ms = AT_MS
     in_use = [e for e in dice.entries if e.place < dice.closed_at]
     upto = in_use[-1].commit_seq - model.commit_seq(10)
     for commit_seq in (None, upto):
         entries = [e for e in dice.entries if commit_seq is None or e.commit_seq <= commit_seq]
-        text = views.statements(names, {"q": dice.info}, "", commit_seq, at_ms)["q"]
+        text = views.statements(names, {"q": dice.before}, "", commit_seq, at_ms)["q"]
         query = (
             text.partition(" AS\n")[2]
             .replace(names.journal, "random_journal")

@@ -42,7 +42,7 @@ def replay(info, entries, at_ms):
             claimed[entry.lane, entry.sequence] = entry
         before = now
         fold.apply(entry)
-        now = _standing_and_held(fold)
+        now = _standing_and_held(fold, lambda segment: segment.waits(at_ms, info.redelivery))
         for key in before.keys() - now.keys():
             state, count, claim = before[key]
             counts = claim is not None and claimed[claim].body.get("counts", True)
@@ -66,20 +66,23 @@ def replay(info, entries, at_ms):
     for key, (state, count, claim) in now.items():
         if state == "standing":
             state = _standing(posted[key[0]].body, at_ms)
+        elif state == "waiting":
+            state = "delayed"
         rows.append(_row(key, posted, claimed, state, count, claim, None))
     for key, (state, count, claim, entry) in gone.items():
         rows.append(_row(key, posted, claimed, state, count, claim, entry))
     return Counter(rows), fold
 
 
-def _standing_and_held(fold):
+def _standing_and_held(fold, waits):
     found = {}
     for lane in fold.lanes.values():
         for segment in lane.available:
             for offset in range(segment.first, segment.last + 1):
                 key = (segment.position.position_id, offset)
                 assert key not in found
-                found[key] = ("standing", segment.delivery_count, None)
+                state = "waiting" if waits(segment) else "standing"
+                found[key] = (state, segment.delivery_count, None)
         for claim in lane.claims.values():
             for position_id, parts in claim.items.items():
                 for first, last in parts:

@@ -16,11 +16,12 @@ from txnqueue.config import QueueInfo, QueueSettings, did_you_mean
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.types import ChangeableSettings
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-CHANGEABLE = ("lease_seconds", "deliveries_max", "dead_letter_expired", "delay_step_seconds")
+CHANGEABLE = tuple(ChangeableSettings.__annotations__)
 Changes = dict[str, tuple[object, object]]
 """What changed, by name: the former value, and the new one."""
 
@@ -97,10 +98,12 @@ def differences(before: QueueInfo, after: QueueInfo) -> Changes:
 
 def _added(info: QueueInfo, columns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Find the columns that a queue does not have yet."""
-    there = {column["name"].lower(): column for column in info.schema["fields"]}
+    from txnqueue.payload.types import folded
+
+    there = {folded(column["name"]): column for column in info.schema["fields"]}
     added = []
     for column in columns:
-        name, old = column["name"], there.get(column["name"].lower())
+        name, old = column["name"], there.get(folded(column["name"]))
         if old is None and not column["nullable"]:
             raise SchemaMismatch(
                 f"Column {name!r} of {info.name!r} must be nullable: messages that are there "

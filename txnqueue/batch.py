@@ -13,6 +13,7 @@ from txnqueue.errors import (
 )
 from txnqueue.heartbeat import Heartbeat
 from txnqueue.scope import NOT_GIVEN, NotGiven
+from txnqueue.types import Matching
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -31,7 +32,7 @@ class Batch(Contents):
         self,
         where: str | None = None,
         *,
-        matching: object = None,
+        matching: Matching | None = None,
         reason: str | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
@@ -63,7 +64,7 @@ class Batch(Contents):
         self,
         where: str | None = None,
         *,
-        matching: object = None,
+        matching: Matching | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
         """Give messages back to their original places; the delivery is not counted.
@@ -87,7 +88,7 @@ class Batch(Contents):
         self,
         where: str | None = None,
         *,
-        matching: object = None,
+        matching: Matching | None = None,
         reason: str | None = None,
         reason_column: str | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
@@ -116,7 +117,7 @@ class Batch(Contents):
         self,
         where: str | None = None,
         *,
-        matching: object = None,
+        matching: Matching | None = None,
         delivery_failed: bool = True,
         undeliverable_here: bool = False,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
@@ -158,7 +159,7 @@ class Batch(Contents):
         to: str | Queue,
         where: str | None = None,
         *,
-        matching: object = None,
+        matching: Matching | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
         """Move messages to another queue of the same columns; nothing is copied.

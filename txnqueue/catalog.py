@@ -16,6 +16,12 @@ from txnqueue.model import Entry
 from txnqueue.planning import Plan, Stamp
 
 DEAD_SUFFIX = ".dead"
+LATER = {
+    name: getattr(QueueSettings(), name)
+    for name in ("redelivery_delay_seconds", "redelivery_delay_seconds_max")
+}
+"""Settings that came later, with their defaults: libraries that do not know them look past them.
+They stand beside the others, and only if they were set."""
 KINDS = (model.QUEUE_CREATED, model.QUEUE_ALTERED, model.QUEUE_CLOSING, model.QUEUE_DROPPED)
 
 
@@ -78,9 +84,12 @@ def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -
         "payload": info.payload_id,
         "schema": dict(info.schema),
         "schema_version": info.schema_version,
-        "settings": asdict(info.settings),
+        "settings": {k: v for k, v in asdict(info.settings).items() if k not in LATER},
         "dead_letter": info.dead_letter_id,
     }
+    said = {name: getattr(info.settings, name) for name, default in LATER.items()}
+    if said != LATER:
+        body["later"] = said
     stream = name_stream(info.name)
     entry = Entry(
         model.CATALOG,
@@ -151,7 +160,7 @@ def _info(entry: Entry, before: QueueInfo | None) -> QueueInfo:
         payload_id=body["payload"],
         schema=body["schema"],
         schema_version=body["schema_version"],
-        settings=QueueSettings(**body["settings"]),
+        settings=QueueSettings(**body["settings"], **body.get("later", {})),
         dead_letter_id=body["dead_letter"],
         created_at_ms=before.created_at_ms if same and before else entry.recorded_at_ms,
         sequence=entry.sequence or 0,

@@ -7,7 +7,7 @@ follows from it is in ``applying``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from txnqueue.tables import (
     TableInfo,
     assignments,
 )
+from txnqueue.types import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -60,7 +61,7 @@ class TableChanges:
         """Show the table and the transaction."""
         return f"<table {self._name} in {self._transaction!r}>"
 
-    def append(self, rows: object) -> int:
+    def append(self, rows: Rows) -> int:
         """Append rows.
 
         Args:
@@ -83,7 +84,7 @@ class TableChanges:
 
     def merge(
         self,
-        rows: object,
+        rows: Rows,
         on: str | Sequence[str] | None = None,
         *,
         condition: str | None = None,
@@ -124,7 +125,8 @@ class TableChanges:
         if info is None:
             return 0
         keys = (on,) if isinstance(on, str) else tuple(on or ())
-        source = self._stage(rows, None)
+        whole = "*" in (update, insert)
+        source = self._stage(rows, None, lambda name: info if whole or name in keys else None)
         unknown = [k for k in keys if k not in source.names or k not in info.schema.names]
         if unknown:
             raise InvalidInput(
@@ -191,13 +193,30 @@ class TableChanges:
             )
         return info
 
-    def _stage(self, rows: object, schema: StructType | None) -> Source:
-        from txnqueue.payload.rows import source_rows
+    def _stage(
+        self,
+        rows: object,
+        schema: StructType | None,
+        meets: Callable[[str], TableInfo | None] = lambda name: None,
+    ) -> Source:
+        """Stage rows.
+
+        Args:
+            rows: As a user gives them.
+            schema: The columns that they must fit; None: they have columns of their own.
+            meets: Says which table's column of the same name a column is written to as it is.
+        """
+        from txnqueue.payload.rows import check_instants, source_rows
+        from txnqueue.payload.types import sql_type
 
         client, tx = self._client, self._transaction
         given, columns = source_rows(rows, schema)
+        for column in columns.fields:
+            target = meets(column.name)
+            if target is not None:
+                check_instants(column, target.schema, target.name)
         plain, staged = _under_plain_names(given, columns)
-        types = ",".join(column.dataType.simpleString() for column in staged.fields)
+        types = ",".join(sql_type(column.dataType) for column in staged.fields)
         payload_id = f"change-{hashlib.md5(types.encode()).hexdigest()[:12]}"
         client.create_staging(payload_id, staged)
         note = {"transaction_id": tx.id, "table": self._name, **client.author()}

@@ -15,11 +15,12 @@ from dataclasses import asdict
 from typing import Any
 
 from txnqueue import model, planning, ranges
-from txnqueue.duplicates import CLOCKS_APART_MS, Arrival, read_ids
+from txnqueue.duplicates import Arrival, read_ids
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry, PositionId, Range
 from txnqueue.planning import Plan, Selection, Stamp
+from txnqueue.redelivery import CLOCKS_APART_MS
 
 LOG_MAX = 1_000
 """A lane whose log has become so long is compacted by the next one who claims in it."""
@@ -91,6 +92,9 @@ def body(lane: LaneFold, pin: int, recent_after: int | None) -> dict[str, Any]:
         "waiting": _waiting(lane),
         "in_flight": [_claim_to_json(claim) for claim in lane.claims.values()],
     }
+    failed = failures(lane)
+    if failed:
+        said["failures"] = failed
     if recent_after is None:
         return said
     duplicates = [
@@ -222,6 +226,15 @@ def _waiting(lane: LaneFold) -> list[list[Any]]:
     return [[append_id, index, found] for (append_id, index), found in runs.items()]
 
 
+def failures(lane: LaneFold) -> list[list[Any]]:
+    """Write when the last delivery of what waits failed: by the first message of each run."""
+    return [
+        [*segment.position.position_id, segment.first, segment.failed_at_ms]
+        for segment in lane.available
+        if segment.failed_at_ms
+    ]
+
+
 def _claim_to_json(claim: Claim) -> dict[str, Any]:
     return {
         "sequence": claim.sequence,
@@ -306,11 +319,13 @@ def _restore(
         )
     for position_id, messages in named.items():
         fold.know(positions[position_id], messages)
+    failed = {(name, index, at): ms for name, index, at, ms in compaction.body.get("failures", ())}
     for append_id, index, runs in compaction.body["waiting"]:
         for first, last, delivery_count, former, *not_to in runs:
             position = positions[append_id, index]
             others = frozenset(not_to[0] if not_to else ())
-            lane.put(Segment(position, first, last, delivery_count, former, others))
+            failed_at_ms = failed.get((append_id, index, first), 0)
+            lane.put(Segment(position, first, last, delivery_count, former, others, failed_at_ms))
     for said in compaction.body["in_flight"]:
         claim = _claim_from_json(lane.lane, said, compaction.version)
         lane.claims[claim.sequence] = claim

@@ -11,12 +11,14 @@ from typing import Any
 
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded
 from txnqueue.model import in_memory, is_in_memory
+from txnqueue.redelivery import Redelivery
 
 NAME_LENGTH_MAX = 100
 LANES_MAX = 256
 LEASE_SECONDS_MAX = 7 * 24 * 3600
 DELIVERIES_MAX_MAX = 1_000
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600
+REDELIVERY_DELAY_SECONDS_MAX = 7 * 24 * 3600
 DUPLICATE_WINDOW_SECONDS_MAX = 7 * 24 * 3600
 MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
@@ -48,7 +50,7 @@ def check_name(name: object, what: str = "queue") -> str:
         raise InvalidName(
             f"{name!r} cannot be the name of a {what}: a name is 1 to {NAME_LENGTH_MAX} letters, "
             "digits, '.', '_' or '-', and starts with a letter.",
-            name=name,
+            name=str(name),
         )
     return name
 
@@ -182,6 +184,9 @@ class QueueSettings:
         group_by: A column whose equal values stay in order, in one lane.
         lease_seconds: How long received messages are held before others may have them.
         deliveries_max: So many failed deliveries of a message alone make it dead.
+        redelivery_delay_seconds: What comes back from a failed delivery waits for so long, and
+            twice as long after each further one.
+        redelivery_delay_seconds_max: It never waits longer than this.
         dead_letter: Whether dead messages go to the queue ``<name>.dead``.
         dead_letter_expired: Whether messages whose time to live is over go there too.
         delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
@@ -203,6 +208,8 @@ class QueueSettings:
     durable: bool = True
     message_id: str | None = None
     duplicate_window_seconds: float | None = None
+    redelivery_delay_seconds: float = 0.0
+    redelivery_delay_seconds_max: float = 3_600.0
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -219,6 +226,7 @@ class QueueSettings:
         if self.dead_letter_expired and not self.dead_letter:
             raise InvalidInput("dead_letter_expired=True needs dead_letter=True.")
         self._check_window()
+        self._check_delay()
 
     def _check_window(self) -> None:
         window = self.duplicate_window_seconds
@@ -231,6 +239,17 @@ class QueueSettings:
                 name="duplicate_window_seconds",
             )
         check_number("duplicate_window_seconds", window, 0.001, DUPLICATE_WINDOW_SECONDS_MAX)
+
+    def _check_delay(self) -> None:
+        delay, longest = self.redelivery_delay_seconds, self.redelivery_delay_seconds_max
+        check_number("redelivery_delay_seconds", delay, 0, REDELIVERY_DELAY_SECONDS_MAX)
+        check_number("redelivery_delay_seconds_max", longest, 0, REDELIVERY_DELAY_SECONDS_MAX)
+        if delay > longest:
+            raise InvalidInput(
+                f"redelivery_delay_seconds={delay!r} is longer than "
+                f"redelivery_delay_seconds_max={longest!r}: raise that too.",
+                name="redelivery_delay_seconds",
+            )
 
     @property
     def detects_by(self) -> str | None:
@@ -300,6 +319,16 @@ class QueueInfo:
     headers: Mapping[str, str] = field(default_factory=dict)
     sequence: int = 1
     closing: bool = False
+
+    @property
+    def redelivery(self) -> Redelivery:
+        """The rules by which its messages are delivered again."""
+        settings = self.settings
+        return Redelivery(
+            settings.deliveries_max if self.dead_letter_id else None,
+            round(settings.redelivery_delay_seconds * 1000),
+            round(settings.redelivery_delay_seconds_max * 1000),
+        )
 
     @property
     def transient(self) -> bool:

@@ -14,6 +14,7 @@ from txnqueue.config import (
     DELIVERIES_MAX_MAX,
     LANES_MAX,
     LEASE_SECONDS_MAX,
+    REDELIVERY_DELAY_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
 )
@@ -72,6 +73,14 @@ OPTIONS = {
         Option("queue.lanes", int, _QUEUE.lanes, 1, LANES_MAX),
         Option("queue.lease_seconds", float, _QUEUE.lease_seconds, 0.001, LEASE_SECONDS_MAX),
         Option("queue.deliveries_max", int, _QUEUE.deliveries_max, 1, DELIVERIES_MAX_MAX),
+        Option("queue.redelivery_delay_seconds", float, 0.0, 0, REDELIVERY_DELAY_SECONDS_MAX),
+        Option(
+            "queue.redelivery_delay_seconds_max",
+            float,
+            _QUEUE.redelivery_delay_seconds_max,
+            0,
+            REDELIVERY_DELAY_SECONDS_MAX,
+        ),
         Option("queue.dead_letter", bool, _QUEUE.dead_letter),
         Option("queue.dead_letter_expired", bool, _QUEUE.dead_letter_expired),
         Option("queue.delay_step_seconds", float, 1.0, 0.001, LEASE_SECONDS_MAX),

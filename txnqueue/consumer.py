@@ -14,7 +14,6 @@ from txnqueue.closing import is_closed
 from txnqueue.config import check_number, check_transaction_id, reason_of
 from txnqueue.deciding import Receipt, Status
 from txnqueue.errors import (
-    Busy,
     HandlerFailed,
     InvalidInput,
     TransactionAborted,
@@ -23,6 +22,7 @@ from txnqueue.errors import (
 from txnqueue.gathering import Upto, now
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
+from txnqueue.types import Until
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -138,7 +138,7 @@ class Drain:
 
     def run(
         self,
-        until: str,
+        until: Until,
         bounds: Bounds,
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:
@@ -219,15 +219,13 @@ class Drain:
         """Record that the run has finished; another driver of the run may do so as well.
 
         Returns:
-            Whether it is recorded: if others were faster at every try, the next run does it.
+            Whether it is recorded: if others were faster at every try, or it came too late for
+            the store's maintenance, the next run does it.
         """
         try:
             Transaction(self._client, f"{self._run_id}/end").commit()
         except TransactionAborted as error:
-            if isinstance(error.__cause__, Busy):
-                return False
-            if error.details.get("receipt") is None:
-                raise
+            return error.receipt is not None
         return True
 
     def _transaction(self) -> Transaction:
@@ -274,7 +272,9 @@ class Drain:
         finally:
             self._client.blocks.remove(tx)
         if tx.status is Status.ROLLED_BACK:
-            self._failed(TransactionAborted("The handler rolled the transaction back."))
+            self._failed(
+                TransactionAborted("The handler rolled the transaction back.", transaction_id=tx.id)
+            )
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import holding, model, ranges
 from txnqueue.client import Client
@@ -23,6 +23,7 @@ from txnqueue.planning import Disposition
 from txnqueue.receiving import Held, part_of
 from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
 from txnqueue.settling import Settling
+from txnqueue.types import Matching, Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,9 +80,9 @@ class Contents:
         """Read the messages into an Arrow table, in delivery order; columns as in ``df``."""
         return self._client.payload.table(self._schema, self._parts())
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[Message]:
         """Read the messages as dicts, in delivery order; for a few, not for a million."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        rows: list[Message] = self.to_arrow().to_pylist()
         return rows
 
     @property
@@ -96,6 +97,12 @@ class Contents:
     def holds(self) -> bool:
         """Whether any of the messages are not settled yet, as far as this batch was told."""
         return self._account.anything
+
+    @property
+    def lease_over(self) -> bool:
+        """Whether a lease of the batch has ended by this client's clock."""
+        now_ms = self._client.runtime.now_ms()
+        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._held)
 
     def __repr__(self) -> str:
         """Say what is held until when."""
@@ -154,13 +161,15 @@ class Contents:
         ]
 
     def _named(
-        self, where: str | None, matching: object, reason_column: str | None
+        self, where: str | None, matching: Matching | None, reason_column: str | None
     ) -> Reasons | None:
         """Find which messages are meant, by reason; None: all that are left."""
         if where is not None and matching is not None:
             raise InvalidInput("Give where= or matching=, not both.")
         if reason_column is not None and matching is None:
             raise InvalidInput("reason_column= names a column of matching=: give both.")
+        if reason_column is not None and not isinstance(reason_column, str):
+            raise InvalidInput(f"reason_column={reason_column!r}: give a column's name.")
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")

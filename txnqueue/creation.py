@@ -187,32 +187,9 @@ def read_schema(client: Client, schema: str | StructType | None, like: Any) -> S
         InvalidInput: It is given in none of them, or in two.
         SchemaMismatch: It is no schema.
     """
+    from txnqueue.payload.rows import schema_of
     from txnqueue.payload.schemas import schema_from
 
     if (schema is None) == (like is None):
         raise InvalidInput("Give the schema, or like= to take it from: one of them.")
     return schema_of(like) if schema is None else schema_from(client.store.spark, schema)
-
-
-def schema_of(like: Any) -> StructType:
-    """Take a schema from a DataFrame, pandas or Arrow table.
-
-    Raises:
-        InvalidInput: It is none of them.
-    """
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
-
-    from txnqueue.payload.schemas import MESSAGE_COLUMN
-
-    if isinstance(getattr(like, "schema", None), StructType):
-        schema = like.schema
-    elif isinstance(like, pa.Table):
-        schema = from_arrow_schema(like.schema, prefer_timestamp_ntz=False)
-    elif type(like).__module__.partition(".")[0] == "pandas":
-        table = pa.Table.from_pandas(like, preserve_index=False)
-        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
-    else:
-        raise InvalidInput(f"like={type(like).__name__}: give a DataFrame, pandas or Arrow table.")
-    return StructType([column for column in schema.fields if column.name != MESSAGE_COLUMN])

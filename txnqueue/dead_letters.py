@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from txnqueue import ranges
 from txnqueue.client import Client
@@ -12,6 +12,7 @@ from txnqueue.config import QueueInfo
 from txnqueue.errors import QueueNotFound
 from txnqueue.framing import frame_of
 from txnqueue.ledger import Position, QueueFold
+from txnqueue.types import DeadLetterCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,9 +29,9 @@ class DeadLetters:
         client.open()
         self._rows = _counted(client, info)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[DeadLetterCount]:
         """List one dict per origin and reason, the most frequent first: columns as in ``df``."""
-        return [dict(row) for row in self._rows]
+        return [row.copy() for row in self._rows]
 
     def df(self) -> DataFrame:
         """Show one row per origin and reason.
@@ -49,7 +50,7 @@ class DeadLetters:
         return f"<DeadLetters: {len(self)} for {len(self._rows)} reasons>"
 
 
-def _counted(client: Client, info: QueueInfo) -> list[dict[str, Any]]:
+def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
     """Count the dead letters of a queue; of a dead-letter queue, all that came into it."""
     here = info
     if info.dead_letter_id is not None:
@@ -61,27 +62,36 @@ def _counted(client: Client, info: QueueInfo) -> list[dict[str, Any]]:
             )
         here = known[info.dead_letter_id]
     mine = {info.queue_id, info.in_memory().queue_id}
-    standing: list[tuple[str, Position, int]] = []
+    standing: list[tuple[Literal["waiting", "in_flight"], Position, int]] = []
     for part in client.parts_of(here):
         side = client.of(part)
         with side.lock:
             standing += _standing(side.fold(part))
-    found: dict[tuple[str, str | None], dict[str, Any]] = {}
+    found: dict[tuple[str, str | None], DeadLetterCount] = {}
     for what, position, count in standing:
         origin = position.origin
         if origin is None or (here is not info and origin.get("queue_id") not in mine):
             continue
         at = datetime.datetime.fromtimestamp(position.posted_at_ms / 1000, datetime.timezone.utc)
-        fresh = {"waiting": 0, "in_flight": 0, "oldest_at": at, "newest_at": at}
-        row = found.setdefault((origin["queue"], origin["reason"]), fresh)
+        queue, reason = origin["queue"], origin["reason"]
+        fresh: DeadLetterCount = {
+            "queue": queue,
+            "reason": reason,
+            "waiting": 0,
+            "in_flight": 0,
+            "oldest_at": at,
+            "newest_at": at,
+        }
+        row = found.setdefault((queue, reason), fresh)
         row[what] += count
         row["oldest_at"] = min(row["oldest_at"], at)
         row["newest_at"] = max(row["newest_at"], at)
-    rows = [{"queue": queue, "reason": why, **row} for (queue, why), row in found.items()]
-    return sorted(rows, key=lambda row: (-row["waiting"] - row["in_flight"], str(row["reason"])))
+    return sorted(
+        found.values(), key=lambda row: (-row["waiting"] - row["in_flight"], str(row["reason"]))
+    )
 
 
-def _standing(fold: QueueFold) -> Iterator[tuple[str, Position, int]]:
+def _standing(fold: QueueFold) -> Iterator[tuple[Literal["waiting", "in_flight"], Position, int]]:
     for lane in fold.lanes.values():
         for segment in lane.available:
             yield "waiting", segment.position, segment.size

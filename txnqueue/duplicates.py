@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import ranges
 from txnqueue.model import PositionId, Range
+from txnqueue.redelivery import CLOCKS_APART_MS
 
 if TYPE_CHECKING:
     from txnqueue.ledger import Position
@@ -32,8 +33,6 @@ LOOK_AHEAD = 100_000
 """If the payload is read at all, then about so many messages at once."""
 ARRIVALS_MIN = 1_000
 """So many positions are kept at least before old ones are looked for."""
-CLOCKS_APART_MS = 3_600_000
-"""Ids are kept so much longer than the window, for clients whose clocks go behind."""
 
 
 def digest(text: str | None) -> bytes:

@@ -42,31 +42,58 @@
 
 A class's docstring is its default message: it says what happened and what to do next.
 What a program needs is in attributes; the Delta or Spark error is the ``__cause__``.
+
+A class takes the attributes that it declares as keywords, as a dataclass does, and type
+checkers hold every ``raise`` to that: one without a default is on every error of the class.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
+    from txnqueue.consumer import DrainResult
+    from txnqueue.deciding import Receipt
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[type], type]:
+        """Change nothing: it is type checkers that the decorator speaks to."""
+        return lambda cls: cls
 
 
-class TxnQueueError(Exception):
-    """Something went wrong in txnqueue; see the error that caused this one."""
+def _attribute(*, default: Any, kw_only: bool) -> Any:
+    """Declare an attribute, and whether it is given by its name only."""
+    return default
 
-    def __init__(self, message: str | None = None, **details: object) -> None:
-        """Make the error.
 
-        Args:
-            message: What happened and what to do; the class's docstring when left out.
-            **details: What a program may want to read; each becomes an attribute.
-        """
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(_attribute,))
+class _Declared(Exception):
+    """An error whose attributes are what its class declares."""
+
+    def __init__(self, message: str = "", **details: object) -> None:
         self.details = details
         for name, value in details.items():
             setattr(self, name, value)
-        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
+        self.message = message or inspect.cleandoc(type(self).__doc__ or "")
+        super().__init__(self.message)
+
+
+class TxnQueueError(_Declared):
+    """Something went wrong in txnqueue; see the error that caused this one."""
+
+    message: str = _attribute(default="", kw_only=False)
+    """What happened and what to do; the class's docstring when left out."""
 
 
 class PlatformMissing(TxnQueueError):
     """Spark with Delta is not there: pip install 'txnqueue[spark]', then txnqueue doctor."""
+
+    missing: str | None = None
+    """The Python package that is not there."""
 
 
 class StoreError(TxnQueueError):
@@ -76,6 +103,8 @@ class StoreError(TxnQueueError):
 class StoreNotFound(StoreError):
     """There is no store at this root: check the path; create_queue makes a new store."""
 
+    root: str
+
 
 class StoreCorrupt(StoreError):
     """What is stored contradicts itself: stop writing to the store and keep it as it is."""
@@ -84,13 +113,30 @@ class StoreCorrupt(StoreError):
 class StoreBusy(StoreError):
     """Another process held the store's lock for too long: see which one, then try again."""
 
+    owner: Mapping[str, Any] | None
+    """The processes that hold the lock; None if they have released it just now."""
+
 
 class LayoutUnsupported(StoreError):
     """The store was written by another layout of txnqueue: use the version that wrote it."""
 
+    layout: int | None
+    """The layout that the store was written by."""
+
 
 class InvalidInput(TxnQueueError, ValueError):
     """A value cannot be used; nothing was changed."""
+
+    name: str | None = None
+    """What cannot be used: an argument, a setting, a key, or the name itself."""
+    source: str | None = None
+    """Where a setting was said."""
+    column: str | None = None
+    table: str | None = None
+    constraint: str | None = None
+    """The table's constraint that rows would break."""
+    keys: Mapping[str, object] | None = None
+    """The key that several rows have, by column."""
 
 
 class InvalidName(InvalidInput):
@@ -116,29 +162,48 @@ class QueueError(TxnQueueError):
 class QueueNotFound(QueueError):
     """There is no such queue: manager.list_queues() names them; create_queue makes one."""
 
+    name: str
+    queue_id: str | None = None
+
 
 class QueueExists(QueueError):
     """There is a queue of that name already: pass exist_ok=True to use it as it is."""
+
+    name: str
 
 
 class QueueInUse(QueueError):
     """Another queue uses this one for its dead letters: drop that one first."""
 
+    name: str
+    used_by: str
+    """The queue that needs it."""
+
 
 class QueueClosed(QueueError):
     """The queue is being dropped and takes no more work; drop_queue says what holds it back."""
+
+    name: str
+    queue_id: str | None = None
 
 
 class ExchangeNotFound(QueueError):
     """There is no such exchange: manager.list_exchanges() names them; create_exchange makes one."""
 
+    name: str
+
 
 class ExchangeExists(QueueError):
     """There is an exchange of that name already: pass exist_ok=True to use it as it is."""
 
+    name: str
+
 
 class Unroutable(QueueError):
     """No binding wants some of the messages, and the exchange refuses them; nothing was sent."""
+
+    name: str
+    """The exchange."""
 
 
 class TransactionError(TxnQueueError):
@@ -148,25 +213,45 @@ class TransactionError(TxnQueueError):
 class TransactionAborted(TransactionError):
     """The transaction was surely not committed; run it again as a fresh attempt."""
 
+    transaction_id: str
+    reason: str | None = None
+    receipt: Receipt | None = None
+    """The commit of another attempt of the same id, which was faster."""
+
 
 class TransactionIdReused(TransactionAborted):
     """This transaction id was committed with another digest: use a new id for new work."""
+
+    digest: str
+    """The digest of the work that was committed under this id."""
 
 
 class TransactionUnknown(TransactionError):
     """The outcome is in doubt: ask manager.outcome(transaction_id) before trying again."""
 
+    transaction_id: str
+    attempt: str | None = None
+    """Which of its attempts; ``outcome`` and ``rollback`` take it beside the id."""
+    last_error: BaseException | None = None
+
 
 class TransactionFinished(TransactionError):
     """The transaction takes no more work: begin a new one."""
+
+    transaction_id: str | None = None
 
 
 class TransactionNotGiven(TransactionError):
     """Inside a transaction block say transaction=tx, or transaction=None to stay outside."""
 
+    transaction_id: str | None = None
+    """The transaction whose block it is."""
+
 
 class TransactionMismatch(TransactionError):
     """The batch belongs to another transaction: settle it in the one that received it."""
+
+    transaction_id: str | None = None
 
 
 class TransactionNotFound(TransactionMismatch):
@@ -176,21 +261,35 @@ class TransactionNotFound(TransactionMismatch):
 class BranchNotFound(TransactionError):
     """There is no such branch, or it is completed: recover() lists those that wait."""
 
+    transaction_id: str
+
 
 class BranchExists(TransactionError):
     """The branch was started before: join it, or use a new xid for new work."""
+
+    transaction_id: str
 
 
 class BranchMisused(TransactionError):
     """The branch does not allow that in its state; nothing was changed."""
 
+    transaction_id: str | None = None
+
 
 class NotPermitted(TransactionError):
     """The branch is restricted to other principals; nothing was changed."""
 
+    transaction_id: str
+
 
 class LeaseLost(TxnQueueError):
     """The lease was lost and others may have the messages now; nothing was changed."""
+
+    consumer: str | None = None
+    """Whose lease it was."""
+    queue: str | None = None
+    claim: tuple[int, int] | None = None
+    """Its lane and its number there."""
 
 
 class AlreadySettled(TxnQueueError):
@@ -200,18 +299,34 @@ class AlreadySettled(TxnQueueError):
 class ChangeWaiting(TxnQueueError):
     """A decided change of a table cannot be applied: recover() lists it, and what to do."""
 
+    change_id: str
+
 
 class PayloadRemoved(TxnQueueError):
     """The messages' payload is past its retention and was removed."""
+
+    queue: str | None = None
+    name: str | None = None
+    send_id: str | None = None
 
 
 class HistoryRemoved(TxnQueueError):
     """That was removed from the history: history.horizon() tells what can still be asked for."""
 
+    commit_seq: int
+    """The first commit that is still known."""
+
 
 class HandlerFailed(TxnQueueError):
     """The handler failed too often in a row; its last error is the cause of this one."""
 
+    result: DrainResult
+    """What was consumed before."""
+
 
 class Busy(TxnQueueError):
     """Others were faster at every try; nothing was changed; try again later."""
+
+    operation: str | None = None
+    queue: str | None = None
+    tries: int = 0

@@ -28,6 +28,7 @@ from txnqueue.snapshot import BINDINGS, binding_rows
 from txnqueue.staging import is_kept, stage
 from txnqueue.topology import Topology
 from txnqueue.transaction import Transaction
+from txnqueue.types import BindingRow, ExchangeDescription, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,22 +56,6 @@ class Exchange:
         self._info = info
         self._transaction = transaction
 
-    @classmethod
-    def open(cls, client: Client, name: str, transaction: Transaction | None = None) -> Exchange:
-        """Find an exchange by name.
-
-        Raises:
-            ExchangeNotFound: There is no such exchange.
-        """
-        known = client.topology().exchanges
-        if name not in known:
-            named = ", ".join(sorted(filter(None, known))) or "none yet"
-            raise ExchangeNotFound(
-                f"There is no exchange {name!r} in {client.store.root!r}; there are: {named}.",
-                name=name,
-            )
-        return cls(client, known[name], transaction)
-
     @property
     def _bound(self) -> Transaction | None:
         """What its calls work in, unless they say otherwise."""
@@ -97,7 +82,7 @@ class Exchange:
         """Show the name, the kind and the store."""
         return f"<Exchange {self.name!r} ({self._info.kind}) of {self._client.store.root}>"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ExchangeDescription:
         """Tell what the exchange is.
 
         Returns:
@@ -209,7 +194,7 @@ class Exchange:
         """
         return frame_of(self._client, self.binding_rows(history), BINDINGS)
 
-    def binding_rows(self, history: bool = False) -> list[dict[str, Any]]:
+    def binding_rows(self, history: bool = False) -> list[BindingRow]:
         """List what ``bindings`` shows."""
         entries = self._client.catalog_entries()
         return binding_rows(entries, self.name, history=history)
@@ -218,7 +203,7 @@ class Exchange:
 
     def publish(
         self,
-        rows: object,
+        rows: Rows,
         *,
         routing_key: str = "",
         routing_key_column: str | None = None,
@@ -301,7 +286,7 @@ class Exchange:
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
         said = check_headers(headers or {}, header_columns or {})
-        ordering = ordering_of(order_by, self.schema.names, self.name)
+        ordering = ordering_of(order_by, self.schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
         found = self._client.topology()
@@ -360,6 +345,22 @@ class Exchange:
 
         self._client.open()
         return self._client.land(planned, operation, queue=info.name) is not None
+
+
+def open_exchange(client: Client, name: str, transaction: Transaction | None = None) -> Exchange:
+    """Find an exchange by name.
+
+    Raises:
+        ExchangeNotFound: There is no such exchange.
+    """
+    known = client.topology().exchanges
+    if name not in known:
+        named = ", ".join(sorted(filter(None, known))) or "none yet"
+        raise ExchangeNotFound(
+            f"There is no exchange {name!r} in {client.store.root!r}; there are: {named}.",
+            name=name,
+        )
+    return Exchange(client, known[name], transaction)
 
 
 def _check_keys(key: object, column: object) -> tuple[str, str | None]:

@@ -10,10 +10,11 @@ from txnqueue import catalog, creation, model, routing, topology
 from txnqueue.client import Client
 from txnqueue.config import check_name, check_text
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
-from txnqueue.exchange import Exchange, check_columns
+from txnqueue.exchange import Exchange, check_columns, open_exchange
 from txnqueue.planning import Plan
 from txnqueue.routing import BindingAnswer, ExchangeAnswer, ExchangeInfo
 from txnqueue.scope import at_once
+from txnqueue.types import ExchangeKind, Tabular, Unwanted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -27,11 +28,11 @@ class Exchanges:
     def create_exchange(
         self,
         name: str,
-        kind: str = routing.DIRECT,
+        kind: ExchangeKind = routing.DIRECT,
         schema: str | StructType | None = None,
         *,
-        like: Any = None,
-        unroutable: str = routing.RETURN,
+        like: Tabular | None = None,
+        unroutable: Unwanted = routing.RETURN,
         dead_letter_queue: str | None = None,
         durable: bool = True,
         arguments: Mapping[str, Any] | None = None,
@@ -117,7 +118,7 @@ class Exchanges:
         """
         if name != routing.DEFAULT_EXCHANGE:
             check_name(name, "exchange")
-        return Exchange.open(self._client, name)
+        return open_exchange(self._client, name)
 
     def list_exchanges(self) -> list[str]:
         """List the exchanges' names; the default exchange has none and is not listed.

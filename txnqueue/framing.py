@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ _TYPES = {
 }
 
 
-def frame_of(client: Client, rows: list[dict[str, Any]], columns: str) -> DataFrame:
+def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) -> DataFrame:
     """Make a DataFrame of rows about the store, on the user's session.
 
     Args:

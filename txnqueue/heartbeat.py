@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from txnqueue.errors import LeaseLost
+
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
+
+logger = logging.getLogger("txnqueue")
 
 
 class Heartbeat:
     """Extends the lease of a batch again and again, as long as its block runs.
 
-    The thread ends with the block. If the lease was lost meanwhile the block ends with
-    ``LeaseLost``, unless it ends with an error of its own; ``lost`` tells it in between.
+    The thread ends with the block. A beat that fails is logged, and the next one tries again:
+    the lease is lost when somebody else has ended it, or when it is over because no beat came
+    through. Then the block ends with ``LeaseLost``, unless it ends with an error of its own;
+    ``lost`` tells it in between.
     """
 
     def __init__(self, batch: Batch, lease_seconds: float, every_seconds: float) -> None:
@@ -23,13 +30,13 @@ class Heartbeat:
         self._lease_seconds = lease_seconds
         self._every_seconds = every_seconds
         self._over = threading.Event()
-        self._error: Exception | None = None
+        self._error: LeaseLost | None = None
         self._thread = threading.Thread(target=self._beat, name="txnqueue heartbeat", daemon=True)
         self.beats = 0
 
     @property
     def lost(self) -> bool:
-        """Whether the lease could not be extended: others may have the messages.
+        """Whether the lease was lost: others may have the messages.
 
         What was settled while a beat was on its way is not lost: nothing is left to hold.
         """
@@ -56,7 +63,17 @@ class Heartbeat:
         while not self._over.wait(self._every_seconds):
             try:
                 self._batch.extend_lease(self._lease_seconds)
-            except Exception as error:  # told at the end of the block, and by ``lost``
+            except LeaseLost as error:  # told at the end of the block, and by ``lost``
                 self._error = error
                 return
-            self.beats += 1
+            except Exception as error:
+                logger.warning("heartbeat failed, the next one tries again: %s", error)
+                if self._batch.lease_over:
+                    self._error = LeaseLost(
+                        f"The lease ended, because it could not be extended: {error} Others may "
+                        "have the messages now; nothing was changed."
+                    )
+                    self._error.__cause__ = error
+                    return
+            else:
+                self.beats += 1

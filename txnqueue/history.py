@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import catalog, model, recalling, retiring
 from txnqueue.client import Client
@@ -17,9 +17,10 @@ from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.framing import frame_of
 from txnqueue.model import Entry
 from txnqueue.recalling import Past
-from txnqueue.snapshot import Snapshot, author_of
+from txnqueue.snapshot import Snapshot, author_of, schema_of
 from txnqueue.topology import Topology
 from txnqueue.tracing import steps_of
+from txnqueue.types import ChangeRow, TraceStep
 from txnqueue.verifying import Verification, verify
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class History:
         queue: str | None = None,
         where: str | None = None,
         partial: bool = False,
-    ) -> list[dict[str, Any]]:
+    ) -> list[TraceStep]:
         """Follow messages through the store: one row per step, in commit order.
 
         Args:
@@ -168,7 +169,7 @@ class History:
         """
         return frame_of(self._client, self.change_rows(after, upto), _CHANGES)
 
-    def change_rows(self, after: int = -1, upto: int | None = None) -> list[dict[str, Any]]:
+    def change_rows(self, after: int = -1, upto: int | None = None) -> list[ChangeRow]:
         """List what ``changes`` shows."""
         self._client.open()
         for name, value in (("after", after), ("upto", upto)):
@@ -243,10 +244,10 @@ class History:
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []
         for info in infos:
-            schema = Snapshot.schema_of(info)
+            schema = schema_of(info)
             found += payload.find(schema, info.payload_id, where, TRACED_MAX)
             for owner in topology.owners(info.queue_id):
-                schema = Snapshot.schema_of(owner)
+                schema = schema_of(owner)
                 with contextlib.suppress(InvalidInput):  # of columns that only the queue has
                     found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
         return found[:TRACED_MAX], {info.queue_id for info in infos}
@@ -275,7 +276,7 @@ class History:
 
 
 def _check_sent(
-    past: Past, entries: list[Entry], queue_ids: set[str], paths: list[list[dict[str, Any]]]
+    past: Past, entries: list[Entry], queue_ids: set[str], paths: list[list[TraceStep]]
 ) -> None:
     """Check that nothing of what a trace asks for may have been removed.
 

@@ -5,6 +5,7 @@ Entries never change: what was read once is kept, and only what came since is re
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -177,7 +178,7 @@ class Knowledge:
             with self.lock:
                 self.fold(info)
         known = self.closed[info.queue_id]
-        raise type(known)(str(known), **known.details)
+        raise copy.copy(known)
 
     def _learn_closed(self, error: QueueError) -> None:
         """Remember what closed, and look names up again from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from txnqueue import ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.gathering import Upto, upto_of
-from txnqueue.ledger import QueueFold
+from txnqueue.ledger import LaneFold, QueueFold, Segment
 from txnqueue.payload import Part
 from txnqueue.receiving import part_of
 from txnqueue.selecting import Selector
@@ -41,8 +41,8 @@ def left(
         selector: Only what it wants.
 
     Returns:
-        Whether there is something, and how many messages are in flight, or are for other
-        consumers only.
+        Whether there is something, and how many messages are in flight, are for other
+        consumers only, or wait because their last delivery failed.
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
@@ -50,13 +50,19 @@ def left(
     def count(side: Client, part: QueueInfo) -> tuple[int, int]:
         fold, me = side.fold_to_change(part), side.consumer
         taken = fold.lanes_of_others(me) if ordered else ()
+        rules, version = client.newest(info).redelivery, upto_of(upto, part)
         here, not_here = 0, fold.in_flight()
-        for lane, segments in fold.receivable(now_ms, upto_of(upto, part), taken):
-            if selector is not None:
-                segments = selector.of_lane(lane, segments)
-            not_mine = sum(s.size for s in segments if me in s.not_to)
-            not_here += not_mine
-            here += sum(segment.size for segment in segments) - not_mine
+        waiting = (
+            (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
+            for lane in fold.lanes.values()
+        )
+        not_here += sum(s.size for s in _wanted(waiting, selector))
+        ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
+        for segment in _wanted(ready, selector):
+            if me in segment.not_to:
+                not_here += segment.size
+            else:
+                here += segment.size
         return here, not_here
 
     for part in client.parts_of(info):
@@ -65,6 +71,13 @@ def left(
         found += here
         of_others += not_here
     return found > 0, of_others
+
+
+def _wanted(
+    by_lane: Iterable[tuple[LaneFold, list[Segment]]], selector: Selector | None
+) -> Iterator[Segment]:
+    for lane, segments in by_lane:
+        yield from segments if selector is None else selector.of_lane(lane, segments)
 
 
 def first(
@@ -83,7 +96,8 @@ def first(
     def look(side: Client, one: QueueInfo, left: int) -> list[Part]:
         fold = side.fold_to_show(one)
         upto = seen.setdefault(one.queue_id, fold.version)
-        found = list(_first_of(fold, info.name, left, now_ms, selector, upto))
+        ready = fold.receivable(now_ms, client.newest(info).redelivery, upto)
+        found = list(_first_of(ready, info.name, left, selector))
         if one.transient:
             carried.extend(memory.carried(part.payload_id, part.send_id) for part in found)
         return found
@@ -97,9 +111,12 @@ def first(
 
 
 def _first_of(
-    fold: QueueFold, name: str, limit: int, now_ms: int, selector: Selector | None, upto: int
+    ready: Iterable[tuple[LaneFold, list[Segment]]],
+    name: str,
+    limit: int,
+    selector: Selector | None,
 ) -> Iterator[Part]:
-    for lane, segments in fold.receivable(now_ms, upto):
+    for lane, segments in ready:
         if selector is not None and limit > 0:
             segments = selector.of_lane(lane, segments)
         for segment in segments:

@@ -13,7 +13,7 @@ from txnqueue.client import Client
 from txnqueue.config import RetryPolicy, check_reason
 from txnqueue.configuring import Configuration
 from txnqueue.errors import PlatformMissing
-from txnqueue.exchange import Exchange
+from txnqueue.exchange import open_exchange
 from txnqueue.exchanges import Exchanges
 from txnqueue.history import History
 from txnqueue.maintenance import Maintenance, Vacuum, maintain
@@ -88,7 +88,7 @@ class QueueManager(Queues, Transactions, Exchanges):
         chosen.consumer = said.value("consumer", consumer).value or chosen.consumer
         chosen.retry = retry or chosen.retry
         self._client = Client(
-            store, chosen, Queue, lambda client: Transaction(client, None), Exchange.open
+            store, chosen, Queue, lambda client: Transaction(client, None), open_exchange
         )
 
     @property

@@ -7,14 +7,16 @@ from typing import Any
 
 from txnqueue.config import check_text
 from txnqueue.errors import InvalidInput
+from txnqueue.journal.tables import identifier
 from txnqueue.payload import evaluating
 from txnqueue.payload.schemas import MESSAGE_COLUMN
+from txnqueue.types import Matching
 
 Reasons = dict[str | None, dict[str, list[int]]]
 """Send offsets by reason and send id."""
 
 
-def offsets_of(matching: object, reason_column: str | None) -> Reasons:
+def offsets_of(matching: Matching, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
     if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
         with evaluating("matching", matching):
@@ -48,18 +50,24 @@ def _rows_of(frame: Any, reason_column: str | None) -> list[dict[str, Any]]:
     from pyspark.sql import functions as F
 
     chosen = [F.col(f"{MESSAGE_COLUMN}.id").alias("id")]
-    if reason_column:
-        chosen.append(F.col(reason_column).cast("string").alias("reason"))
+    if reason_column is not None:
+        chosen.append(F.col(identifier(reason_column)).cast("string").alias("reason"))
     rows: list[dict[str, Any]] = frame.select(*chosen).toArrow().to_pylist()
     return rows
 
 
 def _row(row: object, reason_column: str | None) -> dict[str, Any]:
-    if isinstance(row, str):
+    if isinstance(row, str) and reason_column is None:
         return {"id": row}
     message = row.get(MESSAGE_COLUMN) if isinstance(row, Mapping) else None
     if isinstance(row, Mapping) and isinstance(message, Mapping) and "id" in message:
-        why = row.get(reason_column) if reason_column else None
+        if reason_column is not None and reason_column not in row:
+            raise InvalidInput(
+                f"reason_column={reason_column!r} is no column of matching=.", name="reason_column"
+            )
+        why = None if reason_column is None else row[reason_column]
         said = None if why is None else check_text("reason_column", str(why))
         return {"id": message["id"], "reason": said}
+    if isinstance(row, str):
+        raise InvalidInput("reason_column= names a column of matching=, and ids have none.")
     raise InvalidInput(f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}.")

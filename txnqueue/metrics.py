@@ -7,13 +7,16 @@ what was appended since is read, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
 from txnqueue.framing import frame_of
 from txnqueue.ledger import QueueFold, Segment
+from txnqueue.redelivery import AT_ONCE
+from txnqueue.types import QueueMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +26,7 @@ GAUGES = {
     "visible": "Messages that can be received now.",
     "in_flight": "Messages that are received and not settled.",
     "purge_pending": "Messages in flight that were purged: they go instead of coming back.",
-    "delayed": "Messages whose time has not come.",
+    "delayed": "Messages whose time has not come, or that wait because their delivery failed.",
     "expired": "Messages whose time to live is over and that are still to be taken out.",
     "redelivered": "Waiting messages that were delivered before.",
     "dead": "Messages that wait in the dead-letter queue.",
@@ -33,11 +36,6 @@ GAUGES = {
     "conflicts": "Appends of this client on the queue that lost a race.",
 }
 """What is measured of each queue; all are whole numbers but the ages, which may be null."""
-_JOINED: Mapping[str, Callable[[list[Any]], Any]] = {
-    "oldest_age_seconds": max,
-    "newest_age_seconds": min,
-}
-"""How numbers of the parts of a queue are put together that are not added up."""
 
 
 class Metrics:
@@ -50,18 +48,18 @@ class Metrics:
         infos, now_ms = client.queues(), client.runtime.now_ms()
         with client.lock:
             folds = client.folds(infos.values())
-            parts = {fold.queue_id: [_measured(fold, now_ms)] for fold in folds}
+            each = zip(infos.values(), folds, strict=True)
+            parts = {info.queue_id: [_measured(info, fold, now_ms)] for info, fold in each}
         memory = client.transient
         for info in infos.values():
             for part in client.parts_of(info)[1:]:
                 with memory.lock:
-                    parts[info.queue_id].append(_measured(memory.fold(part), now_ms))
-        queues = {queue_id: _together(found) for queue_id, found in parts.items()}
-        self._rows = [_row(client, info, queues) for info in infos.values()]
+                    parts[info.queue_id].append(_measured(info, memory.fold(part), now_ms))
+        self._rows = [_row(client, info, parts) for info in infos.values()]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[QueueMetrics]:
         """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
-        return [dict(row) for row in self._rows]
+        return [row.copy() for row in self._rows]
 
     def df(self) -> DataFrame:
         """Show one row per queue: queue string, and what ``GAUGES`` names, as longs.
@@ -90,43 +88,60 @@ class Metrics:
         return f"<Metrics of {len(self._rows)} queues>"
 
 
-def _measured(fold: QueueFold, now_ms: int) -> dict[str, Any]:
+@dataclass(slots=True)
+class _Part:
+    """The numbers of one part of a queue; ``at_once`` as if nothing that failed had to wait."""
+
+    length: int
+    visible: int
+    in_flight: int
+    purge_pending: int
+    expired: int
+    redelivered: int
+    duplicates: int
+    at_once: int
+    ages: list[float]
+
+
+def _measured(info: QueueInfo, fold: QueueFold, now_ms: int) -> _Part:
     """Measure one part of a queue."""
     standing = [segment for lane in fold.lanes.values() for segment in lane.available]
+    visible = [segment for segment in standing if segment.receivable(now_ms, info.redelivery)]
     in_flight = fold.in_flight()
-    visible = [segment for segment in standing if segment.position.receivable(now_ms)]
-    expired = [segment for segment in standing if segment.position.expired(now_ms)]
-    ages = [(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible]
+    return _Part(
+        length=_count(standing) + in_flight,
+        visible=_count(visible),
+        in_flight=in_flight,
+        purge_pending=fold.purge_pending(),
+        expired=_count(segment for segment in standing if segment.position.expired(now_ms)),
+        redelivered=_count(segment for segment in standing if segment.delivery_count),
+        duplicates=fold.left_out,
+        at_once=fold.available(now_ms, AT_ONCE),
+        ages=[(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible],
+    )
+
+
+def _row(client: Client, info: QueueInfo, parts: Mapping[str, Sequence[_Part]]) -> QueueMetrics:
+    """Put the numbers of a queue's parts together."""
+    mine = parts[info.queue_id]
+    length, visible = sum(p.length for p in mine), sum(p.visible for p in mine)
+    in_flight, expired = sum(p.in_flight for p in mine), sum(p.expired for p in mine)
+    ages = [age for part in mine for age in part.ages]
     return {
-        "length": _count(standing) + in_flight,
-        "visible": _count(visible),
+        "queue": info.name,
+        "length": length,
+        "visible": visible,
         "in_flight": in_flight,
-        "purge_pending": fold.purge_pending(),
-        "delayed": _count(standing) - _count(visible) - _count(expired),
-        "expired": _count(expired),
-        "redelivered": _count(s for s in standing if s.delivery_count),
-        "duplicates": fold.left_out,
+        "purge_pending": sum(p.purge_pending for p in mine),
+        "delayed": length - in_flight - visible - expired,
+        "expired": expired,
+        "redelivered": sum(p.redelivered for p in mine),
+        "dead": sum(p.at_once for p in parts.get(info.dead_letter_id or "", ())),
+        "duplicates": sum(p.duplicates for p in mine),
         "oldest_age_seconds": max(ages, default=None),
         "newest_age_seconds": min(ages, default=None),
+        "conflicts": client.conflicts.get(info.name, 0),
     }
-
-
-def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put the numbers of a queue's parts together."""
-    whole: dict[str, Any] = {}
-    for name in parts[0]:
-        found = [part[name] for part in parts if part[name] is not None]
-        whole[name] = _JOINED.get(name, sum)(found) if found else None
-    return whole
-
-
-def _row(
-    client: Client, info: QueueInfo, queues: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    dead = queues.get(info.dead_letter_id or "", {"visible": 0})
-    numbers = queues[info.queue_id]
-    there = {"dead": dead["visible"], "conflicts": client.conflicts.get(info.name, 0)}
-    return {"queue": info.name, **{name: {**numbers, **there}[name] for name in GAUGES}}
 
 
 def _count(segments: Iterable[Segment]) -> int:

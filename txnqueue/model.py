@@ -430,6 +430,16 @@ def pack_items(items: Iterable[Item]) -> tuple[list[list[Any]], tuple[Range, ...
     return listed, tuple(ranges), sum(last - first + 1 for first, last in ranges)
 
 
+def superseded(entry: Entry) -> list[tuple[int, int]]:
+    """Read which claims of its lane an entry ends, and when the delivery of each ended.
+
+    Entries that do not say when it was are as late as they were recorded.
+    """
+    sequences = entry.body.get("supersedes", ())
+    ended = entry.body.get("ended_at") or [entry.recorded_at_ms] * len(sequences)
+    return list(zip(sequences, ended, strict=True))
+
+
 def was_moved(origin: Mapping[str, Any] | None) -> bool:
     """Say whether messages came from another position; what an exchange posts has none."""
     return origin is not None and "position" in origin

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from txnqueue.config import DELAY_SECONDS_MAX, QueueSettings, check_number
 from txnqueue.errors import InvalidInput
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 def placing_of(
@@ -40,24 +44,30 @@ def placing_of(
     )
 
 
-def ordering_of(order_by: object, columns: Sequence[str], name: str) -> tuple[str, ...]:
+def ordering_of(order_by: object, schema: StructType, name: str) -> tuple[str, ...]:
     """Check the columns that order the rows of a send.
 
     Args:
         order_by: One column, several, or none.
-        columns: Those that there are.
+        schema: Those that there are.
         name: The queue or exchange.
 
     Raises:
-        InvalidInput: One is no column.
+        InvalidInput: One is no column, or nothing orders what it holds.
     """
     if isinstance(order_by, str):
         order_by = [order_by]
     if order_by is not None and not isinstance(order_by, (list, tuple)):
         raise InvalidInput(f"order_by={order_by!r}: name one column, or a list.", name="order_by")
     for column in order_by or ():
-        if column not in columns:
+        if column not in schema.names:
             raise InvalidInput(f"order_by={column!r} is no column of {name!r}.", name="order_by")
+        kind = schema[column].dataType.typeName()
+        if kind in ("array", "map", "struct"):
+            raise InvalidInput(
+                f"order_by={column!r}: nothing orders columns of type {kind}; name others.",
+                name="order_by",
+            )
     return tuple(order_by or ())
 
 

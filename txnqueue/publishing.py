@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import model, ranges, routing
 from txnqueue.client import Client
@@ -21,6 +21,7 @@ from txnqueue.payload import Destination, Part, Placing, Routes, Run, Send
 from txnqueue.payload.routes import places_of
 from txnqueue.routing import ExchangeInfo
 from txnqueue.topology import Topology
+from txnqueue.types import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,12 +67,12 @@ class Published:
         client, schema = self._source()
         return client.payload.frame(schema, self._returned)
 
-    def returned_messages(self) -> list[dict[str, Any]]:
+    def returned_messages(self) -> list[Message]:
         """Read the messages that nobody wants as dicts; for a few, not for a million."""
         if not self._returned:
             return []
         client, schema = self._source()
-        rows: list[dict[str, Any]] = client.payload.table(schema, self._returned).to_pylist()
+        rows: list[Message] = client.payload.table(schema, self._returned).to_pylist()
         return rows
 
     def _source(self) -> tuple[Client, StructType]:

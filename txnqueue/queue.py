@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import looking
 from txnqueue.batch import Batch
@@ -28,6 +28,7 @@ from txnqueue.selecting import Selector
 from txnqueue.sending import Sent, staged
 from txnqueue.staging import is_kept
 from txnqueue.transaction import Transaction
+from txnqueue.types import Message, Rows, Until
 from txnqueue.upkeep import Upkeep
 from txnqueue.waiting import Patience
 
@@ -42,7 +43,7 @@ class Queue(Upkeep):
 
     def send(
         self,
-        rows: object,
+        rows: Rows,
         *,
         order_by: str | list[str] | None = None,
         priority: int | str | None = None,
@@ -129,8 +130,8 @@ class Queue(Upkeep):
     ) -> Batch:
         """Receive the first available messages: at most ``limit``, maybe none.
 
-        Redelivered messages come in smaller batches than asked for, at most a tenth of the
-        batch that they came back from, so that one bad message ends up alone.
+        What failed once comes again in batches of at most the size that it had, what failed
+        more often in ever smaller ones, so that one bad message ends up alone.
 
         Args:
             limit: At most so many messages.
@@ -182,11 +183,10 @@ class Queue(Upkeep):
         del carried  # what is in memory stays there until it is read
         return frame
 
-    def peek_messages(self, limit: int = 20, where: str | None = None) -> list[dict[str, Any]]:
+    def peek_messages(self, limit: int = 20, where: str | None = None) -> list[Message]:
         """Look at the first available messages as dicts, in delivery order; as ``peek``."""
         parts, carried = self._first(limit, where)
-        rows: list[dict[str, Any]]
-        rows = self._client.payload.table(self.schema, parts).to_pylist()
+        rows: list[Message] = self._client.payload.table(self.schema, parts).to_pylist()
         del carried
         return rows
 
@@ -197,7 +197,11 @@ class Queue(Upkeep):
         somebody receives it, or recovers.
         """
         now_ms = self._client.runtime.now_ms()
-        return looking.total(self._client, self._info, lambda fold: fold.available(now_ms))
+
+        def available(fold: QueueFold) -> int:
+            return fold.available(now_ms, self._info.redelivery)
+
+        return looking.total(self._client, self._info, available)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""
@@ -210,7 +214,7 @@ class Queue(Upkeep):
         where: str | None = None,
         batch_size: int = 100_000,
         run_id: str | None = None,
-        until: str = "start",
+        until: Until = "start",
         max_seconds: float | None = None,
         max_messages: int | None = None,
         max_batches: int | None = None,
@@ -221,8 +225,9 @@ class Queue(Upkeep):
         """Consume the queue batch by batch, each batch in one transaction.
 
         In the steady state a batch costs one append, which is its commit and the claim of
-        the next one. When the handler fails, its batch is rolled back and redelivered in
-        smaller pieces, until what fails is alone and goes to the dead-letter queue.
+        the next one. When the handler fails, its batch is rolled back and redelivered: once as
+        it was, then in smaller pieces, until what fails is alone and goes to the dead-letter
+        queue. If all that is left waits for its redelivery, the drain ends unfinished.
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It

@@ -16,6 +16,7 @@ from txnqueue.payload.schemas import check_schema
 from txnqueue.queue import Queue
 from txnqueue.recovery import release_leases
 from txnqueue.scope import at_once
+from txnqueue.types import Tabular
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,12 +33,14 @@ class Queues:
         name: str,
         schema: str | StructType | None = None,
         *,
-        like: Any = None,
+        like: Tabular | None = None,
         exist_ok: bool = False,
         lanes: int | None = None,
         group_by: str | None = None,
         lease_seconds: float | None = None,
         deliveries_max: int | None = None,
+        redelivery_delay_seconds: float | None = None,
+        redelivery_delay_seconds_max: float | None = None,
         dead_letter: bool | None = None,
         dead_letter_expired: bool | None = None,
         delay_step_seconds: float | None = None,
@@ -61,6 +64,11 @@ class Queues:
             group_by: A column whose equal values stay in order, in one lane.
             lease_seconds: How long received messages are held.
             deliveries_max: So many failed deliveries of a message alone make it dead.
+            redelivery_delay_seconds: What comes back from a failed delivery can be received
+                again after so many seconds, and twice as many after each further one; 0: at
+                once.
+            redelivery_delay_seconds_max: It never waits longer than this; an hour when left
+                out.
             dead_letter: Whether there is a dead-letter queue.
             dead_letter_expired: Whether messages whose time to live is over go there too.
             delay_step_seconds: Delays and times to live that differ by row are rounded up to
@@ -95,6 +103,8 @@ class Queues:
                 "group_by": group_by,
                 "lease_seconds": lease_seconds,
                 "deliveries_max": deliveries_max,
+                "redelivery_delay_seconds": redelivery_delay_seconds,
+                "redelivery_delay_seconds_max": redelivery_delay_seconds_max,
                 "dead_letter": dead_letter,
                 "dead_letter_expired": dead_letter_expired,
                 "delay_step_seconds": delay_step_seconds,

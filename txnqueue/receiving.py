@@ -62,9 +62,13 @@ class _TakeOver:
         claims = list(self.superseded.get(lane, ()))
         return claims + [c for _, held in self.tombstones.values() for c in held if c.lane == lane]
 
-    def returning(self, fold: QueueFold, lane: int) -> list[Segment]:
+    def returning(self, fold: QueueFold, lane: int, now_ms: int) -> list[Segment]:
         """The messages that would come back in a lane."""
-        return [s for claim in self.of_lane(lane) for s in fold.returning(claim)]
+        return [
+            segment
+            for claim in self.of_lane(lane)
+            for segment in fold.returning(claim, claim.ended_at_ms(now_ms))
+        ]
 
     def purges(self, lane: int) -> bool:
         """Say whether messages that were purged would go with the claims of a lane."""
@@ -283,6 +287,7 @@ class Receiver:
         """Choose messages, lane by lane."""
         chosen: list[Selection] = []
         left = self.limit
+        failures = 0 if self.fresh_only else None
         taken = self._taken_lanes(fold, take_over)
         for lane in in_turn:
             if left <= 0:
@@ -292,12 +297,14 @@ class Receiver:
             selection = self._select(fold, take_over, lane, left, now_ms)
             if not selection:
                 continue
-            # What came back from a failure is tried alone: it takes nobody else with it.
-            others = self.fresh_only or any(other.segments for other in chosen)
-            if selection.redelivered and others:
-                continue
+            if selection.segments:
+                # What failed takes nobody with it: once, it goes with what failed once in other
+                # lanes, as it did before; what failed more often is tried alone.
+                if failures not in (None, selection.delivery_count):
+                    continue
+                failures = selection.delivery_count
             chosen.append(selection)
-            left = 0 if selection.redelivered else left - selection.count
+            left = 0 if failures is not None and failures > 1 else left - selection.count
         return chosen
 
     def _taken_lanes(self, fold: QueueFold, take_over: _TakeOver) -> set[int]:
@@ -320,27 +327,32 @@ class Receiver:
         ]
         found = [removal for removal in found if removal.segments]
         if selection.supersedes and not found and not selection.segments:
-            # What the claims that are over still held was purged: this ends them.
+            # What the claims that are over still held was purged, or is to wait: this ends them.
             return [Removal(model.PURGED, (), "lease over")]
         return found
 
     def _select(
         self, fold: QueueFold, take_over: _TakeOver, lane: int, limit: int, now_ms: int
     ) -> Selection:
-        settings = self.info.settings
+        rules = self.info.redelivery
+        superseded = take_over.superseded.get(lane, ())
+        returning = take_over.returning(fold, lane, now_ms)
         chosen = planning.select(
             fold.lanes[lane],
-            take_over.returning(fold, lane),
+            returning,
             limit,
             now_ms,
-            settings.deliveries_max if self.info.dead_letter_id else None,
-            [claim.sequence for claim in take_over.superseded.get(lane, ())],
+            rules,
+            [(claim.sequence, claim.ended_at_ms(now_ms)) for claim in superseded],
             self.upto,
             None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
             finding.left_out(self.client, self.info, fold),
             self.client.consumer,
+            in_order=self.info.settings.ordered,
         )
-        chosen.ending = take_over.purges(lane)
+        # What is to wait from now on is said to: else it would wait for as long as it is held.
+        waiting = any(segment.waits(now_ms, rules) for segment in returning)
+        chosen.ending = waiting or take_over.purges(lane)
         return chosen
 
 
@@ -405,9 +417,9 @@ def _tombstones(
         if lanes.isdisjoint(claim.lane for claim in claims):
             continue
         reason = branching.TIMED_OUT if owner.is_branch else "lease over"
-        released = planning.release_claims(info.queue_id, claims, stamp, reason)
+        released = planning.end_claims(info.queue_id, claims, stamp, reason)
         for queue_id, claim in take_over.elsewhere.get(attempt, ()):
-            released += planning.release_claims(queue_id, [claim], stamp, reason)
+            released += planning.end_claims(queue_id, [claim], stamp, reason)
         plan += sealing.rollback(owner, released, stamp, reason)
     return plan
 

@@ -313,7 +313,7 @@ def abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]], reason:
         released = [
             entry
             for queue_id, claim in claims
-            for entry in planning.release_claims(queue_id, [claim], stamp, reason)
+            for entry in planning.end_claims(queue_id, [claim], stamp, reason)
         ]
         return sealing.rollback(owner, released, stamp, reason)
 

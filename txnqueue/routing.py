@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from txnqueue.errors import InvalidInput, LimitExceeded
 
-DIRECT, TOPIC, FANOUT, HEADERS = "direct", "topic", "fanout", "headers"
+DIRECT: Final = "direct"
+TOPIC: Final = "topic"
+FANOUT: Final = "fanout"
+HEADERS: Final = "headers"
 KINDS = (DIRECT, TOPIC, FANOUT, HEADERS)
-RETURN, DEAD_LETTER, REFUSE = "return", "dead_letter", "refuse"
+RETURN: Final = "return"
+DEAD_LETTER: Final = "dead_letter"
+REFUSE: Final = "refuse"
 UNROUTABLE = (RETURN, DEAD_LETTER, REFUSE)
 """What becomes of a message that no binding wants."""
 DEFAULT_EXCHANGE = ""

@@ -98,7 +98,7 @@ def rollback(
     body = dict(said or {})
     decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, body, reason)
     return Plan(
-        (decided, *facts),
+        (decided, *_now(facts, stamp)),
         (
             model.undecided(key, attempt, unprepared=True),
             model.horizon_at_most(begun),
@@ -139,7 +139,7 @@ def decide_prepared(
         body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
     else:
         inside = prepared.body.get("claims", ())
-        facts = [entry_from_json(data) for data in inside]
+        facts = _now(map(entry_from_json, inside), stamp)
         body = {}
     body.update({"asked": True} if heuristic else {}, **(said or {}))
     decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)]
@@ -155,7 +155,7 @@ def decide_prepared(
 
 
 def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
-    """Say that what was sealed a while ago happens now: ages and windows count from here."""
+    """Say that what was sealed a while ago happens now: ages, windows and waits begin here."""
     return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
 
 

@@ -10,9 +10,10 @@ from txnqueue import ranges
 from txnqueue.client import Client
 from txnqueue.custody import NotRead
 from txnqueue.errors import InvalidInput
+from txnqueue.journal.tables import identifier
 from txnqueue.ledger import LaneFold, Segment
 from txnqueue.model import PositionId, Range
-from txnqueue.payload import Part, places_where
+from txnqueue.payload import Part, evaluating, places_where
 from txnqueue.payload.schemas import MESSAGE_COLUMN
 from txnqueue.receiving import part_of
 
@@ -59,8 +60,9 @@ class Selector:
         self._where = where
         self._matching = matching
         self._on = [on] if isinstance(on, str) else list(on or ())
+        columns = getattr(matching, "columns", ())
         for name in self._on:
-            if name not in schema.names or name not in getattr(matching, "columns", ()):
+            if name not in schema.names or list(columns).count(name) != 1:
                 raise InvalidInput(f"on={name!r} is no column of both sides.", name=name)
         self._seen: Wanted = {}
         self._wanted: Wanted = {}
@@ -117,7 +119,9 @@ class Selector:
     def _places(self, parts: Sequence[Part]) -> list[tuple[str, int]]:
         frame: Any = self._client.payload.frame(self._schema, parts)
         if self._matching is not None:
-            frame = frame.join(self._matching.select(*self._on), self._on, "left_semi")
+            with evaluating("matching", self._matching):
+                columns = self._matching.select(*map(identifier, self._on))
+                frame = frame.join(columns, self._on, "left_semi")
         frame = frame.withColumn("_send_id", frame[f"{MESSAGE_COLUMN}.send_id"])
         frame = frame.withColumn("_send_offset", frame[f"{MESSAGE_COLUMN}.send_offset"])
         return places_where(frame, self._where or "true", None, [])

@@ -51,7 +51,7 @@ def staged(
 ) -> StagedSend:
     """Stage the rows of one send to a queue, and let the transaction know of it."""
     info = info if durable else info.in_memory()
-    ordering = ordering_of(order_by, schema.names, info.name)
+    ordering = ordering_of(order_by, schema, info.name)
     send = Send(
         payload_id=info.payload_id,
         slice=tx.slice,

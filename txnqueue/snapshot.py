@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from txnqueue.payload import Part
 from txnqueue.receiving import part_of
 from txnqueue.routing import ExchangeInfo, arguments_of
 from txnqueue.topology import Topology, binding_of
+from txnqueue.types import Author, BindingRow, DispatchRow, QueueRow, TransactionRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,7 +105,7 @@ class Snapshot:
         from pyspark.sql import functions as F
 
         info = self._info(name)
-        schema = self.schema_of(info)
+        schema = schema_of(info)
         frames = [
             self._client.store.payload.frame(schema, parts).withColumn("state", F.lit(state))
             for state, parts in self._parts(info).items()
@@ -114,11 +115,11 @@ class Snapshot:
             whole = whole.unionByName(frame)
         return whole
 
-    def queue_rows(self) -> list[dict[str, Any]]:
+    def queue_rows(self) -> list[QueueRow]:
         """List what ``queues`` shows."""
         return [self._queue_row(info) for info in self._infos.values()]
 
-    def transaction_rows(self) -> list[dict[str, Any]]:
+    def transaction_rows(self) -> list[TransactionRow]:
         """List what ``transactions`` shows."""
         found: dict[str, Entry] = {}
         horizon = model.horizon(self._by_shard[model.FENCE])
@@ -132,16 +133,16 @@ class Snapshot:
         return [
             {
                 "transaction_id": entry.transaction_key,
-                "attempt": entry.attempt,
+                "attempt": attempt,
                 "status": entry.kind if entry.kind in rank else "pending",
                 **author_of(entry),
                 "commit_seq": entry.commit_seq if entry.kind in model.DECISIONS else None,
             }
-            for entry in found.values()
+            for attempt, entry in found.items()
             if entry.kind in rank or not self._may_be_decided(entry, horizon)
         ]
 
-    def dispatch_rows(self) -> list[dict[str, Any]]:
+    def dispatch_rows(self) -> list[DispatchRow]:
         """List what ``dispatches`` shows."""
         ever = catalog.every_queue(self._entries)
         names = {queue_id: info.name for queue_id, info in ever.items()}
@@ -164,7 +165,7 @@ class Snapshot:
             and entry.kind != model.COMPACTED
         ]
 
-    def binding_rows(self) -> list[dict[str, Any]]:
+    def binding_rows(self) -> list[BindingRow]:
         """List what ``bindings`` shows."""
         return binding_rows(self._by_shard[model.CATALOG])
 
@@ -172,7 +173,7 @@ class Snapshot:
         """Read the messages that stood in a queue, available ones first."""
         info = self._info(name)
         parts = [part for found in self._parts(info).values() for part in found]
-        return self._client.store.payload.table(self.schema_of(info), parts)
+        return self._client.store.payload.table(schema_of(info), parts)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -180,13 +181,6 @@ class Snapshot:
         if name not in self._infos:
             raise InvalidInput(f"There was no queue {name!r} then.", name=name)
         return self._infos[name]
-
-    @staticmethod
-    def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
-        """Read the payload's columns."""
-        from pyspark.sql.types import StructType
-
-        return StructType.fromJson(dict(info.schema))
 
     def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
         """Say whether the decision of an attempt may be missing because it was removed."""
@@ -198,11 +192,11 @@ class Snapshot:
         fold.advance((e for e in mine if before is None or e.version < before), 0)
         return fold
 
-    def _queue_row(self, info: QueueInfo) -> dict[str, Any]:
+    def _queue_row(self, info: QueueInfo) -> QueueRow:
         fold, first = self._fold(info), self._fold(info, self._beginning)
         mine = [e for e in self._by_queue[info.queue_id] if e.version >= self._beginning]
         standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
-        available = fold.available(self.at_ms)
+        available = fold.available(self.at_ms, info.redelivery)
         posted = first.length() + sum(e.count or 0 for e in mine if e.kind == model.POSTED)
         removed = {
             kind: sum(entry.count or 0 for entry in mine if entry.kind == kind)
@@ -216,7 +210,6 @@ class Snapshot:
         )
         removed[model.PURGED] += fold.purged_in_flight - first.purged_in_flight
         gone = sum(removed.values())
-        removed["duplicates"] = removed.pop(model.DUPLICATE)
         rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
         in_flight = fold.in_flight()
         return {
@@ -229,8 +222,11 @@ class Snapshot:
             "purge_pending": fold.purge_pending(),
             "accepted": posted - standing - in_flight - gone - rejected,
             "rejected": rejected,
-            **removed,
+            "dead_lettered": removed[model.DEAD_LETTERED],
             "expired": removed[model.EXPIRED] + over,
+            "purged": removed[model.PURGED],
+            "moved": removed[model.MOVED],
+            "duplicates": removed[model.DUPLICATE],
         }
 
     def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:
@@ -239,7 +235,7 @@ class Snapshot:
         parts: dict[str, list[Part]] = {state: [] for state in states}
         for lane in fold.lanes.values():
             for segment in lane.available:
-                ready = segment.position.receivable(self.at_ms)
+                ready = segment.receivable(self.at_ms, info.redelivery)
                 found = (segment.first, segment.last)
                 one = part_of(
                     segment.position, (found,), info.name, lane.lane, segment.delivery_count
@@ -259,13 +255,20 @@ class Snapshot:
                             parts[state].append(one)
         return parts
 
-    def _frame(self, rows: list[dict[str, Any]], columns: str) -> DataFrame:
+    def _frame(self, rows: Sequence[Mapping[str, Any]], columns: str) -> DataFrame:
         return frame_of(self._client, rows, columns)
+
+
+def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
+    """Read the payload's columns."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(dict(info.schema))
 
 
 def binding_rows(
     entries: Iterable[Entry], exchange: str | None = None, *, history: bool = False
-) -> list[dict[str, Any]]:
+) -> list[BindingRow]:
     """List bindings, in the order in which they were made.
 
     Args:
@@ -301,7 +304,7 @@ def binding_rows(
     ]
 
 
-def author_of(entry: Entry) -> dict[str, Any]:
+def author_of(entry: Entry) -> Author:
     """Say who wrote an entry, when and why: columns of every answer."""
     return {
         "reason": entry.reason,

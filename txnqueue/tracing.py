@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from txnqueue import catalog, model, ranges
 from txnqueue.config import QueueInfo
@@ -12,6 +11,7 @@ from txnqueue.ledger import Position
 from txnqueue.model import Entry, PositionId
 from txnqueue.snapshot import author_of
 from txnqueue.topology import Topology
+from txnqueue.types import TraceStep
 
 ClaimName = tuple[str | None, int | None, int | None]
 
@@ -55,7 +55,7 @@ class _Path:
         ]
 
 
-def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[dict[str, Any]]:
+def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[TraceStep]:
     """Follow one message, in commit order.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from txnqueue.changes import TableChanges
 from txnqueue.config import check_known_as, reason_of
@@ -13,12 +13,15 @@ from txnqueue.deciding import StagedSend, Status
 from txnqueue.ending import Ending
 from txnqueue.errors import TransactionFinished
 from txnqueue.participants import Auxiliary
+from txnqueue.types import Database, TwoPhaseDatabase
 
 if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
     from txnqueue.queue import Queue
 
 logger = logging.getLogger("txnqueue")
+DatabaseT = TypeVar("DatabaseT", bound=Database)
+TwoPhaseT = TypeVar("TwoPhaseT", bound=TwoPhaseDatabase)
 
 
 class Transaction(Ending):
@@ -72,6 +75,12 @@ class Transaction(Ending):
         """
         return TableChanges(self, name, lineage)
 
+    @overload
+    def enlist(
+        self, name: str, connection: TwoPhaseT, *, last: Literal[False] = False
+    ) -> TwoPhaseT: ...
+    @overload
+    def enlist(self, name: str, connection: DatabaseT, *, last: bool) -> DatabaseT: ...
     def enlist(self, name: str, connection: Any, *, last: bool = False) -> Any:
         """Let a database take part: its work is committed with everything else, or not at all.
 
@@ -104,7 +113,7 @@ class Transaction(Ending):
             self._participants.enlist(name, connection, last)
         return connection
 
-    def auxiliary(self, name: str, connection: Any) -> Auxiliary:
+    def auxiliary(self, name: str, connection: Database) -> Auxiliary:
         """Use a database beside the transaction, in transactions that stand for themselves.
 
         They are committed and rolled back when the user says so; what is left open in the

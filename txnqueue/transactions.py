@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from txnqueue import model, recalling
 from txnqueue.appending import in_doubt
@@ -18,8 +18,7 @@ from txnqueue.ledger import KeyState, Owner
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, abort_attempt, abort_undecided, recover
 from txnqueue.transaction import Transaction
 from txnqueue.transient_work import resolve
-
-Result = TypeVar("Result")
+from txnqueue.types import Database, TwoPhaseDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Transactions:
 
     def run_transaction(
         self,
-        handler: Callable[[Transaction], Result],
+        handler: Callable[[Transaction], object],
         *,
         retry: RetryPolicy | None = None,
         transaction_id: str | None = None,
@@ -149,14 +148,14 @@ class Transactions:
         """
         if not callable(handler):
             raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
-        key = transaction_id
+        key = transaction_id or ""
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
                 handler(tx)
             if attempt.receipt is not None:
                 return attempt.receipt
-        receipt = self.outcome(key or "").receipt
+        receipt = self.outcome(key).receipt
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
@@ -290,7 +289,7 @@ class Transactions:
 
     def recover(
         self,
-        connections: Mapping[str, Any] | None = None,
+        connections: Mapping[str, Database | TwoPhaseDatabase] | None = None,
         *,
         branch_seconds_min: float = BRANCH_SECONDS_MIN,
     ) -> Recovery:
@@ -317,7 +316,9 @@ class Transactions:
             raise Busy(
                 "Others were faster at every try with one of the things to finish; what was "
                 "finished before stands: call recover again.",
-                **error.details,
+                operation=error.operation,
+                queue=error.queue,
+                tries=error.tries,
             ) from error
 
     def _outcome_of_absent(self, state: KeyState, asked: Owner, attempts: int) -> Outcome:

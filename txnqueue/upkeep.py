@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import acquiring, moving, removing
 from txnqueue.altering import alter
@@ -20,10 +20,12 @@ from txnqueue.payload.schemas import check_schema, schema_from
 from txnqueue.scope import NOT_GIVEN, NotGiven, at_once, resolve
 from txnqueue.selecting import Selector
 from txnqueue.transaction import Transaction
+from txnqueue.types import ChangeableSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
     from txnqueue.queue import Queue
 
@@ -189,7 +191,7 @@ class Upkeep:
         )
 
     def alter(
-        self, add: str | StructType | None = None, **settings: Any
+        self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
     ) -> dict[str, tuple[object, object]]:
         """Add columns to the queue, or change settings, while others work on it.
 
@@ -199,8 +201,10 @@ class Upkeep:
         Args:
             add: Nullable columns, as DDL or ``StructType``.
             **settings: New values of ``lease_seconds``, ``deliveries_max``,
+                ``redelivery_delay_seconds``, ``redelivery_delay_seconds_max``,
                 ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
-                them; the others are fixed.
+                them; the others are fixed. What waits already for its redelivery goes by the
+                new values.
 
         Returns:
             What changed: by name, the former and the new value.

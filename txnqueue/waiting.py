@@ -60,7 +60,9 @@ class Patience:
             with side.lock:
                 fold = side.fold(part)
                 waiting = [s for lane in fold.lanes.values() for s in lane.available]
+                rules = self._client.newest(self._info).redelivery
                 instants += [s.position.available_at_ms or 0 for s in waiting]
+                instants += [s.due_ms(rules) for s in waiting if s.failed_at_ms]
                 owners = [claim.owner for claim in fold.claims()]
                 instants += [claim.ends_at_ms(now_ms) for claim in fold.claims()]
                 states = side.key_states(o.key for o in owners if o.is_branch and o.key)

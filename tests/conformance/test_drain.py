@@ -6,6 +6,7 @@ from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, r
 from txnqueue import model
 from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.journal import AppendConflict
+from txnqueue.transaction import Transaction
 
 
 def test_a_drain_consumes_what_was_there_at_its_start(world):
@@ -193,6 +194,31 @@ def test_a_drain_stops_after_so_many_seconds(world):
     handler = lambda batch, tx: world.clock.advance(20)  # noqa: E731
     result = orders.drain(handler, batch_size=2, max_seconds=30)
     assert (result.messages, result.finished, orders.in_flight()) == (4, False, 0)
+
+
+@in_memory
+def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one(world):
+    """Maintenance closes the time in which the run's last transaction began."""
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(1))
+    consumer = world.open(orders, "b")
+    plan, late = Transaction._plan_seal, []
+
+    def too_late(self, kind, lost):
+        if self.id == f"{run_id}/end" and not late:
+            late.append(1)
+            for n in range(3):
+                orders.send(rows(n))
+                orders.receive().accept()
+                world.clock.advance(10_000)
+                world.manager("keeper").maintain(transaction_seconds_max=0, vacuum=False)
+        return plan(self, kind, lost + len(late))  # as after a lost race: it looks who won
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transaction, "_plan_seal", too_late)
+        result = consumer.drain(lambda batch, tx: None, run_id=run_id)
+    assert (result.messages, result.finished, late) == (1, False, [1])
+    assert consumer.drain(lambda batch, tx: None, run_id=run_id).finished
 
 
 @in_memory

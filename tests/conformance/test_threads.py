@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.conftest import World, numbers, rows
 from tests.locks import in_another_thread
 from txnqueue import QueueManager
-from txnqueue.errors import LeaseLost
+from txnqueue.errors import Busy, LeaseLost
 from txnqueue.payload import arranging
 from txnqueue.selecting import Selector
 from txnqueue.store import MemoryStore
@@ -119,6 +119,63 @@ def test_a_beat_that_fails_tells_whoever_still_has_messages(world, manager):
     with pytest.raises(LeaseLost), batch.heartbeat(10, every_seconds=0.001) as beating:
         beating._thread.join()
         assert beating.lost
+
+
+def failing(journal, *errors):
+    """Let the next appends of leases fail."""
+    append, left = journal.append, list(errors)
+
+    def flaky(units, metadata):
+        if metadata["operation"] == "extend lease" and left:
+            raise left.pop(0)
+        return append(units, metadata)
+
+    journal.append = flaky
+    return left
+
+
+def test_a_heartbeat_goes_on_after_an_error_that_passes(world, manager, journal):
+    """One beat that fails is no lost lease: the next ones hold the messages."""
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+    batch = orders.receive(lease_seconds=50)
+    left = failing(journal, Busy("others were faster"), OSError("no connection"))
+    with batch.heartbeat(1_000, every_seconds=0.001) as beating:
+        while not beating.beats:
+            assert not beating.lost
+            threading.Event().wait(0.001)
+    assert left == []
+    world.clock.advance(900)
+    assert len(world.manager("b").queue("orders").receive()) == 0
+    assert batch.accept() == 1
+
+
+def test_a_heartbeat_that_fails_until_the_lease_is_over_has_lost_it(world, manager, journal):
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+    batch = orders.receive(lease_seconds=50)
+    failing(journal, *[OSError("no connection")] * 100_000)
+    with (
+        pytest.raises(LeaseLost, match="could not be extended") as told,
+        batch.heartbeat(50, every_seconds=0.001) as beating,
+    ):
+        beating._thread.join(10)  # the tries take time by the world's clock
+        assert beating.lost and batch.lease_over
+    assert told.value.__cause__ is not None
+
+
+def test_a_heartbeat_that_failed_last_does_not_fail_the_block(world, manager, journal):
+    """The messages are held still: whoever settles them is told if that changes."""
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+    batch = orders.receive(lease_seconds=500_000)
+    left = failing(journal, *[OSError("no connection")] * 100_000)
+    with batch.heartbeat(50, every_seconds=0.001) as beating:
+        while len(left) > 99_990:
+            threading.Event().wait(0.001)
+        assert not beating.lost
+    left.clear()
+    assert batch.accept() == 1
 
 
 def all_places(parts):

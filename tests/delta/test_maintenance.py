@@ -60,23 +60,24 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
 def test_payload_tables_that_no_queue_got_are_removed(
     spark: Any, tmp_path: Path, place: str
 ) -> None:
+    """Catalogs write names in small letters, whatever the queues are called."""
     root = str(tmp_path) if place == "a path" else "strays"
     if place == "a schema":
         spark.sql("CREATE SCHEMA strays")
     manager = QueueManager(spark, root)
-    queue = manager.create_queue("q.one", "i long", dead_letter=False)
+    queue = manager.create_queue("Q.one", "i long", dead_letter=False)
     queue.send([{"i": 1}])
     payload = manager._client.store.payload
-    for owner in ("lost-00000001", "written-00000002"):
+    for owner in ("Lost-00000001", "Written-00000002"):
         payload.create(owner, queue.schema)
     spark.sql(
-        f"INSERT INTO {payload._statements.names.payload('written-00000002')} "
+        f"INSERT INTO {payload._statements.names.payload('Written-00000002')} "
         "(send_id, send_offset, slice, i) VALUES ('s', 0, 0, 1)"
     )
     assert manager.maintain(vacuum=False).strays == ()
     done = manager.maintain(transaction_seconds_max=0, vacuum=False)
-    assert done.strays == ("lost-00000001",)
-    assert len(done.skipped) == 1 and "written-00000002" in done.skipped[0]
+    assert done.strays == ("Lost-00000001",)
+    assert len(done.skipped) == 1 and "Written-00000002" in done.skipped[0]
     again = QueueManager(spark, root).maintain(transaction_seconds_max=0, vacuum=False)
     assert again.strays == () and queue.depth() == 1
     assert [m["i"] for m in queue.receive(1).messages()] == [1]

@@ -15,6 +15,7 @@ from txnqueue.config import QueueInfo, QueueSettings
 from txnqueue.ledger import Claim, Owner, QueueFold
 from txnqueue.model import Entry, Unit
 from txnqueue.planning import Disposition, Plan, Stamp
+from txnqueue.redelivery import AT_ONCE
 
 STAMP = Stamp("tester", None, 1_700_000_000_000)
 NEVER = 1 << 60
@@ -85,9 +86,9 @@ class Scene:
     def claim(self, owner: Owner, lane: int = 0, over: Sequence[Claim] = ()) -> Plan:
         """Claim the first message of a lane."""
         fold = self.fold()
-        returning = [segment for held in over for segment in fold.returning(held)]
-        superseded = [held.sequence for held in over if not held.owner.is_transaction]
-        chosen = planning.select(fold.lanes[lane], returning, 1, 0, None, superseded)
+        returning = [segment for held in over for segment in fold.returning(held, 0)]
+        superseded = [(held.sequence, 0) for held in over if not held.owner.is_transaction]
+        chosen = planning.select(fold.lanes[lane], returning, 1, 0, AT_ONCE, superseded)
         return planning.claim(self.queue, chosen, owner, NEVER, STAMP)
 
     def claimed(self, owner: Owner, lane: int = 0) -> Claim:
@@ -248,7 +249,7 @@ def a_dead_letter_and_its_targets_closing(tag: str) -> Pair:
 
 
 def _dead_letter(s: Scene) -> Plan:
-    chosen = planning.select(s.fold().lanes[0], (), 1, 0, None)
+    chosen = planning.select(s.fold().lanes[0], (), 1, 0, AT_ONCE)
     chosen.dead, chosen.segments = chosen.segments, []
     target = planning.Target(f"{s.queue}.dead")
     removal = planning.Removal(model.DEAD_LETTERED, tuple(chosen.dead), "deliveries_max", target)

@@ -417,8 +417,8 @@ def purged_comes_back(patch: pytest.MonkeyPatch) -> None:
     """Give back what was purged in flight."""
     real = QueueFold.returning
 
-    def forgetful(self: QueueFold, claim: Claim, **how: Any) -> Any:
-        return real(self, replace(claim, purging={}), **how)
+    def forgetful(self: QueueFold, claim: Claim, *when: Any, **how: Any) -> Any:
+        return real(self, replace(claim, purging={}), *when, **how)
 
     patch.setattr(QueueFold, "returning", forgetful)
     patch.setattr(Claim, "purge_pending", {})
@@ -470,8 +470,8 @@ def delivers_what_was_refused(patch: pytest.MonkeyPatch) -> None:
     """Forget who does not want a message again."""
     real = planning.select
 
-    def select(*args: Any) -> Any:
-        return real(*args[:-1])
+    def select(*args: Any, **named: Any) -> Any:
+        return real(*args[:-1], **named)
 
     patch.setattr(planning, "select", select)
 
@@ -525,8 +525,8 @@ def forgets_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     """Compact a lane without its claims: their messages wait again, or are gone."""
     real = compacting.body
 
-    def careless(*given: Any) -> dict[str, Any]:
-        return {**real(*given), "in_flight": []}
+    def careless(*given: Any, **named: Any) -> dict[str, Any]:
+        return {**real(*given, **named), "in_flight": []}
 
     patch.setattr(compacting, "body", careless)
 
@@ -550,7 +550,7 @@ def pins_the_newest_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         compacting,
         "body",
-        lambda lane, pin, *rest: {**real(lane, pin, *rest), "pin": pin + 3},
+        lambda lane, pin, *rest, **named: {**real(lane, pin, *rest, **named), "pin": pin + 3},
     )
 
 

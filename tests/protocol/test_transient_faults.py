@@ -16,6 +16,7 @@ from txnqueue import model, transient_work
 from txnqueue.branches import Branches
 from txnqueue.errors import InvalidInput, LeaseLost, PayloadRemoved, TxnQueueError
 from txnqueue.manager import QueueManager
+from txnqueue.redelivery import AT_ONCE
 from txnqueue.testing import runtime
 from txnqueue.transient import TransientStore
 from txnqueue.transient_work import TransientWork
@@ -128,9 +129,9 @@ class Place:
         client, info = self.client._client, self.client.queue(name).info
         now_ms = self.world.clock.now_ms
         with client.transient.lock:
-            memory = client.transient.fold(info.in_memory()).available(now_ms)
+            memory = client.transient.fold(info.in_memory()).available(now_ms, AT_ONCE)
         with client.lock:
-            return client.fold(info).available(now_ms), memory
+            return client.fold(info).available(now_ms, AT_ONCE), memory
 
     def drained(self, client: QueueManager) -> Iterator[int]:
         """Receive and accept whatever there is."""

@@ -353,7 +353,7 @@ def test_a_data_source_that_cannot_commit_rolls_the_message_back_and_run_raises(
     nodes += [broker.insert(name, 1, uncoordinated=True) for name in ("first", "full")]
     with pytest.raises(DataSourceFailed, match=r"'full' could not commit.*disk full") as caught:
         broker.flow(*nodes, data_sources=[first, full]).run()
-    assert caught.value.details == {"name": "full"}
+    assert caught.value.name == "full"
     assert (broker.sent(), broker.waiting(), broker.rows()) == ([], [1], [])
     assert (broker.ledger("first"), broker.ledger("full")) == ([1], [])
     repaired = DataSource("full", connect)

@@ -8,6 +8,7 @@ from typing import Any
 
 from txnqueue import model
 from txnqueue.store import MemoryStore
+from txnqueue.testing import Clock
 
 LEASE_SECONDS = 30.0
 QUEUES = ("in", "out")
@@ -17,6 +18,23 @@ WANTED = {"to.in": ("in",), "to.out": ("out",), "to.both": QUEUES, "nobody": ()}
 """Which queues want what is published with a key: "in" is bound by patterns."""
 
 
+@dataclass
+class Hold:
+    """Until when a claim is held: said by a clock, and when that was by the world's clock."""
+
+    deadline: int
+    began: int
+    landed: int
+    by: int
+
+    def ends(self, now: int, taker_now: int) -> int:
+        """When it ends by a taker's clock; what begins in its future began when it landed."""
+        if self.began <= taker_now:
+            return self.deadline
+        seen = taker_now - (now - self.landed)
+        return min(self.by, seen) + self.deadline - self.began
+
+
 @dataclass(eq=False)
 class Taken:
     """A claim: who holds which messages until when."""
@@ -24,7 +42,7 @@ class Taken:
     attempt: str | None
     key: str | None
     actor: str
-    deadlines: list[int]
+    holds: list[Hold]
     size: int
     former: int
     messages: set[int]
@@ -81,8 +99,16 @@ class Reference:
     (moving, target) for as long as an append takes, or gone.
     """
 
-    def __init__(self, store: MemoryStore, deliveries_max: int, window_seconds: int | None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        clock: Clock,
+        deliveries_max: int,
+        window_seconds: int | None,
+        delay_seconds: int = 0,
+    ) -> None:
         self.store, self.deliveries_max = store, deliveries_max
+        self.delay_seconds, self.delay_seconds_max = delay_seconds, 3 * delay_seconds
         self.window_seconds = window_seconds
         self.window_ms = None if window_seconds is None else window_seconds * 1000
         self.unique: set[str] = set()
@@ -96,6 +122,7 @@ class Reference:
         self.bound: set[str] = set()
         self.order: dict[int, tuple[int, ...]] = {}
         self.history: dict[int, tuple[int, int]] = {}
+        self.failed: dict[int, int] = {}
         self.window: dict[int, tuple[int, int | None]] = {}
         self.standing: dict[tuple[Any, int], int] = {}
         self.not_to: dict[int, set[str]] = {}
@@ -106,6 +133,7 @@ class Reference:
         self.prepared: dict[str, str] = {}
         self.committed: dict[str, tuple[str, int]] = {}
         self.explicit: set[str] = set()
+        self.clock, self.followed_ms = clock, clock.now_ms
         self.preparing: set[str] = set()
         self.intents: dict[str, Intent] = {}
         self.calls: dict[str, Intent] = {}
@@ -146,6 +174,7 @@ class Reference:
             if place[:2] == ("ready", queue_id)
             and lane in (None, place[2])
             and self.window[m][0] <= at_ms
+            and not self.waits(m, at_ms)
             and not self.expired(m, at_ms)
             and (twice or m not in self.twice)
             and consumer not in self.not_to[m]
@@ -156,6 +185,15 @@ class Reference:
         """Whether a message's time to live is over."""
         expires = self.window[message][1]
         return expires is not None and expires <= at_ms
+
+    def waits(self, message: int, at_ms: int) -> bool:
+        """Whether a message waits because its last delivery failed; a dead one does not."""
+        (count, former), failed_ms = self.history[message], self.failed.get(message)
+        dead = former == 1 and count >= self.deliveries_max and self.dead_of[self.place[message][1]]
+        if failed_ms is None or not self.delay_seconds or dead or failed_ms > at_ms + 3_600_000:
+            return False
+        seconds = min(self.delay_seconds * 2 ** (count - 1), self.delay_seconds_max)
+        return failed_ms + seconds * 1000 > at_ms
 
     def ids(self, batch: Any) -> dict[int, str]:
         """Find the messages of a batch, in delivery order, with their ids."""
@@ -194,6 +232,7 @@ class Reference:
             except (AssertionError, KeyError) as breach:
                 self.breach = AssertionError(f"{breach} at version {self.seen - 1}")
                 raise self.breach from breach
+        self.followed_ms = self.clock.now_ms
 
     def _commit(self, entries: Any, call: str, operation: str) -> None:
         assert call not in self.denied, f"P9 {operation} of {call} landed after it was denied"
@@ -201,6 +240,8 @@ class Reference:
         self.deciding = {e.attempt: e.kind for e in entries if e.stream == e.transaction_key}
         self.commit, self.call, self.operation = entries, call, operation
         for entry in entries:
+            for hold in (hold for claim in self.claims.values() for hold in claim.holds):
+                hold.by = min(hold.by, entry.recorded_at_ms)
             self._check_open(entry)
             getattr(self, f"_{entry.kind}")(entry)
         for message, place in self.place.items():
@@ -281,7 +322,7 @@ class Reference:
         if entry.attempt in self.prepared:
             allowed = entry.stream in self.explicit or entry.attempt in self.preparing
             assert allowed, f"P5 prepared {entry.stream} was aborted"
-        elif intent and intent.actor != entry.actor:
+        elif intent and intent.actor != entry.actor and entry.stream not in self.explicit:
             mine = [c for c in self.claims.values() if c.holder == entry.attempt]
             over = any(self._over(claim, entry) for claim in mine)
             assert over or entry.attempt in self.went, "P6 aborted before its time"
@@ -332,6 +373,7 @@ class Reference:
                 times = (entry.body.get("available_at", 0), entry.body.get("expires_at"))
                 self.window[message] = times
                 self.history[message] = (0, 0)
+                self.failed.pop(message, None)
                 self.not_to[message] = set()
                 self.standing[entry.entry_id, offset] = message
 
@@ -362,7 +404,7 @@ class Reference:
             first = self.ready(entry.queue_id, at_ms, entry.lane, consumer)[: entry.count]
             assert self._messages(entry) == first, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
-        claim = Taken(*owner, [body["deadline"]], size, body["former"], set(), counts=counts)
+        claim = Taken(*owner, [self._hold(entry)], size, body["former"], set(), counts=counts)
         self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)
@@ -374,8 +416,9 @@ class Reference:
             if counts:  # it is delivered, and not just acquired for a move
                 assert consumer not in self.not_to[message], f"{message} is not for {consumer}"
                 assert self.window[message][0] <= at_ms, f"{message} is delayed"
+                assert not self.waits(message, at_ms), f"{message} failed, and does not wait"
                 assert not self.expired(message, at_ms), f"{message} has expired"
-                assert history[1] == 0 or size <= max(1, history[1] // 10), "it does not narrow"
+                assert history[1] == 0 or size <= self._at_most(*history), "it does not narrow"
             claim.messages.add(message)
             self.place[message] = ("held", name)
         assert len(claim.messages) == size, "a claim counts what it names"
@@ -451,13 +494,13 @@ class Reference:
         assert len(claim.messages) == entry.count, "P2 what is kept is all that is left"
         self.effects[entry.attempt].update(dict.fromkeys(claim.messages, model.KEPT))
         claim.attempt = claim.key = claim.bound = None
-        claim.deadlines.append(entry.body["deadline"])
+        claim.holds.append(self._hold(entry))
         self.counts["kept"] += 1
 
     def _lease_extended(self, entry: Any) -> None:
         claim = self.claims.get((entry.queue_id, entry.claim_lane, entry.claim_sequence))
         if claim:
-            claim.deadlines.append(entry.body["deadline"])
+            claim.holds.append(self._hold(entry))
 
     def _accepted(self, entry: Any) -> None:
         for message in self._settled(entry):
@@ -473,8 +516,9 @@ class Reference:
             return
         name = (entry.queue_id, entry.claim_lane, entry.claim_sequence)
         claim = self.claims[name]
+        ended_ms = self._ended(entry, entry.body.get("failed_at"), claim)
         for message in self._settled(entry, back=True):
-            self._give_back(message, name, claim, bool(entry.body.get("counted")))
+            self._give_back(message, name, claim, bool(entry.body.get("counted")), ended_ms)
             if entry.body.get("not_to"):
                 assert entry.body["not_to"] == self.consumers[claim.actor]
                 self.not_to[message].add(entry.body["not_to"])
@@ -520,7 +564,9 @@ class Reference:
         return named
 
     def _end_superseded(self, entry: Any) -> None:
-        for sequence in entry.body.get("supersedes", ()):
+        ends = dict(zip(entry.body["supersedes"], entry.body.get("ended_at", ()), strict=True))
+        self.counts["waits"] += bool(ends) and self.delay_seconds > 0
+        for sequence in entry.body["supersedes"]:
             name = (entry.queue_id, entry.lane, sequence)
             claim = self.claims.pop(name, None)
             assert claim is not None, f"P2 {name} is taken over, and has ended"
@@ -529,19 +575,40 @@ class Reference:
             assert void or self._over(claim, entry), f"P6 {name} is taken over before its time"
             self.counts["void claims"] += void
             assert attempt is None or self._is_over(attempt), f"P2 {name}: {attempt} is undecided"
+            ended_ms = self._ended(entry, ends[sequence], claim)
             for message in claim.messages:
-                self._give_back(message, name, claim, counted=True)
+                self._give_back(message, name, claim, True, ended_ms)
             self.counts["take-overs"] += 1
 
-    def _give_back(self, message: int, name: Any, claim: Taken, counted: bool) -> None:
+    def _ended(self, entry: Any, said: int | None, claim: Taken) -> int:
+        """When a delivery ended: with its lease if others say so, or when it is written."""
+        recorded_ms = int(entry.recorded_at_ms)
+        # A lease by a clock that is ahead ends before its deadline, as the others see it.
+        latest_ms = min(recorded_ms, max(hold.deadline for hold in claim.holds))
+        assert said is None or said <= latest_ms, f"{said} is later than {latest_ms}"
+        return recorded_ms if said is None else said
+
+    def _give_back(
+        self, message: int, name: Any, claim: Taken, counted: bool, ended_ms: int
+    ) -> None:
         count, former = self.history[message]
         counted = counted and claim.counts
         self.history[message] = (count + 1, claim.size) if counted else (count, former)
+        self.failed.pop(message, None)
+        if counted:
+            self.failed[message] = ended_ms
         self.place[message] = ("ready", *name[:2])
         if message in self.purging:
             self.purging.remove(message)
             self.place[message] = ("gone", "purged")
             self.counts["purged in flight"] += 1
+
+    def _at_most(self, count: int, former: int) -> int:
+        """How many may be delivered together after so many failed deliveries."""
+        if count == 1:
+            return former
+        # Alone in the last delivery; with too few of them, tenths go on.
+        return 1 if count == self.deliveries_max - 1 else max(1, former // 10)
 
     def _over(self, claim: Taken, entry: Any) -> bool:
         """Whether by the clock of who wrote it, or as its own past, a claim may be ended.
@@ -549,14 +616,16 @@ class Reference:
         Who only aborts a transaction does not read its lanes, and may miss an extension.
         """
         missed = self.operation == "recover" and self.disturbed.get(self.call, True)
-        deadline = min(claim.deadlines) if missed else claim.deadlines[-1]
+        now_ms, taker_ms = self.clock.now_ms, entry.recorded_at_ms
+        ends = [hold.ends(now_ms, taker_ms) for hold in claim.holds]
+        deadline = min(ends) if missed else ends[-1]
         older_self = self.consumers[claim.actor] == self.consumers[entry.actor]
         same_key = claim.key is not None and claim.key.startswith(self.keys.get(self.call, "-"))
-        return (
-            deadline <= entry.recorded_at_ms
-            or (older_self and claim.actor != entry.actor)
-            or same_key
-        )
+        return deadline <= taker_ms or (older_self and claim.actor != entry.actor) or same_key
+
+    def _hold(self, entry: Any) -> Hold:
+        at_ms = entry.recorded_at_ms
+        return Hold(entry.body["deadline"], at_ms, self.followed_ms, at_ms)
 
     def _is_over(self, attempt: str) -> bool:
         """Whether an attempt is decided, or can never be."""

@@ -45,7 +45,8 @@ class Simulation:
         self.retry = RetryPolicy(chance.choice((2, 4, 12)), 3600, 0.0)
         self.skew_ms = chance.choice((0, 2_000, 1_000_000))
         self.store = MemoryStore(step=self._step)
-        self.reference = Reference(self.store, chance.choice((1, 2, 4)), chance.choice(WINDOWS))
+        limits = chance.choice((1, 2, 4)), chance.choice(WINDOWS), chance.choice((0, 0, 20))
+        self.reference = Reference(self.store, self.clock, *limits)
         if chance.random() < 0.5:
             self._read_ids_in_the_payload()
         self.clients: list[Client] = []
@@ -96,6 +97,8 @@ class Simulation:
             group_by="n",
             lease_seconds=LEASE_SECONDS,
             deliveries_max=self.reference.deliveries_max,
+            redelivery_delay_seconds=self.reference.delay_seconds,
+            redelivery_delay_seconds_max=self.reference.delay_seconds_max,
             dead_letter=dead_letter,
             message_id="id",
             duplicate_window_seconds=self.reference.window_seconds if name == "in" else None,

@@ -17,6 +17,7 @@ from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import QueueFold, Segment
 from txnqueue.model import Entry
 from txnqueue.planning import Disposition, Removal, Selection
+from txnqueue.redelivery import AT_ONCE
 
 LANES = 2
 STEPS = 60
@@ -163,7 +164,7 @@ def test_facts_that_landed_after_the_pin_count() -> None:
     log.land(entry)
     fold = log.cold({e.entry_id for e in log.superfluous()})
     assert state(fold) == state(log.fold)
-    assert fold.available(0) == 16
+    assert fold.available(0, AT_ONCE) == 16
     assert fold.in_flight() == 0
 
 
@@ -183,7 +184,7 @@ def test_positions_that_nobody_touched_are_not_written_out() -> None:
     log.claim(5)
     entry = log.compact()
     assert len(entry.body["waiting"]) == len(compacting.names(entry)) == 1
-    assert log.cold().available(0) == 495
+    assert log.cold().available(0, AT_ONCE) == 495
 
 
 def test_a_position_that_is_missing_is_an_error() -> None:

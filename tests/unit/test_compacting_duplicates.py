@@ -17,6 +17,7 @@ from txnqueue.duplicates import digest, write_ids
 from txnqueue.ledger import LaneFold, QueueFold, Segment
 from txnqueue.model import Entry, PositionId, Range
 from txnqueue.planning import Selection, Stamp
+from txnqueue.redelivery import AT_ONCE
 
 LANES = 2
 MINUTE_MS = 60_000
@@ -82,7 +83,7 @@ class Unique(CompactedLog):
         lane = fold.lanes[self.random.randrange(LANES)]
         left_out = self.left_out(fold)
         limit = self.random.randint(1, 6)
-        chosen = planning.select(lane, (), limit, self.now_ms, None, left_out=left_out)
+        chosen = planning.select(lane, (), limit, self.now_ms, AT_ONCE, left_out=left_out)
         self.check(chosen.segments, duplicates=False)
         self.check(chosen.duplicates, duplicates=True)
         self.land_claim(chosen)

@@ -13,6 +13,7 @@ from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger import Claim, KeyState, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry
 from txnqueue.planning import Disposition, Stamp
+from txnqueue.redelivery import AT_ONCE, Redelivery
 
 STAMP = Stamp("me", None, 1_000)
 LEASE = Owner("c1", 1)
@@ -50,9 +51,9 @@ class Log:
 
     def select(self, limit=10, lane=0, ended=(), **limits):
         """Pick what a claim would take that ends some claims."""
-        back = [segment for claim in ended for segment in self.fold.returning(claim)]
-        limits = {"now_ms": 1_000, "deliveries_max": None, **limits}
-        superseded = [claim.sequence for claim in ended]
+        back = [s for claim in ended for s in self.fold.returning(claim, claim.ended_at_ms(1_000))]
+        limits = {"now_ms": 1_000, "rules": AT_ONCE, **limits}
+        superseded = [(claim.sequence, claim.ended_at_ms(1_000)) for claim in ended]
         return planning.select(self.fold.lanes[lane], back, limit, supersedes=superseded, **limits)
 
     def claim(self, limit=10, owner=LEASE, lane=0, ended=(), **limits):
@@ -287,7 +288,7 @@ def test_a_dead_message_leaves_its_lane():
     log.post((0, 0))
     for _ in range(2):
         log.settle(log.claim(), model.RELEASED, counted=True)
-    chosen = log.select(deliveries_max=2)
+    chosen = log.select(rules=Redelivery(2))
     removal = planning.Removal(model.DEAD_LETTERED, tuple(chosen.dead), "deliveries_max")
     log.append(planning.remove("q", "orders", chosen, removal, STAMP)[0].entries[0])
     assert (log.available(), log.fold.in_flight(), log.fold.positions) == ([], 0, {})
@@ -309,10 +310,10 @@ def test_only_a_counted_release_counts_and_narrows(counted, expected):
 def test_an_uncounted_release_keeps_the_narrowing_that_was():
     log = Log()
     log.post((0, 99))
-    log.settle(log.claim(100), model.RELEASED, counted=True)
-    log.settle(log.claim(100), model.RELEASED, counted=False)
+    for counted in (True, True, False):
+        log.settle(log.claim(100), model.RELEASED, counted=counted)
     segment = log.fold.lanes[0].available[0]
-    assert (segment.last, segment.delivery_count, segment.former) == (9, 1, 100)
+    assert (segment.last, segment.delivery_count, segment.former) == (9, 2, 100)
 
 
 def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it():
@@ -322,6 +323,49 @@ def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it():
     log.settle(claim, model.ACCEPTED, [(position, ((0, 97),))])
     log.settle(claim, model.RELEASED, counted=True)
     assert [s.former for s in log.fold.lanes[0].available] == [100]
+
+
+def test_what_failed_knows_when_and_a_plain_release_forgets_it():
+    log = Log()
+    log.post((0, 3))
+    for counted, at_ms in ((True, STAMP.now_ms), (False, 0)):
+        log.settle(log.claim(4), model.RELEASED, counted=counted)
+        assert [s.failed_at_ms for s in log.fold.lanes[0].available] == [at_ms]
+
+
+@pytest.mark.parametrize("said", [{}, {"failed_at": 700}])
+def test_a_tombstone_says_when_the_delivery_ended_and_older_entries_when_they_were_recorded(said):
+    log = Log()
+    log.post((0, 3))
+    held = log.claim(4, TX)
+    (entry,) = planning.end_claims("q", [replace(held, deadline_ms=700)], STAMP, "lease over")
+    assert entry.body["failed_at"] == 700
+    body = {k: v for k, v in entry.body.items() if k != "failed_at"}
+    log.append(replace(entry, body={**body, **said}))
+    assert log.fold.lanes[0].available[0].failed_at_ms == said.get("failed_at", STAMP.now_ms)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_take_over_says_when_each_delivery_ended(old):
+    log = Log()
+    log.post((0, 3))
+    log.post((0, 3))
+    first, second = log.claim(4), log.claim(4)
+    first.deadline_ms, second.deadline_ms = 300, 90_000
+    chosen = log.select(1, ended=[first, second])
+    assert chosen.supersedes == ((first.sequence, 300), (second.sequence, 1_000))
+    (entry,) = planning.claim("q", chosen, OTHER, 2_000, STAMP).entries
+    assert entry.body["ended_at"] == [300, 1_000]
+    body = {k: v for k, v in entry.body.items() if not (old and k == "ended_at")}
+    log.append(replace(entry, body=body))
+    expected = [STAMP.now_ms] * 2 if old else [300, 1_000]
+    assert [s.failed_at_ms for s in log.fold.lanes[0].available] == expected
+
+
+def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait():
+    rules = Redelivery(deliveries_max=5, delay_ms=100, delay_ms_max=450)
+    assert [rules.due_ms(n, 9, 1_000) for n in (1, 2, 3, 4, 900)] == [1100, 1200, 1400, 1450, 1450]
+    assert rules.due_ms(5, 1, 1_000) == rules.due_ms(1, 9, 0) == AT_ONCE.due_ms(3, 9, 1_000) == 0
 
 
 # ------------------------------------------------------------------------------ take-over
@@ -450,7 +494,7 @@ def test_what_can_be_received_depends_on_the_instant():
     body = {"payload": "p", "slice": 0, "send": "s", "available_at": 500, "expires_at": 900}
     entry = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0)
     log.append(replace(entry, ranges=((0, 4),), body=body))
-    assert [log.fold.available(now) for now in (499, 500, 899, 900)] == [0, 5, 5, 0]
+    assert [log.fold.available(now, AT_ONCE) for now in (499, 500, 899, 900)] == [0, 5, 5, 0]
 
 
 def test_an_unknown_kind_is_corruption():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from txnqueue import model, planning, sealing
 from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold, Segment
 from txnqueue.model import Entry
 from txnqueue.planning import Disposition, Plan, Stamp
+from txnqueue.redelivery import AT_ONCE, Redelivery
 
 STAMP = Stamp("me", "run-1", 1_000)
 TX = Owner("c1", 1, "k", "a1", 5)
@@ -33,7 +35,7 @@ def lane_of(*segments):
 
 def select(segments, limit=100, deliveries_max=None, returning=(), upto=None):
     lane = lane_of(*segments)
-    return planning.select(lane, returning, limit, NOW_MS, deliveries_max, (), upto)
+    return planning.select(lane, returning, limit, NOW_MS, Redelivery(deliveries_max), (), upto)
 
 
 def held(count=4, owner=LEASE, lane=0, sequence=3):
@@ -69,7 +71,7 @@ def test_a_claim_takes_the_first_messages_that_are_due_and_skips_only_the_dead(
 ):
     chosen = select(segments, limit, deliveries_max)
     due = messages(
-        s for s in sorted(segments, key=lambda s: s.order) if s.position.receivable(NOW_MS)
+        s for s in sorted(segments, key=lambda s: s.order) if s.receivable(NOW_MS, AT_ONCE)
     )
     dead = set(messages(chosen.dead))
     taken = messages(chosen.segments)
@@ -85,13 +87,14 @@ def test_a_claim_never_mixes_histories(segments, limit, deliveries_max):
 
 
 @given(lanes(), st.integers(1, 30), st.sampled_from([None, 3, 5]))
-def test_a_claim_holds_at_most_its_limit_and_a_tenth_of_the_former_one(
+def test_a_claim_holds_at_most_its_limit_and_what_may_be_delivered_again_together(
     segments, limit, deliveries_max
 ):
     chosen = select(segments, limit, deliveries_max)
     for segment in chosen.segments:
         assert chosen.count <= limit
-        assert not segment.former or chosen.count <= max(1, segment.former // 10)
+        narrow = segment.former if segment.delivery_count < 2 else max(1, segment.former // 10)
+        assert not segment.former or chosen.count <= narrow
 
 
 @given(lanes(), st.integers(1, 30), st.sampled_from([None, 3, 5]))
@@ -108,20 +111,68 @@ def test_nothing_is_dead_without_a_limit_of_deliveries():
 
 
 @pytest.mark.parametrize(
-    ("former", "expected"), [(0, 100), (1000, 100), (100, 10), (99, 9), (19, 1), (9, 1), (1, 1)]
+    ("failures", "former", "expected"),
+    [
+        *((0, 0, 100), (1, 1000, 100), (1, 70, 70), (1, 1, 1)),
+        *((2, 1000, 100), (2, 100, 10), (2, 99, 9), (2, 19, 1), (2, 9, 1), (3, 1, 1)),
+    ],
 )
-def test_redelivery_narrows_to_a_tenth(former, expected):
-    chosen = select([Segment(position(1), 0, 499, 1 if former else 0, former)])
+def test_redelivery_comes_in_the_same_size_once_and_then_narrows_to_a_tenth(
+    failures, former, expected
+):
+    chosen = select([Segment(position(1), 0, 499, failures, former)])
     assert chosen.count == expected
 
 
-def test_one_poison_row_in_100_000_is_alone_after_five_failures():
-    former, sizes = 0, []
-    for failures in range(6):
-        chosen = select([Segment(position(1), 0, 99_999, failures, former)], 100_000)
-        former = chosen.count
-        sizes.append(former)
-    assert sizes == [100_000, 10_000, 1_000, 100, 10, 1]
+def sizes(size, deliveries_max, deliveries):
+    """Deliver the first messages of a claim again and again, all in vain."""
+    former, found = 0, []
+    for failures in range(deliveries):
+        waiting = [Segment(position(1), 0, size - 1, failures, former)]
+        former = select(waiting, size, deliveries_max).count
+        found.append(former)
+    return found
+
+
+def test_one_poison_row_in_100_000_is_alone_after_six_failures():
+    assert sizes(100_000, 10, 7) == [100_000, 100_000, 10_000, 1_000, 100, 10, 1]
+
+
+@pytest.mark.parametrize("size", [10, 99, 84_194, 100_000, 99_999_999, 100_000_000])
+@pytest.mark.parametrize("deliveries_max", [3, 4, 5, 6, 9, 10, 11, 100, 1_000])
+def test_a_message_is_alone_in_its_last_delivery_however_many_there_were(size, deliveries_max):
+    deliveries = min(deliveries_max, 12)
+    found = sizes(size, deliveries_max, deliveries)
+    assert found[:2] == [size, size]
+    assert found[-1] == 1
+    assert all(after <= max(1, before // 10) for before, after in pairwise(found[1:]))
+
+
+@given(st.integers(1, 10**8), st.integers(3, 1_000))
+def test_single_messages_are_reached_before_deliveries_max_for_every_size(size, deliveries_max):
+    rules, former = Redelivery(deliveries_max), size
+    for failures in range(1, deliveries_max):
+        former = rules.size_max(failures, former)
+        assert not rules.is_dead(failures, 2)
+    assert former == 1
+    assert rules.is_dead(deliveries_max, former)
+
+
+@given(st.integers(2, 10**8), st.sampled_from([None, 1, 2]))
+def test_too_few_deliveries_bound_only_what_came_back_alone(size, deliveries_max):
+    """Where there is no room to narrow, tenths go on until the message is alone."""
+    rules, former = Redelivery(deliveries_max), size
+    for failures in range(1, 10):
+        assert not rules.is_dead(failures, former) or former == 1
+        narrower = rules.size_max(failures, former)
+        assert narrower == (former if failures == 1 else max(1, former // 10))
+        former = narrower
+    assert former == 1
+
+
+def test_a_queue_that_allows_few_deliveries_narrows_no_more_than_it_must():
+    assert sizes(100_000, 5, 5) == [100_000, 100_000, 2_154, 46, 1]
+    assert sizes(1_000, 5, 5) == [1_000, 1_000, 100, 10, 1]
 
 
 def test_messages_that_failed_in_a_crowd_are_never_dead():
@@ -132,7 +183,7 @@ def test_messages_that_failed_in_a_crowd_are_never_dead():
 
 def test_messages_of_an_ended_claim_come_back_at_their_original_place():
     early, late = position(1), position(2)
-    chosen = select([Segment(late, 0, 5)], returning=[Segment(early, 0, 5, 1, 30)])
+    chosen = select([Segment(late, 0, 5)], returning=[Segment(early, 0, 5, 2, 30)])
     assert messages(chosen.segments) == [(1, 0), (1, 1), (1, 2)]
 
 
@@ -394,7 +445,7 @@ class FailingConsumer:
         self.land(replace(FACT, ranges=((0, size - 1),), body=body))
 
     def fail(self, limit):
-        chosen = planning.select(self.fold.lanes[0], [], limit, NOW_MS, 2)
+        chosen = planning.select(self.fold.lanes[0], [], limit, NOW_MS, Redelivery(2))
         plan = Plan()
         if chosen.dead:
             self.dead += sum(segment.size for segment in chosen.dead)
@@ -413,7 +464,7 @@ def test_every_plan_for_a_failing_consumer_can_be_folded_and_loses_nothing(round
             posted += size
         else:
             consumer.fail(size)
-        assert consumer.fold.available(NOW_MS) + consumer.dead == posted
+        assert consumer.fold.available(NOW_MS, AT_ONCE) + consumer.dead == posted
 
 
 def test_a_queue_whose_handler_always_fails_ends_in_dead_letters():
@@ -421,4 +472,4 @@ def test_a_queue_whose_handler_always_fails_ends_in_dead_letters():
     consumer.post(30)
     for _ in range(200):
         consumer.fail(30)
-    assert (consumer.fold.available(NOW_MS), consumer.dead) == (0, 30)
+    assert (consumer.fold.available(NOW_MS, AT_ONCE), consumer.dead) == (0, 30)

@@ -8,10 +8,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import types as T
 
+from tests import generated
+from tests.conftest import LONG
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.payload import rows
+from txnqueue.payload.types import arrow_schema
 from txnqueue.testing import plain_schema
 
 SCHEMA = plain_schema("id long not null, name string, amount double, day date, at timestamp")
@@ -251,3 +256,228 @@ def test_a_keys_lane_never_changes():
 
 def test_a_key_that_is_null_goes_to_the_first_lane():
     assert rows.lane_of(None, 8) == 0
+
+
+# -------------------------------------------------------------------------- never changed
+
+STRUCT = T.StructType([T.StructField("name", T.StringType()), T.StructField("age", T.LongType())])
+NS = pa.timestamp("ns", "UTC")
+FORMS = pytest.mark.parametrize(
+    "make",
+    [lambda v: [{"c": v}], lambda v: pd.DataFrame({"c": pd.Series([v], dtype=object)})],
+    ids=["dicts", "pandas"],
+)
+FLOATS = T.ArrayType(T.FloatType())
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (STRUCT, pa.array([{"name": "a", "age": 3, "vip": True}])),
+        (STRUCT, pa.array([{"name": "a", "age": "3"}])),
+        (STRUCT, pa.array([{"name": "a", "age": 3.0}])),
+        (T.ArrayType(STRUCT), pa.array([[{"name": "a", "vip": True}]])),
+        (T.MapType(T.StringType(), STRUCT), pa.array([{"name": "a", "age": 3}])),
+        (T.ArrayType(T.IntegerType()), pa.array([["1"]])),
+        (T.ArrayType(T.IntegerType()), pa.array([[1.0]])),
+        (T.ArrayType(T.IntegerType()), pa.array([[2**31]])),
+        (T.ArrayType(T.TimestampType()), pa.array([[NOON]])),
+        (T.ArrayType(T.TimestampNTZType()), pa.array([[NOON.replace(tzinfo=UTC)]])),
+        (T.FloatType(), pa.array([1e300])),
+        (T.FloatType(), pa.array([1.1])),
+        (FLOATS, pa.array([[1.5, 1.1]])),
+        (
+            T.MapType(T.StringType(), FLOATS),
+            pa.array([[("k", [1.1])]], pa.map_(pa.string(), pa.list_(pa.float64()))),
+        ),
+        (T.TimestampType(), pa.array([1], NS)),
+        (T.ArrayType(T.TimestampType()), pa.array([[1]], pa.list_(NS))),
+        (T.DecimalType(5, 1), pa.array([Decimal("1.55")])),
+        (T.ArrayType(T.DecimalType(5, 1)), pa.array([[Decimal("1.55")]])),
+        (T.DateType(), pa.array([86_400_001], pa.date64())),
+        (T.ArrayType(T.LongType(), False), pa.array([[1, None]])),
+        (
+            T.MapType(T.StringType(), T.LongType()),
+            pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
+        ),
+        (T.TimestampType(), pa.array([2**60], pa.timestamp("us", "UTC"))),
+        (T.DateType(), pa.array([-(2**30)], pa.date32())),
+        (T.StringType(), pa.array([5]).dictionary_encode()),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else str(given.type),
+)
+def test_an_arrow_value_is_never_changed_silently(kind, given):
+    """Types are compared all the way down, and so are the values that may not survive."""
+    assert mismatch(one_column(kind), pa.table({"c": given})) == "c"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "kept"),
+    [
+        (T.FloatType(), pa.array([1.5, math.inf, None]), [1.5, math.inf, None]),
+        (T.FloatType(), pa.array([1.5], pa.float16()), [1.5]),
+        (STRUCT, pa.array([{"age": 3}, None]), [{"name": None, "age": 3}, None]),
+        (STRUCT, pa.array([{"age": 3, "name": "a"}]), [{"name": "a", "age": 3}]),
+        (
+            T.ArrayType(T.IntegerType()),
+            pa.array([[1], None, [2, 3]], pa.large_list(pa.int64())),
+            [[1], None, [2, 3]],
+        ),
+        (
+            T.ArrayType(T.IntegerType()),
+            pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)),
+            [[1, 2], None, [3, 4]],
+        ),
+        (
+            T.ArrayType(T.IntegerType()),
+            pa.array([[1], None], pa.list_view(pa.int64())),
+            [[1], None],
+        ),
+        (T.ArrayType(T.StringType()), pa.array([["a"]], pa.list_(pa.string_view())), [["a"]]),
+        (T.ArrayType(T.StringType()), pa.array([["a"]], pa.list_(pa.large_string())), [["a"]]),
+        (
+            T.ArrayType(T.StringType()),
+            pa.array([["a", None]], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+            [["a", None]],
+        ),
+        (T.BinaryType(), pa.array([b"xy"], pa.binary(2)), [b"xy"]),
+        (T.BinaryType(), pa.array([b"xy"], pa.binary_view()), [b"xy"]),
+        (
+            T.DecimalType(10, 3),
+            pa.array([Decimal("1.5")], pa.decimal256(50, 1)),
+            [Decimal("1.500")],
+        ),
+        (T.DateType(), pa.array([86_400_000], pa.date64()), [datetime.date(1970, 1, 2)]),
+        (
+            T.TimestampType(),
+            pa.array([1_000], NS),
+            [datetime.datetime(1970, 1, 1, 0, 0, 0, 1, UTC)],
+        ),
+        (
+            T.MapType(T.StringType(), T.IntegerType()),
+            pa.array(
+                [[("a", 1)], None, [("b", None)]], pa.map_(pa.large_string(), pa.int64())
+            ).slice(1),
+            [None, [("b", None)]],
+        ),
+        (T.LongType(), pa.nulls(2), [None, None]),
+        (T.ArrayType(T.LongType()), pa.array([[None], []]), [[None], []]),
+    ],
+    ids=lambda given: (
+        given.simpleString() if isinstance(given, T.DataType) else str(getattr(given, "type", ""))
+    ),
+)
+def test_an_arrow_value_that_stays_what_it_is_may_have_another_type(kind, given, kept):
+    table = rows.arrow_table(one_column(kind), pa.table({"c": given}))
+    assert table.column("c").to_pylist() == kept
+    assert table.schema == arrow_schema(one_column(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        (T.MapType(T.StringType(), T.LongType()), {"a": 1, "b": None}, [("a", 1), ("b", None)]),
+        (T.MapType(T.StringType(), T.LongType()), [("a", 1)], [("a", 1)]),
+        (
+            T.MapType(T.LongType(), T.MapType(T.StringType(), STRUCT)),
+            {1: {"x": {"age": 2}}},
+            [(1, [("x", {"name": None, "age": 2})])],
+        ),
+        (T.ArrayType(T.LongType()), np.array([1, 2]), [1, 2]),
+        (T.ArrayType(T.DoubleType()), np.array([1.5, 2.5], np.float32), [1.5, 2.5]),
+        (T.ArrayType(T.ArrayType(T.LongType())), np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (T.ArrayType(T.StringType()), np.array(["a", "b"]), ["a", "b"]),
+        (
+            T.StructType([T.StructField("v", T.ArrayType(T.LongType()))]),
+            {"v": np.array([1])},
+            {"v": [1]},
+        ),
+        (T.MapType(T.StringType(), T.ArrayType(T.LongType())), {"v": np.array([1])}, [("v", [1])]),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else "",
+)
+@FORMS
+def test_maps_come_as_dicts_and_arrays_as_those_of_numpy(kind, value, kept, make):
+    assert rows.arrow_table(one_column(kind), make(value)).to_pylist() == [{"c": kept}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (T.MapType(T.StringType(), T.LongType()), {"a": 1.5}),
+        (T.MapType(T.StringType(), T.LongType()), {1: 1}),
+        (T.MapType(T.StringType(), T.LongType()), {None: 1}),
+        (T.MapType(T.StringType(), T.LongType()), [("a", 1), ("a", 2)]),
+        (T.MapType(T.StringType(), T.LongType()), [("a", 1, 2)]),
+        (T.MapType(T.StringType(), T.LongType(), False), {"a": None}),
+        (T.ArrayType(T.LongType()), np.array([1.5])),
+        (T.ArrayType(T.LongType()), np.array([[1]])),
+        (T.ArrayType(T.LongType()), np.array(1)),
+        (T.ArrayType(T.LongType()), {"a": 1}),
+        (T.ArrayType(T.LongType()), {1}),
+        (T.ArrayType(T.IntegerType()), np.array([2**40])),
+        (T.TimestampType(), pd.Timestamp(1, tz="UTC")),
+        (STRUCT, {"name": "a", "vip": True}),
+        (STRUCT, ("a", 3)),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else repr(given),
+)
+@FORMS
+def test_maps_and_arrays_are_checked_like_all_else(kind, value, make):
+    assert mismatch(one_column(kind), make(value)) == "c"
+
+
+ANYTHING = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=3),
+        st.binary(max_size=3),
+        st.dates(),
+        st.datetimes(),
+        st.datetimes(timezones=st.just(UTC)),
+        st.decimals(),
+        st.just(object()),
+        st.just(pd.NaT),
+        st.just(pd.NA),
+        st.just(np.array([1, 2])),
+        st.just(np.datetime64("2024-01-01")),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.one_of(st.text(max_size=2), st.integers()), inner, max_size=2),
+        st.tuples(inner, inner),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=5_000 if LONG else 300, suppress_health_check=list(HealthCheck))
+@given(kind=generated.types().filter(generated.can_be), value=ANYTHING, as_pandas=st.booleans())
+def test_any_value_is_kept_or_refused(kind, value, as_pandas):
+    """Nothing else ever comes out of it: no other error, and no other value."""
+    given_rows = [{"c": value}]
+    if as_pandas:
+        given_rows = pd.DataFrame({"c": pd.Series([value], dtype=object)})
+    try:
+        table = rows.arrow_table(one_column(kind), given_rows)
+    except SchemaMismatch:
+        return
+    (kept,) = table.column("c").to_pylist()
+    again = rows.arrow_table(one_column(kind), [{"c": kept}])
+    assert generated.equal(again.to_pylist(), [{"c": kept}])
+    if kept is not None and isinstance(value, (bool, int, str, bytes, datetime.date)):
+        assert kept == value
+
+
+@settings(max_examples=1_000 if LONG else 50, suppress_health_check=list(HealthCheck))
+@given(drawn=st.lists(generated.columns(), min_size=1, max_size=3))
+def test_what_fits_is_kept_in_every_form(drawn):
+    schema, made = generated.table(drawn)
+    table = rows.arrow_table(schema, made)
+    assert generated.equal(table.to_pylist(), made)
+    assert generated.equal(rows.arrow_table(schema, table.slice(1)).to_pylist(), made[1:])
+    parts = pa.concat_tables([table.slice(2), table.slice(0, 2)])
+    assert generated.equal(rows.arrow_table(schema, parts).to_pylist(), made[2:] + made[:2])

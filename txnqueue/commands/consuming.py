@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -20,6 +20,7 @@ from txnqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
     from txnqueue.consumer import DrainResult
+    from txnqueue.types import Until
 
 _Count = Annotated[int | None, typer.Option(min=1, help="Begin no further batch after so many.")]
 
@@ -126,7 +127,7 @@ def consume(
             where=where,
             batch_size=batch_size,
             run_id=session.options.run_id,
-            until=until,
+            until=cast("Until", until),  # which is checked there
             max_seconds=max_seconds,
             max_messages=max_messages,
             max_batches=max_batches,

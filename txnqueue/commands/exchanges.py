@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from txnqueue.errors import InvalidInput
 if TYPE_CHECKING:
     from txnqueue.publishing import Published
     from txnqueue.transaction import Transaction
+    from txnqueue.types import ExchangeKind, Unwanted
 
 _Exchange = Annotated[str, typer.Argument(help="The exchange's name.", show_default=False)]
 _Key = Annotated[
@@ -54,9 +55,9 @@ def create_exchange(
     """Create an exchange, to which queues of the same columns can be bound."""
     made = session.manager.create_exchange(
         exchange,
-        kind,
+        cast("ExchangeKind", kind),  # which is checked there
         schema,
-        unroutable=unroutable,
+        unroutable=cast("Unwanted", unroutable),
         dead_letter_queue=dead_letter_queue,
         exist_ok=exist_ok,
     )

@@ -105,8 +105,10 @@ def _read_text(spark: SparkSession, schema: StructType, kind: str, path: str) ->
 def _arrow_csv(schema: StructType, path: str) -> pa.Table:
     from pyarrow import csv
 
+    from txnqueue.payload.types import arrow_schema
+
     convert = csv.ConvertOptions(
-        column_types={column.name: column.type for column in _arrow_schema(schema)},
+        column_types={column.name: column.type for column in arrow_schema(schema)},
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -118,21 +120,15 @@ def _arrow_csv(schema: StructType, path: str) -> pa.Table:
 def _arrow_json(schema: StructType, path: str) -> pa.Table:
     from pyarrow import json
 
-    return json.read_json(path, parse_options=json.ParseOptions(_arrow_schema(schema)))
+    from txnqueue.payload.types import arrow_schema
+
+    return json.read_json(path, parse_options=json.ParseOptions(arrow_schema(schema)))
 
 
 def _arrow_parquet(schema: StructType, path: str) -> pa.Table:
     from pyarrow import parquet
 
     return parquet.read_table(path)
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    import pyarrow as pa
-
-    from txnqueue.payload.schemas import arrow_schema
-
-    return pa.schema([column.with_nullable(True) for column in arrow_schema(schema)])
 
 
 _ARROW: dict[str, Callable[[StructType, str], Any]] = {

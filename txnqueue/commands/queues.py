@@ -33,6 +33,13 @@ def create(
     deliveries_max: Annotated[
         int | None, typer.Option(help="So many failed deliveries make a message dead.")
     ] = None,
+    redelivery_delay_seconds: Annotated[
+        float | None,
+        typer.Option(help="How long what failed waits; doubled after each further failure."),
+    ] = None,
+    redelivery_delay_seconds_max: Annotated[
+        float | None, typer.Option(help="It never waits longer than this.")
+    ] = None,
     dead_letter: Annotated[
         bool | None,
         typer.Option(
@@ -67,6 +74,8 @@ def create(
         group_by=group_by,
         lease_seconds=lease_seconds,
         deliveries_max=deliveries_max,
+        redelivery_delay_seconds=redelivery_delay_seconds,
+        redelivery_delay_seconds_max=redelivery_delay_seconds_max,
         dead_letter=dead_letter,
         dead_letter_expired=dead_letter_expired,
         ordered=ordered,

@@ -87,13 +87,13 @@ def rollback(
 def release(
     session: Session,
     queue: Queue,
-    consumer: Annotated[str, typer.Option(help="Whose leases end.")],
+    held_by: Annotated[str, typer.Option(help="The consumer whose leases end.")],
     reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
 ) -> None:
     """End the leases of a consumer: its messages are available again."""
-    count = session.manager.release(queue, consumer=consumer, reason=reason)
+    count = session.manager.release(queue, consumer=held_by, reason=reason)
     session.printer.fact(
-        {"queue": queue, "consumer": consumer, "released": count, "reason": reason},
+        {"queue": queue, "consumer": held_by, "released": count, "reason": reason},
         f"{count} messages of {queue} are available again.",
     )
 

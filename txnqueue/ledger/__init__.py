@@ -2,6 +2,15 @@
 
 from txnqueue.ledger.fold import LaneFold, QueueFold
 from txnqueue.ledger.keys import KeyState
-from txnqueue.ledger.values import Claim, Owner, Position, Segment
+from txnqueue.ledger.values import Claim, Owner, Position, Segment, in_turn
 
-__all__ = ["Claim", "KeyState", "LaneFold", "Owner", "Position", "QueueFold", "Segment"]
+__all__ = [
+    "Claim",
+    "KeyState",
+    "LaneFold",
+    "Owner",
+    "Position",
+    "QueueFold",
+    "Segment",
+    "in_turn",
+]

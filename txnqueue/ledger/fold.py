@@ -14,8 +14,9 @@ from operator import attrgetter
 from txnqueue import custody, model, ranges
 from txnqueue.duplicates import Duplicates
 from txnqueue.errors import StoreCorrupt
-from txnqueue.ledger.values import Claim, Owner, Position, Segment
+from txnqueue.ledger.values import Claim, Owner, Position, Segment, in_turn
 from txnqueue.model import Entry, PositionId, Range
+from txnqueue.redelivery import Redelivery
 
 _ORDER = attrgetter("order")
 
@@ -188,28 +189,36 @@ class QueueFold:
         else:
             raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
 
-    def available(self, now_ms: int) -> int:
+    def available(self, now_ms: int, rules: Redelivery) -> int:
         """Count what can be received at an instant, by whomever."""
-        return sum(segment.size for _, found in self.receivable(now_ms) for segment in found)
+        found = self.receivable(now_ms, rules)
+        return sum(segment.size for _, segments in found for segment in segments)
 
     def receivable(
-        self, now_ms: int, upto: int | None = None, without: Collection[int] = ()
+        self,
+        now_ms: int,
+        rules: Redelivery,
+        upto: int | None = None,
+        without: Collection[int] = (),
+        *,
+        in_order: bool = False,
     ) -> list[tuple[LaneFold, list[Segment]]]:
         """List what can be received at an instant, lane by lane.
 
         Args:
             now_ms: The instant.
+            rules: The queue's rules of redelivery.
             upto: Leave out what was posted after this version.
             without: Leave out these lanes.
+            in_order: Leave out what stands behind messages that wait because they failed.
         """
         return [
             (
                 lane,
                 [
                     segment
-                    for segment in lane.available
-                    if segment.position.receivable(now_ms)
-                    and (upto is None or segment.position.place[0] <= upto)
+                    for segment in in_turn(lane.available, now_ms, rules, in_order=in_order)
+                    if segment.receivable(now_ms, rules) and segment.by(upto)
                 ],
             )
             for lane in self.lanes.values()
@@ -248,7 +257,12 @@ class QueueFold:
         return self.lanes[lane].claims.get(sequence)
 
     def returning(
-        self, claim: Claim, *, counted: bool = True, not_to: str | None = None
+        self,
+        claim: Claim,
+        failed_at_ms: int,
+        *,
+        counted: bool = True,
+        not_to: str | None = None,
     ) -> list[Segment]:
         """Write the messages of an ended claim as segments at their original places.
 
@@ -256,15 +270,17 @@ class QueueFold:
 
         Args:
             claim: The claim that ends.
+            failed_at_ms: When its delivery ended; it matters only if that counts.
             counted: Whether the delivery counts: it failed, or nobody knows how it went.
             not_to: A consumer that does not want them again.
         """
         counted = counted and claim.counts
         count = claim.delivery_count + (1 if counted else 0)
         former = claim.size if counted else claim.former
+        failed_at_ms = failed_at_ms if counted else 0
         others = claim.not_to if not_to is None else claim.not_to | {not_to}
         return [
-            Segment(self.positions[position_id], first, last, count, former, others)
+            Segment(self.positions[position_id], first, last, count, former, others, failed_at_ms)
             for position_id, part in claim.items.items()
             for first, last in ranges.difference(part, claim.purging.get(position_id, ()))
         ]
@@ -379,7 +395,8 @@ class QueueFold:
             del lane.claims[claim.sequence]
         if entry.kind == model.RELEASED:
             counted, not_to = bool(entry.body.get("counted")), entry.body.get("not_to")
-            self._put_back(lane, part, counted=counted, not_to=not_to)
+            failed_at_ms = entry.body.get("failed_at", entry.recorded_at_ms)
+            self._put_back(lane, part, failed_at_ms, counted=counted, not_to=not_to)
         else:
             for position_id, settled in part.items.items():
                 self._retire(position_id, ranges.count(settled))
@@ -396,9 +413,15 @@ class QueueFold:
     # -------------------------------------------------------------------------- helpers
 
     def _put_back(
-        self, lane: LaneFold, claim: Claim, *, counted: bool, not_to: str | None = None
+        self,
+        lane: LaneFold,
+        claim: Claim,
+        failed_at_ms: int,
+        *,
+        counted: bool = True,
+        not_to: str | None = None,
     ) -> None:
-        for segment in self.returning(claim, counted=counted, not_to=not_to):
+        for segment in self.returning(claim, failed_at_ms, counted=counted, not_to=not_to):
             lane.put(segment)
         for position_id, part in claim.purge_pending.items():
             self._purge(position_id, part)
@@ -408,10 +431,10 @@ class QueueFold:
         self._retire(position_id, ranges.count(part))
 
     def _take_items(self, lane: LaneFold, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
-        for sequence in entry.body.get("supersedes", ()):
+        for sequence, ended_at_ms in model.superseded(entry):
             ended = lane.claims.pop(sequence, None)
             if ended:
-                self._put_back(lane, ended, counted=True)
+                self._put_back(lane, ended, ended_at_ms)
         items: dict[PositionId, tuple[Range, ...]] = dict(model.unpack_items(entry))
         for position_id, part in items.items():
             position = self._positions.get(position_id)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from txnqueue import ranges
 from txnqueue.config import BRANCH_PREFIX
 from txnqueue.model import Entry, PositionId, Range
+from txnqueue.redelivery import CLOCKS_APART_MS, Redelivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,9 @@ class Segment:
     """A run of messages of one position that can be claimed together.
 
     ``delivery_count`` counts their ended deliveries, ``former`` is the size of the claim
-    that they last came back from (0: never delivered): the next one narrows to a tenth.
-    ``not_to`` names consumers that do not want them again.
+    that they last came back from (0: never delivered): both say how many the next one may
+    hold. ``not_to`` names consumers that do not want them again; ``failed_at_ms`` is when
+    their last delivery failed, 0 if they did not come back from a failure.
     """
 
     position: Position
@@ -83,6 +86,7 @@ class Segment:
     delivery_count: int = 0
     former: int = 0
     not_to: frozenset[str] = frozenset()
+    failed_at_ms: int = 0
 
     @property
     def history(self) -> tuple[int, int, frozenset[str]]:
@@ -91,7 +95,30 @@ class Segment:
 
     def cut(self, first: int, last: int) -> Segment:
         """Take a piece of the run."""
-        return Segment(self.position, first, last, *self.history)
+        return Segment(self.position, first, last, *self.history, self.failed_at_ms)
+
+    def by(self, version: int | None) -> bool:
+        """Say whether the messages were there at a version of the journal; None: at the newest."""
+        return version is None or self.position.place[0] <= version
+
+    def due_ms(self, rules: Redelivery) -> int:
+        """Say from when on the messages may be delivered again; 0 if they need not wait."""
+        return rules.due_ms(self.delivery_count, self.former, self.failed_at_ms)
+
+    def waits(self, now_ms: int, rules: Redelivery) -> bool:
+        """Say whether the messages are to wait because their last delivery failed.
+
+        An instant that is too far ahead was recorded by a clock that nobody needs to wait for.
+        """
+        return (
+            0 < self.failed_at_ms <= now_ms + CLOCKS_APART_MS
+            and self.due_ms(rules) > now_ms
+            and not self.position.expired(now_ms)
+        )
+
+    def receivable(self, now_ms: int, rules: Redelivery) -> bool:
+        """Say whether the messages may be delivered at an instant."""
+        return self.position.receivable(now_ms) and not self.waits(now_ms, rules)
 
     @property
     def size(self) -> int:
@@ -103,6 +130,22 @@ class Segment:
         """The original place in the lane: priority, commit order, then offset."""
         version, ordinal, index = self.position.place
         return (-self.position.priority, version, ordinal, index, self.first)
+
+
+def in_turn(
+    segments: Iterable[Segment], now_ms: int, rules: Redelivery, *, in_order: bool
+) -> Iterable[Segment]:
+    """Pass on what comes before the first message that waits because it failed, or all.
+
+    Args:
+        segments: What stands in a lane, in order.
+        now_ms: The instant.
+        rules: The queue's rules of redelivery.
+        in_order: Whether nothing may overtake it.
+    """
+    if not in_order:
+        return segments
+    return takewhile(lambda segment: not segment.waits(now_ms, rules), segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +273,10 @@ class Claim:
             for position_id, part in self.items.items()
         }
         return {position_id: part for position_id, part in found.items() if part}
+
+    def ended_at_ms(self, now_ms: int) -> int:
+        """Say when its delivery ended, if somebody else ends it: with its lease, or now."""
+        return min(self.ends_at_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Say whether somebody may try to take the claim over; clocks decide no more.

@@ -27,16 +27,21 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnqueue.config import DELAY_SECONDS_MAX
 from txnqueue.duplicates import IDS_IN_ENTRY_MAX, digest
-from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.model import is_in_memory
 from txnqueue.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.payload.routes import routes_of, sets_of
 from txnqueue.payload.rows import header_text, lane_of, texts_of
+from txnqueue.payload.schemas import MESSAGE_COLUMN
+from txnqueue.payload.types import folded, sql_type
 
 Place = tuple[int, int, int | None, int | None]
 """Lane, priority, available step, expires step: what the rows of one position share."""
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
+_TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
+"""What rows are numbered by, and what is left out of them."""
 _TYPES: dict[str, DataType] = {
     "priority": IntegerType(),
     "available_at": TimestampType(),
@@ -85,17 +90,24 @@ def widened(send: Send, rows: Any) -> StructType:
     fields = list(send.schema.fields)
     placed, headers = send.placing.columns, send.header_columns
     given = _names(rows) if placed or headers else set()
+    taken = {folded(column.name): column.name for column in fields} | _TAKEN
     for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
             raise SchemaMismatch(f"{use}={name!r} is no column of the rows.", column=name)
+        if taken.setdefault(folded(name), name) != name:
+            raise SchemaMismatch(
+                f"{use}={name!r}: the name is taken, or differs from another one by capitals "
+                "only; rename the column.",
+                column=name,
+            )
     for use, name in placed.items():
         known = next((column for column in fields if column.name == name), None)
         if known is None:
             fields.append(StructField(name, _TYPES[use], True))
         elif not _can_say(known.dataType, _TYPES[use]):
             raise SchemaMismatch(
-                f"{use}={name!r}: the column takes {known.dataType.simpleString()}, and "
-                f"{_TYPES[use].simpleString()} is needed.",
+                f"{use}={name!r}: the column takes {sql_type(known.dataType)}, and "
+                f"{sql_type(_TYPES[use])} is needed.",
                 column=name,
             )
     for header, name in headers.items():
@@ -105,7 +117,7 @@ def widened(send: Send, rows: Any) -> StructType:
         elif not isinstance(known.dataType, _HEADERS):
             raise SchemaMismatch(
                 f"The header {header!r} takes a string, whole number, boolean or date; column "
-                f"{name!r} is {known.dataType.simpleString()}.",
+                f"{name!r} is {sql_type(known.dataType)}.",
                 column=name,
             )
     return StructType(fields)
@@ -222,17 +234,25 @@ def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
     )
 
 
+def wrong_seconds(column: str, value: object = "a value") -> LimitExceeded:
+    """Say that a column holds what is no delay, or no time to live."""
+    return LimitExceeded(
+        f"Column {column!r} holds {value}: give up to {DELAY_SECONDS_MAX} seconds, or null.",
+        column=column,
+    )
+
+
 def _available_steps(placing: Placing, table: pa.Table) -> list[int | None]:
     if isinstance(placing.available_at, str):
         return _steps(placing, table, placing.available_at, _milliseconds)
     if placing.delay_seconds is not None:
-        return _steps(placing, table, placing.delay_seconds, lambda s: placing.now_ms + s * 1000)
+        return _steps(placing, table, placing.delay_seconds, _later(placing.delay_seconds, placing))
     return [None] * table.num_rows
 
 
 def _expires_steps(placing: Placing, table: pa.Table) -> list[int | None]:
     if placing.ttl_seconds is not None:
-        return _steps(placing, table, placing.ttl_seconds, lambda s: placing.now_ms + s * 1000)
+        return _steps(placing, table, placing.ttl_seconds, _later(placing.ttl_seconds, placing))
     return [None] * table.num_rows
 
 
@@ -242,6 +262,17 @@ def _steps(
     """Round the instants that a column says up to steps."""
     values = table.column(column).to_pylist()
     return [None if v is None else math.ceil(instant(v) / placing.step_ms) for v in values]
+
+
+def _later(column: str, placing: Placing) -> Callable[[float], float]:
+    """Say which instant so many seconds from now is, in milliseconds."""
+
+    def instant(seconds: float) -> float:
+        if not abs(seconds) <= DELAY_SECONDS_MAX:  # what is no number is not less either
+            raise wrong_seconds(column, seconds)
+        return placing.now_ms + seconds * 1000
+
+    return instant
 
 
 def _milliseconds(instant: datetime.datetime) -> float:
@@ -254,4 +285,4 @@ def _can_say(have: DataType, need: DataType) -> bool:
         "double": ("tinyint", "smallint", "int", "bigint", "float", "double"),
         "timestamp": ("timestamp",),
     }
-    return have.simpleString() in words[need.simpleString()]
+    return sql_type(have) in words[sql_type(need)]

@@ -10,34 +10,47 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.sql.types import StructType, TimestampNTZType
 
 from txnqueue import __version__, ranges
-from txnqueue.errors import PayloadRemoved, SchemaMismatch
+from txnqueue.errors import PayloadRemoved
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.statements import USER_METADATA, Statements
 from txnqueue.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
 from txnqueue.model import Range
 from txnqueue.payload import Part, Run, Send, Stray, places_where
-from txnqueue.payload.arranging import Arranged, arrange, widened, wrong_priority
-from txnqueue.payload.numbering import NO_PRIORITY, TASK_BITS, aligned, cast, numbered, stored
+from txnqueue.payload.arranging import (
+    Arranged,
+    arrange,
+    widened,
+)
+from txnqueue.payload.numbering import (
+    TASK_BITS,
+    aligned,
+    numbered,
+    stored,
+)
 from txnqueue.payload.queries import (
     PLACE_COLUMNS,
     columns_of,
+    definitions,
     guard,
     literal_places,
     message_struct,
+    null_column,
     places,
 )
-from txnqueue.payload.routes import LONG_KEY, NO_ROUTE, key_too_long, unroutable
+from txnqueue.payload.refusals import of_columns, of_rows
 from txnqueue.payload.rows import arrow_table
-from txnqueue.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE, new_columns
+from txnqueue.payload.schemas import MESSAGE, new_columns
+from txnqueue.payload.types import arrow_schema, folded, frame_of, has_type
 from txnqueue.payload.writes import check_written, options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _FEW_ROWS = 20_000
+_NTZ = "'delta.feature.timestampNtz' = 'supported'"
 _SPANS_MAX = 5_000
 """So many ranges are counted by one query."""
 _STALENESS = "spark.databricks.delta.stalenessLimit"
@@ -61,16 +74,14 @@ class DeltaPayload:
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
-        columns = ", ".join(
-            f"{identifier(c.name)} {c.dataType.simpleString()}{'' if c.nullable else ' NOT NULL'}"
-            for c in schema.fields
-        )
+        columns = definitions(schema.fields)
 
         def statement(session: SparkSession) -> None:
             metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
             session.conf.set(USER_METADATA, json.dumps(metadata))
             names = self._statements.names
-            session.sql(create_payload(names, payload_id, columns, routed)).collect()
+            with of_columns():
+                session.sql(create_payload(names, payload_id, columns, routed)).collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
@@ -80,13 +91,17 @@ class DeltaPayload:
 
         def statement(session: SparkSession) -> None:
             there = session.sql(f"SELECT * FROM {table}").schema.fields
-            missing = new_columns({c.name.lower(): c for c in there}, columns)
+            missing = new_columns({folded(c.name): c for c in there}, columns)
             if not missing:
                 return
             metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
             session.conf.set(USER_METADATA, json.dumps(metadata))
-            added = ", ".join(f"{identifier(c.name)} {c.dataType.simpleString()}" for c in missing)
-            session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+            if any(has_type(column.dataType, TimestampNTZType) for column in missing):
+                # Only with the table does Delta allow the type unasked.
+                session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
+            added = definitions(missing, checked=False)
+            with of_columns():
+                session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
 
         for last in (False, False, True):
             try:
@@ -131,7 +146,7 @@ class DeltaPayload:
         except AppendConflict:  # the table got a column meanwhile
             raise
         except Exception as error:
-            raise _explained(error, send) from error
+            raise of_rows(error, send) from error
         if arranged:
             return arranged.runs
         runs = self._runs(send)
@@ -155,8 +170,8 @@ class DeltaPayload:
         headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
         offsets = pa.array(range(table.num_rows), pa.int64())
         table = table.append_column("_headers", headers).append_column("_offset", offsets)
-        frame = self._session.createDataFrame(table).coalesce(1)
-        columns = [cast(frame[identifier(c.name)], c) for c in send.schema.fields]
+        frame = frame_of(self._session, table).coalesce(1)
+        columns = [frame[identifier(c.name)] for c in send.schema.fields]
         return frame.select("_offset", "_headers", "_route", *_PLACE, *columns)
 
     def _runs(self, send: Send) -> list[Run]:
@@ -191,7 +206,7 @@ class DeltaPayload:
         found = frame.drop("_rank", "_offset").toArrow()
         if found.num_rows < count:
             raise PayloadRemoved()
-        return found
+        return found.cast(arrow_schema(StructType([*schema.fields, MESSAGE])))
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
@@ -291,7 +306,7 @@ class DeltaPayload:
         """
         names = self._statements.names
         if not names.by_path:
-            return self._strays_in_catalog({names.payload_table(one) for one in known})
+            return self._strays_in_catalog({names.payload_table(one).lower() for one in known})
         from pyspark.errors import AnalysisException
 
         logs = f"{names.root}/payload/*/_delta_log/{0:019}[01].json"
@@ -320,12 +335,13 @@ class DeltaPayload:
         names, found = self._statements.names, {}
         query = f"SHOW TABLES IN {names.schema} LIKE '{PAYLOAD_PREFIX}*'"
         for row in self._statements.run(lambda: self._session.sql(query).collect()):
-            if row["tableName"] in known:
+            if row["tableName"].lower() in known:
                 continue
             table = f"{names.schema}.{identifier(row['tableName'])}"
             log = self._statements.run(partial(_history, self._session, table))
             owner = json.loads(log[-1]["userMetadata"] or "{}").get("queue")
-            if owner is not None and names.payload_table(owner) == row["tableName"]:
+            table_name = names.payload_table(owner or "")
+            if owner is not None and table_name.lower() == row["tableName"].lower():
                 found[owner] = Stray(int(log[-1]["at"]), len(log) > 1)
         return found
 
@@ -365,15 +381,8 @@ class DeltaPayload:
         for rank, part in enumerate(parts):
             by_owner[part.payload_id, part.message_id].append((rank, part))
         if not by_owner:
-            fields = ", ".join(
-                f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
-                for c in schema.fields
-            )
-            message = MESSAGE_TYPE.simpleString()
-            return session.sql(
-                f"SELECT {fields}, CAST(NULL AS {message}) AS {MESSAGE_COLUMN}, "
-                "0 AS _rank, 0L AS _offset WHERE false"
-            )
+            fields = ", ".join(map(null_column, (*schema.fields, MESSAGE)))
+            return session.sql(f"SELECT {fields}, 0 AS _rank, 0L AS _offset WHERE false")
         frames = [
             session.sql(
                 f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
@@ -408,18 +417,3 @@ def _opened(session: SparkSession, table: str) -> StructType:
 
 def _arrow(session: SparkSession, query: str) -> pa.Table:
     return session.sql(query).toArrow()
-
-
-def _explained(error: Exception, send: Send) -> Exception:
-    """Turn a refusal of Spark's or Delta's into the library's own error."""
-    text, schema = str(error), send.schema
-    if NO_PRIORITY in text:
-        return wrong_priority(str(send.placing.priority))
-    if NO_ROUTE in text:
-        return unroutable(send.note.get("exchange"))
-    if LONG_KEY in text and send.routes is not None:
-        return key_too_long(str(send.routes.key_column))
-    if "NOT_NULL" not in text and "NOT NULL constraint" not in text:
-        return error
-    name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")
-    return SchemaMismatch(f"Column {name!r} may not be null, and is in some rows.", column=name)

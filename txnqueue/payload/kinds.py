@@ -38,7 +38,7 @@ class BothKinds:
             (self._transient if in_memory else self._durable).table(schema, list(found))
             for in_memory, found in groupby(parts, key=_in_memory)
         ]
-        return pa.concat_tables([empty, *(piece.cast(empty.schema) for piece in pieces)])
+        return pa.concat_tables([empty, *pieces])
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned: evaluated later it shows the same ones.
@@ -54,7 +54,9 @@ class BothKinds:
             raise PlatformMissing(
                 "Without a session there are no DataFrames: use messages() or to_arrow()."
             )
-        frame = self._spark.createDataFrame(self._transient.table(schema, here))
+        from txnqueue.payload.types import frame_of
+
+        frame = frame_of(self._spark, self._transient.table(schema, here))
         return self._durable.frame(schema, there).unionByName(frame) if there else frame
 
 

@@ -15,13 +15,14 @@ from txnqueue.model import Range
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, Stray, places_where
 from txnqueue.payload.arranging import Arranged, arrange, widened
 from txnqueue.payload.rows import arrow_table, texts_of
-from txnqueue.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE, arrow_schema, new_columns
+from txnqueue.payload.schemas import MESSAGE, new_columns
+from txnqueue.payload.types import arrow_schema, folded, frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Headers = list[dict[str, str] | None]
-_MESSAGE = arrow_schema(StructType([StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)])).field(0)
+_MESSAGE = arrow_schema(StructType([MESSAGE])).field(0)
 
 
 class MemoryPayload:
@@ -45,14 +46,14 @@ class MemoryPayload:
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
         self.step("create payload")
-        self._columns.setdefault(payload_id, {c.name.lower(): c for c in schema.fields})
+        self._columns.setdefault(payload_id, {folded(c.name): c for c in schema.fields})
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
         """Add columns to an owner's rows; those that are there are left alone."""
         self.step("alter payload")
         there = self._columns[payload_id]
         for column in new_columns(there, columns):
-            there[column.name.lower()] = column
+            there[folded(column.name)] = column
 
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send, arranged by lane."""
@@ -65,8 +66,7 @@ class MemoryPayload:
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
         self.step("scan")
-        columns = [column.with_nullable(True) for column in arrow_schema(schema)]
-        wanted = pa.schema([*columns, _MESSAGE])
+        wanted = arrow_schema(StructType([*schema.fields, MESSAGE]))
         found = (self._part(part, first, last) for part in parts for first, last in part.ranges)
         pieces = [_grown(piece, wanted) for piece in found]
         return pa.concat_tables([wanted.empty_table(), *pieces])
@@ -117,7 +117,7 @@ class MemoryPayload:
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages."""
-        return self._session().createDataFrame(self.table(schema, parts))
+        return frame_of(self._session(), self.table(schema, parts))
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
         """Count the rows that there are at some places."""
@@ -177,7 +177,7 @@ class MemoryPayload:
         session = self._session()
         if not sends:
             return []
-        frame = session.createDataFrame(pa.concat_tables(sends, promote_options="default"))
+        frame = frame_of(session, pa.concat_tables(sends, promote_options="default"))
         return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
 
     def _session(self) -> SparkSession:

@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txnqueue.config import DELAY_SECONDS_MAX
 from txnqueue.journal.tables import identifier
 from txnqueue.payload import OFFSETS_PER_TASK, PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Send
+from txnqueue.payload.nulls import failure, fitted
 from txnqueue.payload.routes import crc_lane, route_columns
 from txnqueue.payload.schemas import matched_columns
+from txnqueue.payload.types import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
 NO_PRIORITY = "txnqueue: this is no priority"
+NO_SECONDS = "txnqueue: so many seconds cannot be waited, column"
 TASK_BITS = OFFSETS_PER_TASK.bit_length() - 1
 _SPARK_BITS = 33
 
@@ -24,12 +28,14 @@ def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
     """Bring a DataFrame or a large table to the queue's columns."""
     from pyspark.sql import functions as F
 
-    frame = session.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
-    have = {column.name for column in matched_columns(schema, frame.schema)}
+    if isinstance(rows, pa.Table):  # which was checked
+        return frame_of(session, rows)
+    have = {column.name for column in matched_columns(schema, rows.schema)}
     columns = [
-        cast(frame[identifier(c.name)] if c.name in have else F.lit(None), c) for c in schema.fields
+        fitted(rows[identifier(c.name)] if c.name in have else F.lit(None), c)
+        for c in schema.fields
     ]
-    aligned: DataFrame = frame.select(*columns)
+    aligned: DataFrame = rows.select(*columns)
     return aligned
 
 
@@ -50,8 +56,10 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
         start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
         lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
     placing = send.placing
-    arranged = placed.select(
-        "*",
+    arranged = placed.select(  # columns that only say where rows stand may be called as these
+        *[identifier(column.name) for column in send.schema.fields],
+        "_place",
+        "_headers",
         lane.cast("int").alias("_lane"),
         route.alias("_route"),
         alike.alias("_alike"),
@@ -92,11 +100,6 @@ def stored(send: Send, numbered: DataFrame) -> DataFrame:
     )
 
 
-def cast(value: Column, column: StructField) -> Column:
-    """Bring a value to a column's type and name."""
-    return value.cast(column.dataType).alias(column.name)
-
-
 def headers_column(send: Send) -> Column:
     """Write the headers of each row; without any they are null."""
     from pyspark.sql import functions as F
@@ -115,8 +118,9 @@ def _priority(placing: Placing) -> Column:
 
     if not isinstance(placing.priority, str):
         return F.lit(placing.priority)
-    given = F.coalesce(F.col(identifier(placing.priority)).cast("int"), F.lit(PRIORITY_DEFAULT))
-    return F.when(given.between(0, PRIORITY_MAX), given).otherwise(F.raise_error(NO_PRIORITY))
+    given = F.coalesce(F.col(identifier(placing.priority)), F.lit(PRIORITY_DEFAULT))
+    found = F.when(given.between(0, PRIORITY_MAX), given).otherwise(F.raise_error(NO_PRIORITY))
+    return found.cast("int")
 
 
 def _available_step(placing: Placing) -> Column:
@@ -138,6 +142,8 @@ def _later(placing: Placing, column: str | None) -> Column:
     if column is None:
         return F.lit(None).cast("bigint")
     seconds = F.col(identifier(column)).cast("double")
+    wrong = F.isnan(seconds) | (F.abs(seconds) > DELAY_SECONDS_MAX)
+    seconds = F.when(wrong, failure(NO_SECONDS, column)).otherwise(seconds)
     return _step(placing, F.lit(placing.now_ms) + seconds * 1000)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from txnqueue.journal.tables import identifier, literal, literals
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part
 from txnqueue.payload.schemas import MESSAGE_COLUMN
+from txnqueue.payload.types import sql_type
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 _PLACES_MAX = 200
 """So many sends are named with their offsets to skip files; more only by their ids."""
@@ -43,10 +44,26 @@ _MESSAGE = (
 def columns_of(schema: StructType, lacks: Collection[str]) -> str:
     """List the payload's columns; those that a table does not have are null."""
     return ", ".join(
-        f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
-        if c.name in lacks
-        else f"p.{identifier(c.name)}"
-        for c in schema.fields
+        null_column(c) if c.name in lacks else f"p.{identifier(c.name)}" for c in schema.fields
+    )
+
+
+def null_column(column: StructField) -> str:
+    """Write a column in which nothing stands."""
+    return f"CAST(NULL AS {sql_type(column.dataType)}) AS {identifier(column.name)}"
+
+
+def definitions(columns: Iterable[StructField], *, checked: bool = True) -> str:
+    """Write columns as CREATE TABLE and ALTER TABLE take them.
+
+    Args:
+        columns: The columns.
+        checked: Whether Delta checks that those are not null which may not be.
+    """
+    return ", ".join(
+        f"{identifier(c.name)} {sql_type(c.dataType)}"
+        f"{' NOT NULL' if checked and not c.nullable else ''}"
+        for c in columns
     )
 
 

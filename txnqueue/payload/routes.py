@@ -36,12 +36,12 @@ def places_of(route: str) -> list[tuple[int, int]]:
     return [(int(number), int(lane)) for number, _, lane in pairs]
 
 
-def unroutable(exchange: object = None) -> Unroutable:
+def unroutable(exchange: str) -> Unroutable:
     """Say that nobody wants some of the messages."""
-    named = f"No binding of the exchange {exchange!r}" if exchange else "No binding"
     return Unroutable(
-        f"{named} wants some of the messages, and they are refused: nothing was sent. Bind a queue "
-        "for them, or create the exchange with unroutable='return' or 'dead_letter'.",
+        f"No binding of the exchange {exchange!r} wants some of the messages, and they are "
+        "refused: nothing was sent. Bind a queue for them, or create the exchange with "
+        "unroutable='return' or 'dead_letter'.",
         name=exchange,
     )
 
@@ -87,7 +87,7 @@ def routes_of(
         if not numbers and routes.otherwise is not None:
             numbers = [len(rules)]
         if not numbers and routes.refuse:
-            raise unroutable(send.note.get("exchange"))
+            raise unroutable(str(send.note.get("exchange")))
         found.append(",".join(f"{number}:{lanes[number][row]}" for number in numbers))
     return found
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -24,12 +21,12 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
 
 from txnqueue.config import RESERVED_COLUMNS
 from txnqueue.errors import SchemaMismatch
+from txnqueue.payload.types import check_column, folded, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,21 +60,8 @@ MESSAGE_TYPE = StructType(
         StructField("send_offset", LongType(), False),
     ]
 )
+MESSAGE = StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)
 
-_PLAIN = (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    TimestampNTZType,
-    TimestampType,
-)
 _GROUPING = (StringType, ByteType, ShortType, IntegerType, LongType, DateType)
 _WIDER: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("smallint", "int", "bigint", "float", "double"),
@@ -97,25 +81,25 @@ def check_schema(
         The schema, in which the column that names the messages may not be null.
 
     Raises:
-        SchemaMismatch: A column's name is reserved or stands twice, its type is not one
-            that every reader of Delta tables knows, ``group_by`` cannot group, or
-            ``message_id`` cannot name anything.
+        SchemaMismatch: A column's name is reserved, refused by Delta or stands twice, its
+            type is not one that every reader of Delta tables knows, ``group_by`` cannot group,
+            or ``message_id`` cannot name anything.
     """
     if not schema.fields:
         raise SchemaMismatch("A queue needs at least one payload column.")
     seen: set[str] = set()
     for column in schema.fields:
-        folded = column.name.lower()
-        if folded in RESERVED_COLUMNS or folded.startswith("_"):
+        plain = folded(column.name)
+        if plain in RESERVED_COLUMNS or plain.startswith("_"):
             raise SchemaMismatch(
                 f"Column {column.name!r}: the names {', '.join(sorted(RESERVED_COLUMNS))} and "
                 "those that start with '_' are reserved; rename the column.",
                 column=column.name,
             )
-        if folded in seen:
+        if plain in seen:
             raise SchemaMismatch(f"Column {column.name!r} stands twice.", column=column.name)
-        seen.add(folded)
-        _check_type(column.name, column.dataType)
+        seen.add(plain)
+        check_column(column)
     if group_by is not None:
         _check_key("group_by", group_by, schema)
     if message_id is None:
@@ -136,31 +120,9 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
     if not isinstance(column.dataType, _GROUPING):
         raise SchemaMismatch(
             f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
-            f"{column.dataType.simpleString()}.",
+            f"{sql_type(column.dataType)}.",
             column=name,
         )
-
-
-def _check_type(name: str, kind: DataType) -> None:
-    if isinstance(kind, ArrayType):
-        _check_type(name, kind.elementType)
-    elif isinstance(kind, MapType):
-        _check_type(name, kind.keyType)
-        _check_type(name, kind.valueType)
-    elif isinstance(kind, StructType):
-        for inner in kind.fields:
-            _check_type(f"{name}.{inner.name}", inner.dataType)
-    elif type(kind) is not StringType and not isinstance(kind, _PLAIN):
-        raise SchemaMismatch(
-            f"Column {name!r} has type {kind.simpleString()}, which not every reader of Delta "
-            "tables knows: use a plain type, a struct, an array or a map.",
-            column=name,
-        )
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Translate a payload schema; instants are microseconds in UTC."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructType:
@@ -217,7 +179,7 @@ def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[S
     """Find the columns that a payload table does not have yet.
 
     Args:
-        there: Its columns, by their names in small letters.
+        there: Its columns, by their folded names.
         columns: The columns that it shall have.
 
     Raises:
@@ -225,13 +187,13 @@ def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[S
     """
     missing = []
     for column in columns.fields:
-        old = there.get(column.name.lower())
+        old = there.get(folded(column.name))
         if old is None:
             missing.append(column)
-        elif (old.name, old.dataType) != (column.name, column.dataType):
+        elif (old.name, sql_type(old.dataType)) != (column.name, sql_type(column.dataType)):
             raise SchemaMismatch(
                 f"An alter that was not finished added the column {old.name!r} of type "
-                f"{old.dataType.simpleString()}: add it with this type, or choose another name.",
+                f"{sql_type(old.dataType)}: add it with this type, or choose another name.",
                 column=column.name,
             )
     return missing
@@ -254,7 +216,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
         if found is None:
             continue
         if not _fits(found.dataType, column.dataType):
-            raise wrong_type(column, found.dataType.simpleString())
+            raise wrong_type(column, sql_type(found.dataType))
         matched.append(column)
     return matched
 
@@ -281,16 +243,23 @@ def check_names(schema: StructType, given: list[str]) -> None:
 def wrong_type(column: StructField, found: str) -> SchemaMismatch:
     """Say that a column has another type than what was given."""
     return SchemaMismatch(
-        f"Column {column.name!r} takes {column.dataType.simpleString()}, not {found}.",
+        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}.",
         column=column.name,
     )
 
 
+def wrong_null(name: str) -> SchemaMismatch:
+    """Say that something inside of a column is null though it may not be."""
+    return SchemaMismatch(
+        f"Column {name!r} has a null inside, where its type allows none.", column=name
+    )
+
+
 def _fits(have: DataType, want: DataType) -> bool:
-    if have.simpleString() in ("void", want.simpleString()):
+    if sql_type(have) in ("void", sql_type(want)):
         return True
     if isinstance(have, DecimalType) and isinstance(want, DecimalType):
         return want.scale >= have.scale and want.precision - want.scale >= (
             have.precision - have.scale
         )
-    return want.simpleString() in _WIDER.get(have.simpleString(), ())
+    return sql_type(want) in _WIDER.get(sql_type(have), ())

@@ -1,6 +1,6 @@
 """Plan what an append shall say: claims, take-overs, settlements, removals (pure)."""
 
-from txnqueue.planning.claims import NARROWING, REMOVALS_MAX, Selection, claim, grouped, select
+from txnqueue.planning.claims import REMOVALS_MAX, Selection, claim, grouped, select
 from txnqueue.planning.plan import Plan, Stamp, lane_conditions, mark
 from txnqueue.planning.removals import (
     Removal,
@@ -14,6 +14,7 @@ from txnqueue.planning.removals import (
 from txnqueue.planning.settlements import (
     Disposition,
     bind,
+    end_claims,
     kept,
     lease_extended,
     release_claims,
@@ -21,7 +22,6 @@ from txnqueue.planning.settlements import (
 )
 
 __all__ = [
-    "NARROWING",
     "REMOVALS_MAX",
     "Disposition",
     "Plan",
@@ -31,6 +31,7 @@ __all__ = [
     "Target",
     "bind",
     "claim",
+    "end_claims",
     "grouped",
     "kept",
     "lane_conditions",

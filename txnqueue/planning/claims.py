@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from txnqueue import model
-from txnqueue.ledger import LaneFold, Owner, Position, Segment
+from txnqueue.ledger import LaneFold, Owner, Position, Segment, in_turn
 from txnqueue.model import Entry, Range
 from txnqueue.planning.plan import Plan, Stamp
+from txnqueue.redelivery import Redelivery
 from txnqueue.sifting import LeftOut, firsts
 
-NARROWING = 10
 REMOVALS_MAX = 1_000
 
 
@@ -20,7 +20,9 @@ REMOVALS_MAX = 1_000
 class Selection:
     """The messages that one claim takes from one lane, and what it finds to take out of it.
 
-    ``ending``: claims that are over hold messages that were purged, which go with them.
+    ``supersedes`` are the claims that end with it, each with when its delivery ended.
+    ``ending``: they are to end even if nothing is taken, because what they hold was purged, or
+    is to wait from now on.
     """
 
     lane: int
@@ -29,7 +31,7 @@ class Selection:
     dead: list[Segment] = field(default_factory=list)
     expired: list[Segment] = field(default_factory=list)
     duplicates: list[Segment] = field(default_factory=list)
-    supersedes: tuple[int, ...] = ()
+    supersedes: tuple[tuple[int, int], ...] = ()
     ending: bool = False
 
     @property
@@ -42,9 +44,16 @@ class Selection:
         return bool(self.segments or self.dead or self.expired or self.duplicates or self.ending)
 
     @property
-    def redelivered(self) -> bool:
-        """Whether the messages came back from a claim that failed."""
-        return bool(self.segments) and self.segments[0].former > 0
+    def delivery_count(self) -> int | None:
+        """How many deliveries of the messages failed, all alike; None if there are none."""
+        return self.segments[0].delivery_count if self.segments else None
+
+    def ended(self) -> dict[str, list[int]]:
+        """Write which claims of the lane end with an entry, and when their deliveries ended."""
+        found = {"supersedes": [sequence for sequence, _ in self.supersedes]}
+        if self.supersedes:
+            found["ended_at"] = [ended_at_ms for _, ended_at_ms in self.supersedes]
+        return found
 
 
 def select(
@@ -52,51 +61,50 @@ def select(
     returning: Iterable[Segment],
     limit: int,
     now_ms: int,
-    deliveries_max: int | None,
-    supersedes: Sequence[int] = (),
+    rules: Redelivery,
+    supersedes: Sequence[tuple[int, int]] = (),
     upto: int | None = None,
     wanted: Callable[[Sequence[Segment]], Iterable[Segment]] | None = None,
     left_out: LeftOut | None = None,
     consumer: str | None = None,
+    *,
+    in_order: bool = False,
 ) -> Selection:
     """Pick the first available messages of a lane, at most ``limit``.
 
     A claim takes messages of one history only: fresh ones, or ones that came back from
-    claims of the same size as often. Redelivered ones narrow: at most a tenth of the
-    claim that they came back from. A message that came back from a claim of its own as
-    often as is allowed is dead; one whose time to live is over has expired.
+    claims of the same size as often. Redelivered ones come at most in the size that they
+    had, and narrow from the second time on. A message that came back from a claim of its
+    own as often as is allowed is dead; one whose time to live is over has expired.
 
     Args:
         lane: The lane as folded.
         returning: Messages of claims that this claim ends (take-over).
         limit: At most so many messages.
         now_ms: The instant for delays and times to live.
-        deliveries_max: So many ended deliveries make a message dead; None: never.
-        supersedes: The sequences of the claims that end.
+        rules: The queue's rules of redelivery.
+        supersedes: The sequences of the claims that end, and when their deliveries ended.
         upto: Leave out positions that were posted after this version of the journal.
         wanted: Cuts what a selector wants out of segments that can be received.
         left_out: Says which messages are duplicates; None if all are delivered.
         consumer: Who takes them: not what it does not want again.
+        in_order: Whether nothing may overtake what waits because it failed.
     """
-
-    def in_time(segment: Segment) -> bool:
-        return upto is None or segment.position.place[0] <= upto
-
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]
     candidates = heapq.merge(lane.available, sorted(returning, key=_order), key=_order)
+    candidates = in_turn(candidates, now_ms, rules, in_order=in_order)
     if wanted is not None:
         found = list(candidates)
         over = [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
         chosen.expired += firsts(over, left_out, chosen.duplicates, lambda: False)
-        candidates = wanted([s for s in found if in_time(s) and s.position.receivable(now_ms)])
+        candidates = wanted([s for s in found if s.by(upto) and s.receivable(now_ms, rules)])
     due = (
         s
         for s in candidates
-        if in_time(s)
+        if s.by(upto)
         and (
-            (s.position.receivable(now_ms) and consumer not in s.not_to)
-            or s.position.expired(now_ms)
+            (s.receivable(now_ms, rules) and consumer not in s.not_to) or s.position.expired(now_ms)
         )
     )
     candidates = firsts(due, left_out, chosen.duplicates, lambda: limit <= 0)
@@ -107,7 +115,7 @@ def select(
             if len(chosen.expired) < REMOVALS_MAX:
                 chosen.expired.append(segment)
             continue
-        if _dead(segment, deliveries_max):
+        if rules.is_dead(segment.delivery_count, segment.former):
             if len(chosen.dead) == REMOVALS_MAX:
                 break
             chosen.dead.append(segment)
@@ -115,7 +123,7 @@ def select(
         if history is None:
             history = segment.history
             if segment.former:
-                limit = min(limit, max(1, segment.former // NARROWING))
+                limit = min(limit, rules.size_max(segment.delivery_count, segment.former))
         if limit <= 0 or history != segment.history:
             break
         last = min(segment.last, segment.first + limit - 1)
@@ -126,14 +134,6 @@ def select(
 
 def _order(segment: Segment) -> tuple[int, int, int, int, int]:
     return segment.order
-
-
-def _dead(segment: Segment, deliveries_max: int | None) -> bool:
-    return (
-        deliveries_max is not None
-        and segment.former == 1
-        and segment.delivery_count >= deliveries_max
-    )
 
 
 def grouped(segments: Iterable[Segment]) -> list[tuple[Position, tuple[Range, ...]]]:
@@ -180,7 +180,7 @@ def claim(
         "deadline": deadline_ms,
         "delivery_count": head.delivery_count,
         "former": head.former,
-        "supersedes": list(chosen.supersedes),
+        **chosen.ended(),
     }
     if head.not_to:
         body["not_to"] = sorted(head.not_to)

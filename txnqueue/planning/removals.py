@@ -65,7 +65,7 @@ def remove(
             "v": 1,
             "items": items,
             "target": target.queue_id if target else None,
-            "supersedes": list(chosen.supersedes),
+            **chosen.ended(),
         },
         **stamp.columns(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class Disposition:
         reason: What the history says of it.
         counted: Whether a release counts as a delivery.
         undeliverable_here: Whether what is released is not for this consumer any more.
+        failed_at_ms: When the delivery failed, if that was before it is settled.
         target: Where moved messages go.
     """
 
@@ -31,6 +32,7 @@ class Disposition:
     reason: str | None = None
     counted: bool = False
     undeliverable_here: bool = False
+    failed_at_ms: int | None = None
     target: Target | None = None
 
 
@@ -54,6 +56,8 @@ def settlement(
     body: dict[str, Any] = {"v": 1, "items": items, "counted": disposition.counted}
     if disposition.undeliverable_here:
         body["not_to"] = held.owner.consumer
+    if disposition.failed_at_ms is not None:
+        body["failed_at"] = disposition.failed_at_ms
     if disposition.target is not None:
         body["target"] = disposition.target.queue_id
     return Entry(
@@ -105,8 +109,31 @@ def release_claims(
 ) -> tuple[Entry, ...]:
     """Write the ``released`` facts of a rollback: for claims acquired inside only."""
     ended = Disposition(model.RELEASED, reason=reason, counted=counted)
+    return _released(queue_id, claims, stamp, lambda _: ended)
+
+
+def end_claims(
+    queue_id: str, claims: Iterable[Claim], stamp: Stamp, reason: str
+) -> tuple[Entry, ...]:
+    """Write the ``released`` facts of a tombstone: deliveries ended with the claims' leases."""
+    return _released(
+        queue_id,
+        claims,
+        stamp,
+        lambda held: Disposition(
+            model.RELEASED,
+            reason=reason,
+            counted=True,
+            failed_at_ms=held.ended_at_ms(stamp.now_ms),
+        ),
+    )
+
+
+def _released(
+    queue_id: str, claims: Iterable[Claim], stamp: Stamp, how: Callable[[Claim], Disposition]
+) -> tuple[Entry, ...]:
     return tuple(
-        settlement(queue_id, held, ended, stamp, sequence=None, owner=held.owner)
+        settlement(queue_id, held, how(held), stamp, sequence=None, owner=held.owner)
         for held in claims
         if held.owner.is_transaction
     )

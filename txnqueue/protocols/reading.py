@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.transaction import Transaction
+    from txnqueue.types import Message
 
 Written = TypeVar("Written")
 
 
-def messages_of(batch: Batch, transaction: Transaction | None) -> list[dict[str, Any]]:
+def messages_of(batch: Batch, transaction: Transaction | None) -> list[Message]:
     """Read a claim's messages, or give all of them back.
 
     What a transaction received and did not settle is accepted by its commit. Whoever never
@@ -27,7 +28,7 @@ def messages_of(batch: Batch, transaction: Transaction | None) -> list[dict[str,
 
 
 def written_messages(
-    batch: Batch, transaction: Transaction | None, write: Callable[[dict[str, Any]], Written]
+    batch: Batch, transaction: Transaction | None, write: Callable[[Message], Written]
 ) -> list[Written]:
     """Read a claim's messages in the form in which they are sent on, or give all of them back.
 

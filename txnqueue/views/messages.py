@@ -9,6 +9,7 @@ from txnqueue.config import QueueInfo
 from txnqueue.journal.tables import TableNames, identifier, literal, literals
 from txnqueue.moving import once_same_columns
 from txnqueue.payload import CORRELATION_ID, REPLY_TO
+from txnqueue.redelivery import CLOCKS_APART_MS
 from txnqueue.routing import ExchangeInfo
 from txnqueue.topology import Topology
 from txnqueue.views.store import entries_query
@@ -20,11 +21,14 @@ _CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
 _DROPPED = literal(model.QUEUE_DROPPED)
 _RETIRING = literals((model.ACCEPTED, model.REJECTED, model.MOVED))
 _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
+_ALTERED = literal(model.QUEUE_ALTERED)
 _PURGED, _PURGE_PENDING = literal(model.PURGED), literal(model.PURGE_PENDING)
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "
-    "counts boolean"
+    "counts boolean, failed_at bigint, ended_at array<bigint>, "
+    "settings struct<deliveries_max:int>, "
+    "later struct<redelivery_delay_seconds:double,redelivery_delay_seconds_max:double>"
 )
 
 
@@ -59,13 +63,20 @@ def messages(
         alias = f"_{name}" if name in folded else name
         shown.append(f"{expression.replace('{now}', now)} AS {identifier(alias)}")
     selected = ",\n  ".join(shown)
+    known = info.settings
+    limit = f"coalesce(altered.deliveries_max, {known.deliveries_max})"
+    rules = _RULES.format(
+        limit=limit if info.dead_letter_id else "NULL",
+        delay=known.redelivery_delay_seconds,
+        longest=known.redelivery_delay_seconds_max,
+    )
     return (
         f"WITH entries AS (\n{_FLAT}\n"
         f"  FROM (SELECT *, from_json(body, {literal(_SAID)}) AS said\n"
         f"  FROM ({entries_query(names, commit_seq, which)}))),\n"
-        f"{_FOLD}\n"
+        f"{_FOLD},\n{rules}\n"
         f"SELECT {selected}\n"
-        "FROM posted p\n"
+        "FROM posted p CROSS JOIN rules\n"
         "LEFT JOIN taken t USING (append_id, position, send_offset)\n"
         f"LEFT JOIN (SELECT * FROM entries WHERE kind = {_DROPPED}) x ON true\n"
         f"LEFT JOIN (\n  {payload}) d\n"
@@ -81,13 +92,10 @@ def _content(info: QueueInfo, owner: Owner) -> str:
         return ", ".join(identifier(column["name"]) for column in info.schema["fields"])
     from pyspark.sql.types import StructType
 
+    from txnqueue.payload.queries import null_column
+
     types = StructType.fromJson(dict(info.schema)).fields
-    return ", ".join(
-        identifier(c.name)
-        if c.name in there
-        else f"CAST(NULL AS {c.dataType.simpleString()}) AS {identifier(c.name)}"
-        for c in types
-    )
+    return ", ".join(identifier(c.name) if c.name in there else null_column(c) for c in types)
 
 
 def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
@@ -123,6 +131,11 @@ _COLUMNS = {
         "    WHEN t.last.kind IS NOT NULL AND t.last.ending IS NULL THEN 'in_flight'\n"
         "    WHEN p.expires_at <= {now} THEN 'expired'\n"
         "    WHEN p.available_at > {now} THEN 'delayed'\n"
+        f"    WHEN rules.delay > 0 AND t.failed_at <= {{now}} + {CLOCKS_APART_MS}\n"
+        "      AND NOT (rules.deliveries_max IS NOT NULL AND t.former = 1"
+        " AND t.delivery_count >= rules.deliveries_max)\n"
+        "      AND t.failed_at + least(rules.longest, rules.delay * pow(2, t.delivery_count - 1))"
+        " > {now} THEN 'delayed'\n"
         "    ELSE 'available' END"
     ),
     "delivery_count": "coalesce(t.delivery_count, 0)",
@@ -152,7 +165,11 @@ _FLAT = """\
     said.available_at AS available_at, said.expires_at AS expires_at,
     coalesce(said.items, array()) AS items, coalesce(said.supersedes, array()) AS supersedes,
     said.delivery_count AS delivery_count, coalesce(said.counted, false) AS counted,
-    coalesce(said.counts, true) AS counts"""
+    coalesce(said.counts, true) AS counts, `count` AS claim_size,
+    coalesce(said.failed_at, unix_millis(recorded_at)) AS failed_at,
+    coalesce(said.ended_at, array()) AS ended_at, said.settings.deliveries_max AS deliveries_max,
+    said.later.redelivery_delay_seconds AS delay,
+    said.later.redelivery_delay_seconds_max AS longest"""
 
 _AUTHOR = "actor, transaction_key, recorded_at, reason"
 _MESSAGE = "append_id, position, send_offset"
@@ -166,7 +183,7 @@ posted AS (
   WHERE kind = {literal(model.POSTED)}),
 -- one row per message that a claim, a settlement or a dead letter names
 named AS (
-  SELECT place, kind, lane, sequence, claim_sequence, delivery_count, counts, {_AUTHOR},
+  SELECT place, kind, lane, sequence, claim_sequence, delivery_count, counts, claim_size, {_AUTHOR},
     item[0] AS append_id, CAST(item[1] AS int) AS position, send_offset
   FROM entries
   LATERAL VIEW posexplode(items) i AS nth, item
@@ -185,7 +202,7 @@ bindings AS (
 -- what ends claims: settlements (in the backlog only their holder's), later claims, a drop
 endings AS (
   SELECT s.place, s.kind, s.lane, s.claim_sequence AS sequence, size(s.items) = 0 AS whole,
-    s.kind = {literal(model.RELEASED)} AND s.counted AS counted,
+    s.kind = {literal(model.RELEASED)} AND s.counted AS counted, s.failed_at,
     s.actor, s.transaction_key, s.recorded_at, s.reason
   FROM entries s JOIN entries c
     ON c.lane = s.lane AND c.sequence = s.claim_sequence AND c.place < s.place
@@ -193,18 +210,19 @@ endings AS (
   WHERE s.kind IN ({_SETTLEMENTS}) AND c.kind = {_CLAIMED}
     AND (s.sequence IS NOT NULL OR s.attempt <=> if(b.place IS NULL, c.attempt, b.attempt))
   UNION ALL
-  SELECT place, 'superseded', lane, superseded, true, true, {_AUTHOR}
-  FROM entries LATERAL VIEW explode(supersedes) x AS superseded
+  SELECT place, 'superseded', lane, superseded, true, true,
+    coalesce(get(ended_at, nth), failed_at), {_AUTHOR}
+  FROM entries LATERAL VIEW posexplode(supersedes) x AS nth, superseded
   WHERE kind IN ({_TAKING})
   UNION ALL
-  SELECT x.place, x.kind, c.lane, c.sequence, true, false,
+  SELECT x.place, x.kind, c.lane, c.sequence, true, false, x.failed_at,
     x.actor, x.transaction_key, x.recorded_at, x.reason
   FROM entries x JOIN entries c ON c.place < x.place
   WHERE x.kind = {_DROPPED} AND c.kind = {_CLAIMED}),
 -- how each message of each claim ended, if it did: by the first of these
 ended AS (
   SELECT lane, sequence, {_MESSAGE},
-    min_by(struct(kind, counted, place, {_AUTHOR}), place) AS ending
+    min_by(struct(kind, counted, failed_at, place, {_AUTHOR}), place) AS ending
   FROM (
     SELECT e.*, {_MESSAGE} FROM endings e
     JOIN (SELECT lane, sequence, place, {_MESSAGE} FROM named WHERE kind = {_CLAIMED}) c
@@ -218,7 +236,8 @@ ended AS (
 -- what took each message last, how often it was delivered in vain before, and whether it was
 -- purged in flight: then it went with the end of its claim, or at once if that was over
 taken AS (
-  SELECT {_MESSAGE}, last, delivery_count, pending, purged,
+  SELECT {_MESSAGE}, last, delivery_count, pending, purged, last.claim_size AS former,
+    if(last.ending.counted AND last.counts, last.ending.failed_at, NULL) AS failed_at,
     if(last.kind = {_CLAIMED}
         AND (last.ending IS NULL OR last.ending.kind IN ({_RETIRING}, {_DROPPED})
           OR last.ending.place > pending.place),
@@ -239,7 +258,7 @@ taken AS (
       AND (last.kind IS NULL OR coalesce(last.ending.kind <> {_DROPPED}, false)) AS purged
     FROM (
       SELECT {_MESSAGE},
-        max_by(struct(kind, {_AUTHOR}, ending), place)
+        max_by(struct(kind, counts, claim_size, {_AUTHOR}, ending), place)
           FILTER (WHERE kind <> {_PURGE_PENDING}) AS last,
         min_by(struct(place, {_AUTHOR}), place)
           FILTER (WHERE kind = {_PURGE_PENDING}) AS pending,
@@ -248,3 +267,12 @@ taken AS (
       FROM named LEFT JOIN ended USING (lane, sequence, {_MESSAGE})
       WHERE claim_sequence IS NULL
       GROUP BY {_MESSAGE})))"""
+_RULES = f"""\
+-- how long what failed waits, in milliseconds: as it was altered last, or as it was
+rules AS (
+  SELECT {{limit}} AS deliveries_max, 1000 * coalesce(altered.delay, {{delay}}D) AS delay,
+    1000 * coalesce(altered.longest, {{longest}}D) AS longest
+  FROM (
+    SELECT max_by(struct(deliveries_max, coalesce(delay, 0D) AS delay, longest), place) AS altered
+    FROM entries WHERE kind = {_ALTERED}))"""
+"""The rules of redelivery; a queue is altered by a fact in its backlog."""

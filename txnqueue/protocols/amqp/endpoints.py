@@ -16,6 +16,7 @@ from txnqueue.protocols.amqp.performatives import (
     Role,
     Transfer,
 )
+from txnqueue.protocols.amqp.resource import key_of
 from txnqueue.protocols.amqp.types import (
     AmqpError,
     AmqpValue,
@@ -315,7 +316,10 @@ class Control(Sender):
             TransactionUnknown: The resource does not know yet how it ended.
         """
         if self._ask(Discharge(txn_id, fail)) is None:
-            raise TransactionUnknown("The discharge is not answered yet: tick() asks again.")
+            raise TransactionUnknown(
+                "The discharge is not answered yet: tick() asks again.",
+                transaction_id=key_of(txn_id),
+            )
 
     def _ask(self, body: Declare | Discharge) -> DeliveryState | None:
         payload = self.session.connection.payload((AmqpValue(body),))

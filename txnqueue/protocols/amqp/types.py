@@ -70,10 +70,12 @@ class AmqpError(TxnQueueError):
     """The resource refused; ``condition`` is the symbol of the specification that says why."""
 
     condition: Condition
+    description: str
 
     def __init__(self, condition: Condition, description: str) -> None:
         """Refuse with a condition."""
-        super().__init__(f"{Error(condition).symbol}: {description}", condition=condition)
+        super().__init__(f"{Error(condition).symbol}: {description}")
+        self.condition = condition
         self.description = description
 
     @property

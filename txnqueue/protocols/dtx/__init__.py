@@ -26,6 +26,7 @@ from txnqueue.protocols.dtx.demarcation import DtxDemarcation
 from txnqueue.protocols.dtx.execution import Execution
 from txnqueue.protocols.dtx.querying import Querying
 from txnqueue.protocols.dtx.replies import (
+    BranchRolledBack,
     ChannelException,
     CommandInvalid,
     HeuristicallyCompleted,
@@ -41,6 +42,7 @@ from txnqueue.protocols.dtx.xid import Xid
 
 __all__ = [
     "AccessTicket",
+    "BranchRolledBack",
     "Channel",
     "ChannelException",
     "CommandInvalid",

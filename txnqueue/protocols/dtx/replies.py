@@ -14,6 +14,7 @@ from txnqueue.errors import (
     InvalidInput,
     NotPermitted,
     StoreNotFound,
+    TransactionAborted,
     TransactionError,
     TxnQueueError,
 )
@@ -98,8 +99,17 @@ class InternalError(ChannelException):
     reply_code = ReplyCode.INTERNAL_ERROR
 
 
+class BranchRolledBack(TransactionAborted):
+    """The branch was rolled back; ``status`` says how."""
+
+    status: XaStatus
+
+
 class HeuristicallyCompleted(TransactionError):
     """An operator decided the branch otherwise; ``status`` says how. Then forget it."""
+
+    transaction_id: str
+    status: XaStatus
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import datetime
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from txnqueue.branching import Ticket
-from txnqueue.errors import TransactionAborted
 from txnqueue.protocols.dtx.channel import Connection
 from txnqueue.protocols.dtx.replies import (
+    BranchRolledBack,
     CommandInvalid,
     HeuristicallyCompleted,
     NotImplementedHere,
@@ -111,7 +111,7 @@ class TpcConnection:
 
         Raises:
             CommandInvalid: No transaction is open, or it is prepared.
-            TransactionAborted: It was rolled back, by its time-out or by somebody else.
+            BranchRolledBack: It was rolled back, by its time-out or by somebody else.
         """
         xid = self._open()
         if self._prepared is not None:
@@ -129,7 +129,7 @@ class TpcConnection:
 
         Raises:
             CommandInvalid: Another transaction is open, or none.
-            TransactionAborted: It was rolled back.
+            BranchRolledBack: It was rolled back.
             HeuristicallyCompleted: An operator rolled it back.
         """
         if xid is not None:
@@ -220,14 +220,14 @@ class TpcConnection:
         """Raise what is no success.
 
         Raises:
-            TransactionAborted: It was rolled back, and should not be.
+            BranchRolledBack: It was rolled back, and should not be.
             HeuristicallyCompleted: An operator decided otherwise.
         """
         key = xid.transaction_id
         wanted_rollback = wanted == "rolled back"
         if status in _ROLLED_BACK and not wanted_rollback:
             self._xid = None
-            raise TransactionAborted(
+            raise BranchRolledBack(
                 f"{key!r} was rolled back: {status.value}.", transaction_id=key, status=status
             )
         agreed = XaStatus.HEURRB if wanted_rollback else XaStatus.HEURCOM

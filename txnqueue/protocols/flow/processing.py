@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
     from txnqueue.protocols.flow.message_flow import MessageFlow
     from txnqueue.transaction import Transaction
+    from txnqueue.types import Message, Rows
 
 logger = logging.getLogger("txnqueue")
 LAKEHOUSE = "lakehouse"
@@ -24,6 +25,9 @@ LAKEHOUSE = "lakehouse"
 
 class DataSourceFailed(TransactionAborted):
     """A data source could not commit what was left open; the message is rolled back."""
+
+    name: str
+    """The data source; ``transaction_id`` is empty if the flow has no main transaction."""
 
 
 class Processing:
@@ -62,9 +66,7 @@ class Processing:
         transaction = None if uncoordinated else self._main
         self._flow.manager.queue(queue).send(rows, transaction=transaction)
 
-    def get(
-        self, queue: str, limit: int = 1, *, uncoordinated: bool = False
-    ) -> list[dict[str, Any]]:
+    def get(self, queue: str, limit: int = 1, *, uncoordinated: bool = False) -> list[Message]:
         """Take further messages.
 
         Args:
@@ -158,10 +160,10 @@ class Processing:
         """
         self._ended = True
         for name, auxiliary in self._auxiliaries.items():
-            with _committing(name):
+            with _committing(name, self._main):
                 auxiliary.commit()
         if self._tables is not None:
-            with _committing(LAKEHOUSE):
+            with _committing(LAKEHOUSE, self._main):
                 _commit(self._tables)
             self._tables = None
 
@@ -199,12 +201,12 @@ class Immediate:
         self._manager = manager
         self._name = name
 
-    def append(self, rows: object) -> int:
+    def append(self, rows: Rows) -> int:
         """Append rows; see ``TableChanges.append``."""
         with self._manager.transaction() as transaction:
             return transaction.table(self._name).append(rows)
 
-    def merge(self, rows: object, on: Any = None, **what: Any) -> int:
+    def merge(self, rows: Rows, on: Any = None, **what: Any) -> int:
         """Merge rows; see ``TableChanges.merge``."""
         with self._manager.transaction() as transaction:
             return transaction.table(self._name).merge(rows, on, **what)
@@ -232,7 +234,7 @@ def committed_after_all(transaction: Transaction) -> bool:
 
 
 @contextmanager
-def _committing(data_source: str) -> Iterator[None]:
+def _committing(data_source: str, main: Transaction | None) -> Iterator[None]:
     """Tell whose commit failed."""
     try:
         yield
@@ -240,6 +242,7 @@ def _committing(data_source: str) -> Iterator[None]:
         raise DataSourceFailed(
             f"The data source {data_source!r} could not commit, and the message is rolled back: "
             f"{error}",
+            transaction_id=main.id if main is not None else "",
             name=data_source,
         ) from error
 

@@ -28,6 +28,7 @@ from txnqueue.transaction import Transaction
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
+    from txnqueue.types import Rows
 
 logger = logging.getLogger("txnqueue")
 _OWN = {"self", "rows", "routing_key", "durable", "transaction"}
@@ -72,7 +73,7 @@ class Channel(Dispatches):
     def send(
         self,
         queue: str,
-        rows: object,
+        rows: Rows,
         *,
         persistent: bool = True,
         transacted: bool | None = None,
@@ -108,7 +109,7 @@ class Channel(Dispatches):
     def publish(
         self,
         exchange: str,
-        rows: object,
+        rows: Rows,
         routing_key: str = "",
         *,
         persistent: bool = True,

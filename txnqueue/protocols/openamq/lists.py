@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue import receiving as core
 from txnqueue.batch import Batch
@@ -20,6 +20,7 @@ from txnqueue.queue import Queue
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.dispatches import Dispatches
+    from txnqueue.types import Message
 
 
 class Status(str, enum.Enum):
@@ -57,9 +58,9 @@ class Delivery:
     def __init__(self, batch: Batch) -> None:
         """Hold a batch; nothing is read yet."""
         self.batch = batch
-        self._messages: dict[str, dict[str, Any]] | None = None
+        self._messages: dict[str, Message] | None = None
 
-    def message(self, message_id: str) -> dict[str, Any]:
+    def message(self, message_id: str) -> Message:
         """Give a message of the batch."""
         if self._messages is None:
             rows = self.batch.messages()
@@ -90,7 +91,7 @@ class Dispatch:
     _held: core.Held = field(repr=False, kw_only=True)
 
     @property
-    def message(self) -> dict[str, Any]:
+    def message(self) -> Message:
         """The message: the payload's columns and ``_message``."""
         self.looked_at = True
         return self._delivery.message(self.message_id)
@@ -117,7 +118,7 @@ class Held:
     _queue: Queue = field(repr=False)
     _send: StagedSend = field(repr=False)
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[Message]:
         """Read the messages: the payload's columns and ``_message``."""
         send = self._send
         parts = [
@@ -136,7 +137,7 @@ class Held:
             for run in send.runs
         ]
         table = self._queue._client.payload.table(self._queue.schema, parts)
-        rows: list[dict[str, Any]] = table.to_pylist()
+        rows: list[Message] = table.to_pylist()
         return rows
 
 

@@ -1,0 +1,197 @@
+"""What users see: the package's names, the names of its objects, the keys of its dicts."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import txnqueue
+from txnqueue import types
+from txnqueue.payload.schemas import MESSAGE_TYPE
+from txnqueue.testing import memory_manager
+
+FOR_USERS = {
+    "Auxiliary": "commit connection cursor execute name rollback",
+    "Batch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
+    "release to_arrow",
+    "DeadLetters": "df rows",
+    "DrainResult": "already_finished applied batches errors finished last_error messages run_id "
+    "stopped",
+    "DropResult": "dropped held_by messages queue",
+    "Exchange": "bind binding_rows bindings describe info name publish schema unbind",
+    "ExchangeInfo": "arguments created_at_ms dead_letter_id durable exchange_id kind name "
+    "schema schema_version unroutable",
+    "Heartbeat": "beats lost",
+    "History": "as_of change_rows changes horizon trace verify",
+    "Maintenance": "archived compacted dry_run forgotten horizon rewritten skipped slices strays",
+    "Metrics": "df json prometheus rows",
+    "Outcome": "attempts heuristic reason receipt status transaction_id",
+    "Published": "count queues receipt returned returned_messages send_id transaction_id "
+    "unroutable",
+    "Queue": "alter dead_letters depth drain drop in_flight info move name peek peek_messages "
+    "purge receive redrive schema send",
+    "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
+    "settings",
+    "QueueManager": "apply apply_change attempts commit create_exchange create_queue create_views "
+    "decide_heuristically drop_queue exchange forget history list_exchanges list_queues maintain "
+    "metrics outcome queue recover release rollback root run_transaction transaction "
+    "view_statements waive_change",
+    "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
+    "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered",
+    "Receipt": "applied commit_seq committed_at journal_version transaction_id",
+    "Recovery": "aborted databases drops heuristic prepared released waiting",
+    "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
+    "Sent": "count receipt send_id transaction_id",
+    "Snapshot": "at_ms binding_rows bindings commit_seq dispatch_rows dispatches message_rows "
+    "queue queue_rows queues transaction_rows transactions",
+    "Step": "action changes queue",
+    "TableChanges": "append delete merge update",
+    "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
+    "metadata prepare queue receipt rollback status table",
+    "Verification": "claims commit_seq ok problems",
+    "WaitingChange": "change_id commit_seq operation reason remedy rows table transaction_id",
+}
+"""What each class is to show."""
+TO_GO = {
+    "Auxiliary": "end",
+    "Batch": "claims committed dispositions move_by",
+    "ExchangeInfo": "payload_id",
+    "Queue": "claim left receiver",
+    "QueueInfo": "headers in_memory payload_id sequence transient",
+    "QueueManager": "query_binding query_exchange",
+    "QueueSettings": "detects_by duplicate_window_ms lanes_by",
+    "Receipt": "in_memory of",
+    "RetryPolicy": "wait_seconds",
+    "Transaction": "add_batch add_send adopt attempt begin changes check_active claiming client "
+    "commit_joined committed_by interrupted joinable keeps owner slice staged takes_transient "
+    "takes_work",
+}
+"""What shows today though only the library uses it. Nothing is to be added here."""
+
+
+NOT_NAMED = {
+    "Claim": "a line of Verification.claims, called as what a consumer has",
+    "Runtime": "for tests, by txnqueue.testing",
+    "Store": "for tests, by txnqueue.testing",
+}
+"""Types in users' signatures that the package does not name, and why."""
+FOREIGN = frozenset(
+    "Any Callable DataFrame Exception Iterator Mapping None Sequence SparkSession StructType "
+    "Unpack".split()
+)
+"""Types in users' signatures that come from Python and Spark."""
+
+
+class Database:
+    """A connection that does nothing."""
+
+    commit = rollback = lambda self: None
+
+
+@pytest.fixture(scope="module")
+def objects():
+    """One object of each public class, as users get it."""
+    manager = memory_manager()
+    orders = manager.create_queue("orders", "a long")
+    sold = manager.create_exchange("sold", "direct", "a long")
+    tx = manager.transaction()
+    steps = manager.apply({"queues": {"bills": {"schema": "b long"}}})
+    made = [
+        *(manager, manager.history, manager.history.as_of(), manager.history.verify()),
+        *(manager.metrics(), manager.maintain(), manager.recover(), steps[0]),
+        *(orders, orders.info, orders.info.settings, orders.send([{"a": 1}])),
+        *(orders.drain(lambda batch, tx: None, max_seconds=0), orders.dead_letters()),
+        *(sold, sold.info, sold.publish([{"a": 2}])),
+        *(tx, tx.auxiliary("log", Database()), tx.table("gold/totals")),
+        *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
+        *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
+        txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
+    ]
+    return {type(one).__name__: one for one in made}
+
+
+@pytest.mark.parametrize("name", FOR_USERS)
+def test_an_object_shows_what_is_the_users_and_nothing_new(objects, name):
+    shown = {one for one in dir(objects[name]) if not one.startswith("_")}
+    assert shown == {*FOR_USERS[name].split(), *TO_GO.get(name, "").split()}
+
+
+def test_every_public_class_is_held_to_its_list(objects):
+    classes = {name for name in txnqueue.__all__ if inspect.isclass(getattr(txnqueue, name))}
+    without_state = {
+        name for name in classes if getattr(txnqueue, name).__module__ == types.__name__
+    }
+    assert FOR_USERS.keys() == classes - without_state - {"Message", "NotGiven", "Status"}
+    assert objects.keys() == FOR_USERS.keys() and TO_GO.keys() <= FOR_USERS.keys()
+
+
+def annotations(name):
+    """List what the members of a class that are for users take and answer, as annotated."""
+    made = getattr(txnqueue, name)
+    for member in FOR_USERS[name].split() + ["__init__"] * (name == "QueueManager"):
+        found = inspect.getattr_static(made, member, None)
+        found = found.fget if isinstance(found, property) else found
+        if inspect.isfunction(found):
+            yield from found.__annotations__.values()
+        else:
+            yield made.__annotations__.get(member, "")
+
+
+@pytest.mark.parametrize("name", FOR_USERS)
+def test_what_signatures_name_can_be_imported_from_the_package(name):
+    named = {one for text in annotations(name) for one in re.findall(r"(?<![.\w])[A-Z]\w*", text)}
+    assert named - FOREIGN <= {*txnqueue.__all__, *NOT_NAMED}
+
+
+def test_what_type_checkers_read_is_what_is_loaded():
+    tree = ast.parse(Path(txnqueue.__file__).read_text())
+    (block,) = (one for one in tree.body if isinstance(one, ast.If))
+    read = {
+        alias.name: one.module.removeprefix("txnqueue.")
+        for one in block.body
+        for alias in one.names
+    }
+    assert read == txnqueue._HOMES
+    assert sorted(txnqueue.__all__) == sorted([*read, "__version__", "errors"]) == dir(txnqueue)
+    assert [one for one in txnqueue.__all__ if not hasattr(txnqueue, one)] == []
+
+
+def test_the_package_loads_nothing_before_it_is_used():
+    code = "import sys, txnqueue; print({'pyspark', 'pyarrow', 'txnqueue.client'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_rows_have_the_keys_that_are_declared():
+    manager = memory_manager()
+    orders = manager.create_queue("orders", "a long")
+    sold = manager.create_exchange("sold", "direct", "a long")
+    sold.bind(orders)
+    orders.send([{"a": 1}], headers={"source": "test"})
+    with manager.transaction() as tx:
+        orders.receive(transaction=tx).reject(reason="no", transaction=tx)
+    (message,) = manager.queue("orders.dead").peek_messages()
+    about = message["_message"]
+    history, snapshot = manager.history, manager.history.as_of()
+    shown = {
+        types.MessageInfo: [about],
+        types.Origin: [about["origin"]],
+        types.TraceStep: history.trace(about["id"]),
+        types.ChangeRow: history.change_rows(),
+        types.TransactionRow: snapshot.transaction_rows(),
+        types.DispatchRow: snapshot.dispatch_rows(),
+        types.BindingRow: snapshot.binding_rows(),
+        types.QueueRow: snapshot.queue_rows(),
+        types.QueueMetrics: manager.metrics().rows(),
+        types.DeadLetterCount: orders.dead_letters().rows(),
+        types.ExchangeDescription: [sold.describe()],
+    }
+    for declared, rows in shown.items():
+        keys = get_type_hints(declared).keys()
+        assert rows and all(row.keys() == keys for row in rows), declared
+    assert MESSAGE_TYPE.names == list(types.MessageInfo.__annotations__)
+    assert about["headers"] == [("source", "test")]
