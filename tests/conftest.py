@@ -10,6 +10,9 @@ import hypothesis
 import pytest
 
 from tests.postgres import database, postgres  # noqa: F401
+from txnqueue import custody
+
+custody.CHECKED = True  # what threads share is touched with its lock held: asserted in all tests
 
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 

@@ -144,27 +144,29 @@ class _Taker(Receiver):
 
     def plan(self, lost: int) -> Plan | None:
         """Plan the claims of everything that is wanted; None if nothing is."""
+        return self.client.informed(self._plan_claims)
+
+    def _plan_claims(self) -> Plan | None:
         client, info = self.client, self.info
-        with client.lock:
-            fold, stamp = client.fold_to_change(info), client.stamp()
-            owner = self._owner(fold)
-            self.more, left = False, self.limit
-            plan = Plan()
-            chosen: list[Selection] = []
-            left_out = finding.left_out(client, info, fold)
-            for lane in fold.lanes.values():
-                waiting = self._waiting(lane)
-                self.more = self.more or len(waiting) > REMOVALS_MAX
-                twice: list[Segment] = []
-                once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
-                once = removing.first_of(once, left)
-                left -= sum(segment.size for segment in once)
-                here = Selection(lane.lane, lane.next_sequence)
-                if twice:
-                    said = planning.leaving_out(twice)
-                    gone, here = planning.remove(info.queue_id, info.name, here, said, stamp)
-                    plan += gone
-                chosen += _by_history(here, once)
+        fold, stamp = client.fold_to_change(info), client.stamp()
+        owner = self._owner(fold)
+        self.more, left = False, self.limit
+        plan = Plan()
+        chosen: list[Selection] = []
+        left_out = finding.left_out(client, info, fold)
+        for lane in fold.lanes.values():
+            waiting = self._waiting(lane)
+            self.more = self.more or len(waiting) > REMOVALS_MAX
+            twice: list[Segment] = []
+            once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+            once = removing.first_of(once, left)
+            left -= sum(segment.size for segment in once)
+            here = Selection(lane.lane, lane.next_sequence)
+            if twice:
+                said = planning.leaving_out(twice)
+                gone, here = planning.remove(info.queue_id, info.name, here, said, stamp)
+                plan += gone
+            chosen += _by_history(here, once)
         segments = [segment for selection in chosen for segment in selection.segments]
         if not segments and not plan.entries:
             return None

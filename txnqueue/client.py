@@ -263,8 +263,12 @@ class TransientClient(Client):
         queue: str | None = None,
     ) -> Landed | None:
         """Append what is planned; nobody of this process comes in between."""
-        with self.lock:
-            landed = super().land(plan, operation, transaction_id=transaction_id, queue=queue)
+
+        def landing() -> Landed | None:
+            said = {"transaction_id": transaction_id, "queue": queue}
+            landed = super(TransientClient, self).land(plan, operation, **said)
             if landed is not None:
                 self._shared.landed()
-        return landed
+            return landed
+
+        return self.informed(landing)

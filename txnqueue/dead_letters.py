@@ -27,8 +27,7 @@ class DeadLetters:
         """Count them; users get this from ``queue.dead_letters``."""
         self._client = client
         client.open()
-        with client.lock, client.transient.lock:
-            self._rows = _counted(client, info)
+        self._rows = _counted(client, info)
 
     def rows(self) -> list[DeadLetterCount]:
         """List one dict per origin and reason, the most frequent first: columns as in ``df``."""
@@ -64,9 +63,11 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
             )
         here = known[info.dead_letter_id]
     mine = {info.queue_id, info.in_memory().queue_id}
-    standing = [
-        one for part in client.parts_of(here) for one in _standing(client.of(part).fold(part))
-    ]
+    standing: list[tuple[Literal["waiting", "in_flight"], Position, int]] = []
+    for part in client.parts_of(here):
+        side = client.of(part)
+        with side.lock:
+            standing += _standing(side.fold(part))
     found: dict[tuple[str, str | None], DeadLetterCount] = {}
     for what, position, count in standing:
         origin = position.origin

@@ -231,6 +231,8 @@ def _settings(
         # A laptop's own host name often resolves to nothing, or to a network that is gone.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A long job leaves short ones, such as a heartbeat's, their share of the cores.
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo
+from txnqueue.custody import NotRead
 from txnqueue.duplicates import Arrival, Duplicates, digest
 from txnqueue.errors import PayloadRemoved
 from txnqueue.ledger import Position, QueueFold, Segment
@@ -24,7 +27,8 @@ def left_out(client: Client, info: QueueInfo, fold: QueueFold) -> LeftOut | None
         fold: The queue's fold.
 
     Returns:
-        None if the queue delivers duplicates.
+        None if the queue delivers duplicates. What it makes raises ``NotRead`` if ids are to be
+        read first.
     """
     duplicates = fold.duplicates
     if duplicates is None:
@@ -44,14 +48,24 @@ def _look(client: Client, info: QueueInfo, known: Duplicates, position: Position
     """Learn the ids up to a position.
 
     Raises:
-        PayloadRemoved: Some of them are not there any more.
+        NotRead: Some are to be read from the payload first.
     """
     arrivals = known.to_look_at(position, client.runtime.now_ms())
     unread = [arrival for arrival in arrivals if arrival.ids is None]
+    if unread:
+        raise NotRead(lambda: _read(client, info, unread))
+    known.learn(arrivals)
+
+
+def _read(client: Client, info: QueueInfo, unread: Sequence[Arrival]) -> None:
+    """Read the ids of some arrivals from the payload; they are the same whoever reads them.
+
+    Raises:
+        PayloadRemoved: Some of them are not there any more.
+    """
     column = info.settings.message_id
     assert column is not None
-    parts = [_part(arrival) for arrival in unread]
-    found = client.store.payload.texts(column, parts) if parts else []
+    found = client.store.payload.texts(column, [_part(arrival) for arrival in unread])
     for arrival, texts in zip(unread, found, strict=True):
         if len(texts) != arrival.size:
             raise PayloadRemoved(
@@ -61,7 +75,6 @@ def _look(client: Client, info: QueueInfo, known: Duplicates, position: Position
                 queue=info.name,
             )
         arrival.ids = b"".join(map(digest, texts))
-    known.learn(arrivals)
 
 
 def _part(arrival: Arrival) -> Part:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from txnqueue import catalog, model, recalling, survey
+from txnqueue import catalog, custody, model, recalling, survey
 from txnqueue.closing import closed_error
 from txnqueue.config import SLICE_WIDTH, QueueInfo
 from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
@@ -21,6 +21,7 @@ from txnqueue.store import Store
 from txnqueue.topology import Topology
 
 logger = logging.getLogger("txnqueue")
+Result = TypeVar("Result")
 
 
 class Knowledge:
@@ -30,11 +31,11 @@ class Knowledge:
         """Look at a store; nothing is read yet."""
         self.store = store
         self.runtime = runtime
-        self.lock = threading.RLock()
+        self.lock = custody.new_lock()
         self.closed: dict[str, QueueError] = {}
         self._queues: dict[str, QueueInfo] = {}
         self._infos: dict[str, QueueInfo] = {}
-        self._folds = FoldReader(store.journal)
+        self._folds = FoldReader(store.journal, custody.Custody(self.lock))
         self._shards = ShardReader(store.journal)
         self._slice_width: int | None = None
         self._store_id = ""
@@ -187,6 +188,26 @@ class Knowledge:
             self._queues = {}
 
     # ---------------------------------------------------------------------------- folds
+
+    def holds_lock(self) -> bool:
+        """Say whether this thread holds a lock that others may be waiting for."""
+        locks = (self.lock, self.store.transient.lock)
+        return any(custody.Custody(lock).held() for lock in locks)
+
+    def informed(self, act: Callable[[], Result]) -> Result:
+        """Do something with folds; what it finds that it needs of the payload is read first.
+
+        It is done with the lock, and begun again after each reading, which is without. Whoever
+        came here with a lock lets go of it before anything is read.
+        """
+        while True:
+            try:
+                with self.lock:
+                    return act()
+            except custody.NotRead as missing:
+                if self.holds_lock():
+                    raise
+                missing.read()
 
     def fold_to_change(self, info: QueueInfo) -> QueueFold:
         """Fold a queue that is about to be worked on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnqueue import ranges
@@ -45,24 +46,30 @@ def left(
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
+
+    def count(side: Client, part: QueueInfo) -> tuple[int, int]:
+        fold, me = side.fold_to_change(part), side.consumer
+        taken = fold.lanes_of_others(me) if ordered else ()
+        rules, version = client.newest(info).redelivery, upto_of(upto, part)
+        here, not_here = 0, fold.in_flight()
+        waiting = (
+            (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
+            for lane in fold.lanes.values()
+        )
+        not_here += sum(s.size for s in _wanted(waiting, selector))
+        ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
+        for segment in _wanted(ready, selector):
+            if me in segment.not_to:
+                not_here += segment.size
+            else:
+                here += segment.size
+        return here, not_here
+
     for part in client.parts_of(info):
         side = client.of(part)
-        with side.lock:
-            fold, me = side.fold_to_change(part), side.consumer
-            taken = fold.lanes_of_others(me) if ordered else ()
-            rules, version = client.newest(info).redelivery, upto_of(upto, part)
-            of_others += fold.in_flight()
-            waiting = (
-                (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
-                for lane in fold.lanes.values()
-            )
-            of_others += sum(s.size for s in _wanted(waiting, selector))
-            ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
-            for segment in _wanted(ready, selector):
-                if me in segment.not_to:
-                    of_others += segment.size
-                else:
-                    found += segment.size
+        here, not_here = side.informed(partial(count, side, part))
+        found += here
+        of_others += not_here
     return found > 0, of_others
 
 
@@ -84,14 +91,20 @@ def first(
     parts: list[Part] = []
     carried: list[Carried] = []
     now_ms, memory = client.runtime.now_ms(), client.store.transient.payload
+    seen: dict[str, int] = {}  # what comes while the selector looks is left out
+
+    def look(side: Client, one: QueueInfo, left: int) -> list[Part]:
+        fold = side.fold_to_show(one)
+        upto = seen.setdefault(one.queue_id, fold.version)
+        ready = fold.receivable(now_ms, client.newest(info).redelivery, upto)
+        found = list(_first_of(ready, info.name, left, selector))
+        if one.transient:
+            carried.extend(memory.carried(part.payload_id, part.send_id) for part in found)
+        return found
+
     for one in client.parts_of(info):
         side = client.of(one)
-        with side.lock:
-            fold = side.fold_to_show(one)
-            ready = fold.receivable(now_ms, client.newest(info).redelivery)
-            found = list(_first_of(ready, info.name, limit, selector))
-            if one.transient:
-                carried += [memory.carried(part.payload_id, part.send_id) for part in found]
+        found = side.informed(partial(look, side, one, limit))
         parts += found
         limit -= sum(ranges.count(part.ranges) for part in found)
     return parts, carried

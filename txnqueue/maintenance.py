@@ -128,9 +128,9 @@ class _Run:
         """
         now_ms = self._client.runtime.now_ms()
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
+        entries = self._journal.read_all().entries  # takes long: without the lock
         with self._client.lock:
             folds = self._client.folds(infos)
-            entries = self._journal.read_all().entries
             found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
             target = max(found, model.horizon(entries))
             each = zip(infos, folds, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client import Client
@@ -44,14 +45,17 @@ class Metrics:
         """Measure; users get this from ``manager.metrics``."""
         self._client = client
         client.open()
-        with client.lock, client.transient.lock:
-            infos = client.queues()
-            now_ms = client.runtime.now_ms()
-            folds = {fold.queue_id: [fold] for fold in client.folds(infos.values())}
-            for info in infos.values():
-                in_memory = client.parts_of(info)[1:]
-                folds[info.queue_id] += [client.of(part).fold(part) for part in in_memory]
-            self._rows = [_measured(client, info, folds, now_ms) for info in infos.values()]
+        infos, now_ms = client.queues(), client.runtime.now_ms()
+        with client.lock:
+            folds = client.folds(infos.values())
+            each = zip(infos.values(), folds, strict=True)
+            parts = {info.queue_id: [_measured(info, fold, now_ms)] for info, fold in each}
+        memory = client.transient
+        for info in infos.values():
+            for part in client.parts_of(info)[1:]:
+                with memory.lock:
+                    parts[info.queue_id].append(_measured(info, memory.fold(part), now_ms))
+        self._rows = [_row(client, info, parts) for info in infos.values()]
 
     def rows(self) -> list[QueueMetrics]:
         """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
@@ -84,28 +88,56 @@ class Metrics:
         return f"<Metrics of {len(self._rows)} queues>"
 
 
-def _measured(
-    client: Client, info: QueueInfo, folds: Mapping[str, Sequence[QueueFold]], now_ms: int
-) -> QueueMetrics:
-    mine = folds[info.queue_id]
-    standing = [s for fold in mine for lane in fold.lanes.values() for s in lane.available]
-    in_flight = sum(fold.in_flight() for fold in mine)
-    rules = info.redelivery
-    visible = [segment for segment in standing if segment.receivable(now_ms, rules)]
-    expired = [segment for segment in standing if segment.position.expired(now_ms)]
-    dead = folds.get(info.dead_letter_id or "", ())
-    ages = [(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible]
+@dataclass(slots=True)
+class _Part:
+    """The numbers of one part of a queue; ``at_once`` as if nothing that failed had to wait."""
+
+    length: int
+    visible: int
+    in_flight: int
+    purge_pending: int
+    expired: int
+    redelivered: int
+    duplicates: int
+    at_once: int
+    ages: list[float]
+
+
+def _measured(info: QueueInfo, fold: QueueFold, now_ms: int) -> _Part:
+    """Measure one part of a queue."""
+    standing = [segment for lane in fold.lanes.values() for segment in lane.available]
+    visible = [segment for segment in standing if segment.receivable(now_ms, info.redelivery)]
+    in_flight = fold.in_flight()
+    return _Part(
+        length=_count(standing) + in_flight,
+        visible=_count(visible),
+        in_flight=in_flight,
+        purge_pending=fold.purge_pending(),
+        expired=_count(segment for segment in standing if segment.position.expired(now_ms)),
+        redelivered=_count(segment for segment in standing if segment.delivery_count),
+        duplicates=fold.left_out,
+        at_once=fold.available(now_ms, AT_ONCE),
+        ages=[(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible],
+    )
+
+
+def _row(client: Client, info: QueueInfo, parts: Mapping[str, Sequence[_Part]]) -> QueueMetrics:
+    """Put the numbers of a queue's parts together."""
+    mine = parts[info.queue_id]
+    length, visible = sum(p.length for p in mine), sum(p.visible for p in mine)
+    in_flight, expired = sum(p.in_flight for p in mine), sum(p.expired for p in mine)
+    ages = [age for part in mine for age in part.ages]
     return {
         "queue": info.name,
-        "length": _count(standing) + in_flight,
-        "visible": _count(visible),
+        "length": length,
+        "visible": visible,
         "in_flight": in_flight,
-        "purge_pending": sum(fold.purge_pending() for fold in mine),
-        "delayed": _count(standing) - _count(visible) - _count(expired),
-        "expired": _count(expired),
-        "redelivered": _count(s for s in standing if s.delivery_count),
-        "dead": sum(fold.available(now_ms, AT_ONCE) for fold in dead),
-        "duplicates": sum(fold.left_out for fold in mine),
+        "purge_pending": sum(p.purge_pending for p in mine),
+        "delayed": length - in_flight - visible - expired,
+        "expired": expired,
+        "redelivered": sum(p.redelivered for p in mine),
+        "dead": sum(p.at_once for p in parts.get(info.dead_letter_id or "", ())),
+        "duplicates": sum(p.duplicates for p in mine),
         "oldest_age_seconds": max(ages, default=None),
         "newest_age_seconds": min(ages, default=None),
         "conflicts": client.conflicts.get(info.name, 0),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from txnqueue import model, planning, ranges
 from txnqueue.client import Client
 from txnqueue.config import QueueInfo, check_name
+from txnqueue.custody import NotRead
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.ledger import Owner, Position, Segment
 from txnqueue.model import Entry, PositionId, Range
@@ -54,6 +55,8 @@ def target_of(client: Client, to: object) -> QueueInfo:
 def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructType) -> Route:
     """Route messages to another queue, each to the lane that its rules give it.
 
+    The route raises ``NotRead`` to whoever holds a lock, if keys are to be read first.
+
     Raises:
         InvalidInput: It is the same queue.
         SchemaMismatch: The other queue has other columns.
@@ -61,6 +64,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructT
     if target.queue_id == info.queue_id:
         raise InvalidInput(f"Messages of {info.name!r} cannot be moved to where they are.")
     known = info
+    found: dict[tuple[tuple[PositionId, int, int], ...], Lanes] = {}
 
     def check_now() -> None:
         nonlocal known, target
@@ -81,8 +85,16 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructT
             return []
         if any(_is_newer(segment.position, known) for segment in segments):
             check_now()  # they may have columns that the other queue has not
-        lanes = _lanes_of(client, info, target, schema, segments)
-        return [(Target(target.queue_id, lanes), list(segments))]
+        names = tuple((s.position.position_id, s.first, s.last) for s in segments)
+
+        def read() -> None:
+            found[names] = _lanes_of(client, info, target, schema, segments)
+
+        if names not in found:
+            if client.holds_lock() and target.settings.lanes_by is not None:
+                raise NotRead(read)
+            read()
+        return [(Target(target.queue_id, found[names]), list(segments))]
 
     return route
 

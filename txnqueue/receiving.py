@@ -123,6 +123,7 @@ class Receiver:
         self.wanted = wanted
         self.fresh_only = fresh_only
         self._tried_lanes: list[int] = []
+        self._turn: int | None = None
         self._positions: dict[PositionId, Position] = {}
 
     def plan(self, lost: int) -> Plan | None:
@@ -131,23 +132,28 @@ class Receiver:
         Raises:
             LeaseLost: Somebody opened the same consumer id after us.
         """
+        return self.client.informed(lambda: self._plan(lost))
+
+    def _plan(self, lost: int) -> Plan | None:
+        """Plan the claim; the lock is held from the first look at the fold to the last."""
         client = self.client
-        with client.lock:
-            fold = client.fold_to_change(self.info)
-            info = self.info = client.newest(self.info)
-            owner = self._owner(fold)
-            stamp = client.stamp()
-            in_turn = self._in_turn(fold, lost)
-            take_over = self._take_over(fold, owner, stamp.now_ms)
+        fold = client.fold_to_change(self.info)
+        info = self.info = client.newest(self.info)
+        owner = self._owner(fold)
+        stamp = client.stamp()
+        if self.wanted is not None and self.upto is None:
+            self.upto = fold.version  # what comes while the selector looks is left for the next
+        in_turn = self._in_turn(fold, lost)
+        take_over = self._take_over(fold, owner, stamp.now_ms)
+        chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
+        if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
+            take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
             chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
-            if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
-                take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
-                chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
-            errors = {
-                s.position.position_id: fold.lanes[c.lane].errors.get(s.position.position_id, ())
-                for c in chosen
-                for s in c.dead
-            }
+        errors = {
+            s.position.position_id: fold.lanes[c.lane].errors.get(s.position.position_id, ())
+            for c in chosen
+            for s in c.dead
+        }
         if not chosen:
             return None
         if self.transaction is not None:
@@ -177,12 +183,17 @@ class Receiver:
         """
         found = []
         entries = [e for e in entries if e.queue_id == self.info.queue_id]
-        fold = self.client.fold(self.info) if len({e.append_id for e in entries}) > 1 else None
         if self.transaction is not None:
             dead = (e.count or 0 for e in entries if e.kind == model.DEAD_LETTERED)
             self.transaction.dead_lettered += sum(dead)
+        over: set[tuple[int, int]] = set()
+        if len({e.append_id for e in entries}) > 1:
+            names = {(e.lane or 0, e.sequence or 0) for e in entries}
+            with self.client.lock:
+                fold = self.client.fold(self.info)
+                over = {name for name in names if not fold.claim(*name)}
         for entry in entries:
-            if fold is not None and not fold.claim(entry.lane or 0, entry.sequence or 0):
+            if (entry.lane or 0, entry.sequence or 0) in over:
                 continue
             if entry.kind == model.CLAIMED:
                 items = dict(model.unpack_items(entry))
@@ -278,7 +289,9 @@ class Receiver:
     def _in_turn(self, fold: QueueFold, lost: int) -> list[int]:
         """List the lanes in the order in which they are tried: the next one in turn first."""
         lanes = len(fold.lanes)
-        turn = self.client.turn(self.info.queue_id) if lost == 0 else lost
+        if self._turn is None:  # once in a receive, however often it is planned
+            self._turn = self.client.turn(self.info.queue_id)
+        turn = lost or self._turn
         start = (zlib.crc32(self.client.consumer.encode()) + turn) % lanes
         order = [(start + step) % lanes for step in range(lanes)]
         if lost:  # lanes just lost come last

@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from txnqueue import compacting, model
+from txnqueue import compacting, custody, model
 from txnqueue.config import QueueInfo
 from txnqueue.journal import Journal, Reading
 from txnqueue.ledger import QueueFold
@@ -74,9 +74,15 @@ class ShardReader:
 class FoldReader:
     """Keeps the folds of queues; one thread at a time may ask it."""
 
-    def __init__(self, journal: Journal) -> None:
-        """Read from a journal; nothing is folded yet."""
+    def __init__(self, journal: Journal, mine: custody.Custody | None = None) -> None:
+        """Read from a journal; nothing is folded yet.
+
+        Args:
+            journal: The journal.
+            mine: Says whether this thread is the one that may ask.
+        """
         self._journal = journal
+        self._mine = mine
         self._known: dict[str, QueueFold] = {}
 
     def read(self, infos: Sequence[QueueInfo]) -> list[QueueFold]:
@@ -119,7 +125,7 @@ class FoldReader:
 
     def _empty(self, info: QueueInfo) -> QueueFold:
         settings = info.settings
-        fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
+        fold = QueueFold(info.queue_id, settings.lanes, settings.duplicate_window_ms, self._mine)
         self._known[info.queue_id] = fold
         return fold
 

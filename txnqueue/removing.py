@@ -67,33 +67,33 @@ def remove(
         return found if selector is None else selector.of_lane(lane, found)
 
     def plan(lost: int) -> Plan | None:
+        return client.informed(plan_now)
+
+    def plan_now() -> Plan | None:
         nonlocal more
         more = False
-        with client.lock:
-            fold, stamp = client.fold_to_change(info), client.stamp()
-            found = Plan()
-            left_out = finding.left_out(client, info, fold)
-            left = limit if limit is None else limit - removed
-            for lane in fold.lanes.values():
-                waiting = wanted(lane, lane.available)
-                chosen = Selection(lane.lane, lane.next_sequence)
-                held = wanted(lane, _in_flight(fold, lane)) if in_flight is not None else []
-                more = more or len(waiting) > REMOVALS_MAX or len(held) > REMOVALS_MAX
-                twice: list[Segment] = []
-                once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
-                if left is not None:
-                    once = first_of(once, left)
-                    left -= sum(segment.size for segment in once)
-                positions.update((s.position.position_id, s.position) for s in once)
-                said = [planning.leaving_out(twice)] if twice else []
-                for removal in [*said, *sort(once)]:
-                    leave, chosen = planning.remove(
-                        info.queue_id, info.name, chosen, removal, stamp
-                    )
-                    found += leave
-                if in_flight is not None and held:
-                    marked, chosen = in_flight(chosen, held[:REMOVALS_MAX], stamp)
-                    found += marked
+        fold, stamp = client.fold_to_change(info), client.stamp()
+        found = Plan()
+        left_out = finding.left_out(client, info, fold)
+        left = limit if limit is None else limit - removed
+        for lane in fold.lanes.values():
+            waiting = wanted(lane, lane.available)
+            chosen = Selection(lane.lane, lane.next_sequence)
+            held = wanted(lane, _in_flight(fold, lane)) if in_flight is not None else []
+            more = more or len(waiting) > REMOVALS_MAX or len(held) > REMOVALS_MAX
+            twice: list[Segment] = []
+            once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+            if left is not None:
+                once = first_of(once, left)
+                left -= sum(segment.size for segment in once)
+            positions.update((s.position.position_id, s.position) for s in once)
+            said = [planning.leaving_out(twice)] if twice else []
+            for removal in [*said, *sort(once)]:
+                leave, chosen = planning.remove(info.queue_id, info.name, chosen, removal, stamp)
+                found += leave
+            if in_flight is not None and held:
+                marked, chosen = in_flight(chosen, held[:REMOVALS_MAX], stamp)
+                found += marked
         return found if found.entries else None
 
     while more and (limit is None or removed < limit):

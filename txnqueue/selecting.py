@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import ranges
 from txnqueue.client import Client
+from txnqueue.custody import NotRead
 from txnqueue.errors import InvalidInput
 from txnqueue.journal.tables import identifier
 from txnqueue.ledger import LaneFold, Segment
@@ -67,8 +68,14 @@ class Selector:
         self._wanted: Wanted = {}
 
     def of_lane(self, lane: LaneFold, segments: Sequence[Segment]) -> list[Segment]:
-        """Cut the wanted messages out of some segments of a lane, in the same order."""
-        self._look(segments, lane.lane)
+        """Cut the wanted messages out of some segments of a lane, in the same order.
+
+        Raises:
+            NotRead: They are to be looked at first, which takes a query.
+        """
+        number = lane.lane
+        if any(self._new(segment) for segment in segments):
+            raise NotRead(lambda: self._look(segments, number))
         return [
             s.cut(first, last)
             for s in segments
@@ -79,30 +86,35 @@ class Selector:
 
     # -------------------------------------------------------------------------- helpers
 
+    def _new(self, segment: Segment) -> tuple[Range, ...]:
+        """Find what of a segment was not looked at yet."""
+        seen = self._seen.get(segment.position.position_id, ())
+        return ranges.difference(((segment.first, segment.last),), seen)
+
     def _look(self, segments: Sequence[Segment], lane: int) -> None:
         """Evaluate what was not evaluated yet, in one query."""
         parts: list[Part] = []
         asked: dict[str, list[PositionId]] = defaultdict(list)
+        seen: Wanted = {}
         for segment in segments:
             position_id = segment.position.position_id
-            seen = self._seen.get(position_id, ())
-            new = ranges.difference(((segment.first, segment.last),), seen)
+            new = self._new(segment)
             if new:
-                self._seen[position_id] = ranges.normalised((*seen, *new))
+                before = seen.get(position_id, self._seen.get(position_id, ()))
+                seen[position_id] = ranges.normalised((*before, *new))
                 count = segment.delivery_count
                 parts.append(part_of(segment.position, new, self._queue, lane, count))
                 asked[segment.position.send_id].append(position_id)
-        if not parts:
-            return
         offsets: dict[str, list[int]] = defaultdict(list)
         for send_id, offset in self._places(parts):
             offsets[send_id].append(offset)
         for send_id, found in offsets.items():
             there = ranges.of_offsets(found)
             for position_id in asked[send_id]:
-                mine = ranges.intersection(there, self._seen[position_id])
+                mine = ranges.intersection(there, seen[position_id])
                 known = self._wanted.get(position_id, ())
                 self._wanted[position_id] = ranges.normalised((*known, *mine))
+        self._seen.update(seen)
 
     def _places(self, parts: Sequence[Part]) -> list[tuple[str, int]]:
         frame: Any = self._client.payload.frame(self._schema, parts)

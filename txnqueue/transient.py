@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from txnqueue import model
+from txnqueue import custody, model
 from txnqueue.config import TRANSIENT_BYTES_MAX, TRANSIENT_KEYS_MAX
 from txnqueue.errors import LimitExceeded, PayloadRemoved
 from txnqueue.journal import Appended
@@ -174,7 +174,7 @@ class TransientStore:
         self.journal = TransientJournal(step)
         self.payload = TransientPayload(step)
         self.tables = MemoryTables(self.payload, step)
-        self.lock = threading.RLock()
+        self.lock = custody.new_lock()
         self.folds: dict[str, QueueFold] = {}
         self.working: WeakValueDictionary[str, Working] = WeakValueDictionary()
         self.deciding: set[str] = set()
@@ -208,7 +208,11 @@ class TransientStore:
             fold = self.folds.get(queue_id)
             if fold is None:
                 saved = self._checkpoints.get(queue_id)
-                fold = deepcopy(saved) if saved else QueueFold(queue_id, lanes, window_ms)
+                fold = (
+                    deepcopy(saved)
+                    if saved
+                    else QueueFold(queue_id, lanes, window_ms, custody.Custody(self.lock))
+                )
             reading = self.journal.read(fold.shards, after=fold.version)
             self.folds.pop(queue_id, None)
             fold.advance(reading.entries, reading.version)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
+from tests.locks import SingleLock
+from txnqueue import custody
 from txnqueue.manager import QueueManager
 from txnqueue.runtime import Runtime
 from txnqueue.store import MemoryStore
@@ -79,6 +81,12 @@ def numbers(found: Any) -> list[int]:
 def pick(batch: Any, *wanted: int) -> list[dict[str, Any]]:
     """Pick messages of a batch by their numbers."""
     return [row for row in batch.messages() if row["n"] in wanted]
+
+
+@pytest.fixture(autouse=True)
+def one_lock_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread holds two locks; elsewhere one thread plays several clients."""
+    monkeypatch.setattr(custody, "new_lock", SingleLock)
 
 
 @pytest.fixture(scope="session")

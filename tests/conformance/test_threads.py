@@ -5,8 +5,11 @@ import threading
 import pytest
 
 from tests.conformance.conftest import World, numbers, rows
+from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.errors import Busy, LeaseLost
+from txnqueue.payload import arranging
+from txnqueue.selecting import Selector
 from txnqueue.store import MemoryStore
 
 
@@ -46,15 +49,6 @@ def manager(world, journal):
     store = MemoryStore()
     store.payload, store.journal = world.store.payload, journal
     return QueueManager(None, store=store, runtime=world.runtime("threads"))
-
-
-def in_another_thread(act):
-    """Do something in a thread of its own, to its end."""
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(act()))
-    thread.start()
-    thread.join()
-    return answers[0]
 
 
 @pytest.mark.parametrize("settle", ["at once", "in a transaction", "extend", "receive", "purge"])
@@ -182,3 +176,91 @@ def test_a_heartbeat_that_failed_last_does_not_fail_the_block(world, manager, jo
         assert not beating.lost
     left.clear()
     assert batch.accept() == 1
+
+
+def all_places(parts):
+    """Name all messages of some parts, as a selector that wants each of them."""
+    return [
+        (part.send_id, offset)
+        for part in parts
+        for first, last in part.ranges
+        for offset in range(first, last + 1)
+    ]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("act", ["receive", "peek", "purge", "move", "move inside", "drain"])
+def test_no_lock_is_held_while_a_selector_looks(manager, monkeypatch, act, durable):
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False, lanes=2)
+    done = manager.create_queue("done", "n long, key string", dead_letter=False)
+    for n in (1, 2, 3):
+        orders.send(rows(n), durable=durable)
+    client, looks = manager._client, []
+
+    def free(lock):
+        taken = lock.acquire(blocking=False)
+        if taken:
+            lock.release()
+        return taken
+
+    def places(selector, parts):
+        assert in_another_thread(lambda: free(client.lock) and free(client.transient.lock))
+        looks.extend(all_places(parts))
+        return all_places(parts)
+
+    monkeypatch.setattr(Selector, "_places", places)
+    if act == "receive":
+        assert sorted(numbers(orders.receive(where="n > 0"))) == [1, 2, 3]
+    elif act == "peek":
+        assert len(orders.peek_messages(where="n > 0")) == 3
+    elif act == "purge":
+        assert orders.purge(where="n > 0") == 3
+    elif act == "move":
+        assert orders.move(done, where="n > 0") == 3
+    elif act == "move inside":
+        with manager.transaction() as tx:
+            assert orders.move(done, where="n > 0", transaction=tx) == 3
+        assert done.depth() == 3
+    else:
+        assert orders.drain(lambda batch, tx: None, where="n > 0").messages == 3
+    assert sorted(looks) == sorted(set(looks)), "each message is looked at once in a call"
+
+
+def test_what_comes_while_a_selector_looks_is_left_for_the_next_receive(manager, monkeypatch):
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+
+    def places(selector, parts):
+        orders.send(rows(2))  # another one at each look: a receive ends all the same
+        return all_places(parts)
+
+    monkeypatch.setattr(Selector, "_places", places)
+    assert numbers(orders.receive(where="n > 0")) == [1]
+    assert orders.depth() == 1
+
+
+def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(manager, monkeypatch):
+    once = {"message_id": "n", "duplicate_window_seconds": 60}
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False, **once)
+    grouped = manager.create_queue(
+        "grouped", "n long, key string", group_by="key", lanes=4, dead_letter=False
+    )
+    client, reads = manager._client, []
+    payload = client.store.payload
+
+    def watched(name, plain):
+        def read(*given):
+            reads.append(name)
+            taken = in_another_thread(lambda: client.lock.acquire(False) and client.lock.release())
+            assert taken is None, "the lock was free"
+            return plain(*given)
+
+        return read
+
+    for name in ("texts", "table"):
+        monkeypatch.setattr(payload, name, watched(name, getattr(payload, name)))
+    monkeypatch.setattr(arranging, "IDS_IN_ENTRY_MAX", 0)
+    orders.send([*rows(1, 1, key="a"), *rows(2, key="b")])
+    assert orders.move(grouped) == 2
+    assert set(reads) == {"texts", "table"}
+    assert sorted(numbers(grouped.receive())) == [1, 2]

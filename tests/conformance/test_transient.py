@@ -310,7 +310,8 @@ def test_while_the_outcome_is_in_doubt_the_transient_part_waits(
     queue.send(rows(3, 4), durable=False)
     tx = doubtful(world, queue, lands)
     memory = queue._client.transient
-    assert memory.fold(queue.info.in_memory()).available(world.clock.now_ms, AT_ONCE) == 0
+    with memory.lock:
+        assert memory.fold(queue.info.in_memory()).available(world.clock.now_ms, AT_ONCE) == 0
     world.clock.advance(61)
     others = world.manager("b")
     if ask == "outcome":
@@ -516,10 +517,12 @@ def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) ->
     memory = taken._client.transient
     taken._client.parts_of = lambda info: [info.in_memory()]
     assert numbers(taken.receive(10)) == [3, 4]
-    assert memory.fold(queue.info.in_memory()).in_flight() == 3
+    with memory.lock:
+        assert memory.fold(queue.info.in_memory()).in_flight() == 3
     with pytest.raises(LeaseLost):
         batch.accept()
-    assert queue._client.fold(queue.info).in_flight() == 2  # 1 and 2 are held as before
+    with queue._client.lock:
+        assert queue._client.fold(queue.info).in_flight() == 2  # 1 and 2 are held as before
     with pytest.raises(LeaseLost):
         batch.extend_lease(60)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.locks import in_another_thread
 from txnqueue.errors import TransactionAborted
 
 
@@ -132,7 +133,7 @@ def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(wo
 
     def after_a_commit(keys, **more):
         other._client.key_states = key_states
-        tx.commit()
+        in_another_thread(tx.commit)
         return key_states(keys, **more)
 
     assert len(mine.receive(1)) == 0  # warm

@@ -216,6 +216,41 @@ def test_what_the_table_would_refuse_is_refused_at_once(lake: Lake, wrong: Any, 
     assert tx.changes == []
 
 
+APPEND_ONLY = "ALTER TABLE {t} SET TBLPROPERTIES ('delta.appendOnly' = 'true')"
+
+
+def test_a_table_that_is_only_appended_to_takes_no_other_change(lake: Lake) -> None:
+    path = lake.table(rows="('a', 1.0)")
+    lake.sql(APPEND_ONLY, path)
+    more = [{"k": "b", "total": 2.0}]
+    with lake.manager().transaction() as tx:
+        table = tx.table(path)
+        for change in (
+            lambda: table.update({"total": "0"}, where="k = 'a'"),
+            lambda: table.delete(where="k = 'a'"),
+            lambda: table.merge(more, on="k", **TOTALS),
+            lambda: table.merge(more, on="k", delete="true"),
+        ):
+            with pytest.raises(InvalidInput, match=r"delta\.appendOnly"):
+                change()
+        assert tx.changes == []
+        table.append(more)
+        table.merge([{"k": "c", "total": 3.0}], on="k", insert="*")
+    assert lake.rows(path) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+
+
+def test_a_table_that_can_only_be_appended_to_by_the_commit_aborts_other_changes(
+    lake: Lake,
+) -> None:
+    path = lake.table(rows="('a', 1.0)")
+    with pytest.raises(TransactionAborted, match=r"delta\.appendOnly"):
+        with lake.manager().transaction() as tx:
+            tx.table(path).delete(where="k = 'a'")
+            lake.sql(APPEND_ONLY, path)
+    assert lake.manager().recover().waiting == ()
+    assert lake.rows(path) == [("a", 1.0)]
+
+
 def test_a_table_that_is_not_there_is_refused(lake: Lake) -> None:
     tx = lake.manager().transaction()
     for name in (f"{lake.root}/lake/nowhere", "default.nowhere", "nowhere.at.all"):

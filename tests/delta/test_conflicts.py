@@ -88,8 +88,8 @@ def journals(
     slow_statements, fast_statements = Unlocked(spark, names), Unlocked(spark, names)
     slow, fast = DeltaJournal(slow_statements), DeltaJournal(fast_statements)
     slow.create()
-    waiting = Waiting(slow_statements.session, root)
-    slow._session = waiting  # type: ignore[assignment]
+    waiting = Waiting(slow_statements.appending, root)
+    slow_statements.appending = waiting  # type: ignore[assignment]
     yield slow, fast, waiting
 
 

@@ -128,8 +128,10 @@ class Place:
         """Count what can be received of each kind."""
         client, info = self.client._client, self.client.queue(name).info
         now_ms = self.world.clock.now_ms
-        memory = client.transient.fold(info.in_memory()).available(now_ms, AT_ONCE)
-        return client.fold(info).available(now_ms, AT_ONCE), memory
+        with client.transient.lock:
+            memory = client.transient.fold(info.in_memory()).available(now_ms, AT_ONCE)
+        with client.lock:
+            return client.fold(info).available(now_ms, AT_ONCE), memory
 
     def drained(self, client: QueueManager) -> Iterator[int]:
         """Receive and accept whatever there is."""

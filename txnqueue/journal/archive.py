@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from txnqueue.journal.tables import (
     literals,
 )
 from txnqueue.model import Entry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 IDS = "txnqueue_ids"
 """A temporary view of the library's own session: the entries that a statement is about."""
@@ -37,9 +40,9 @@ class DeltaArchive:
     def create(self) -> None:
         """Create the archive; no error if it is there."""
 
-        def statement() -> None:
-            self._session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
-            self._session.sql(create_archive(self._statements.names)).collect()
+        def statement(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
+            session.sql(create_archive(self._statements.names)).collect()
 
         self._statements.committing("archive", statement)
 
@@ -56,10 +59,10 @@ class DeltaArchive:
             "AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
         )
 
-        def run() -> None:
-            name_ids(self._session, entries)
-            self._session.conf.set(USER_METADATA, json.dumps(metadata))
-            self._session.sql(statement).collect()
+        def run(session: SparkSession) -> None:
+            name_ids(session, entries)
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(statement).collect()
 
         self._statements.committing("archive", run)
 
@@ -92,13 +95,13 @@ class DeltaArchive:
         if before is not None:
             terms.append(f"commit_seq < {literal(model.commit_seq(before))}")
 
-        def statement() -> list[dict[str, Any]]:
+        def statement(session: SparkSession) -> list[dict[str, Any]]:
             if among is not None:
-                name_ids(self._session, among)
-            frame = self._session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
+                name_ids(session, among)
+            frame = session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
             return rows_of(frame, "shiftright(commit_seq, 10)")
 
-        found = map(entry_of, self._statements.run(statement))
+        found = map(entry_of, self._statements.alone(statement))
         return tuple({entry.entry_id: entry for entry in found}.values())
 
     def forget(
@@ -111,9 +114,9 @@ class DeltaArchive:
         if metadata is None or not found:
             return found
 
-        def run() -> None:
-            self._session.conf.set(USER_METADATA, json.dumps(metadata))
-            self._session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
+        def run(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
 
         self._statements.committing("archive", run)
         return found

@@ -24,7 +24,7 @@ from txnqueue.journal.tables import (
 from txnqueue.model import Condition, Entry, Unit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger("txnqueue")
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
@@ -75,9 +75,9 @@ class DeltaJournal:
     def create(self) -> None:
         """Create the journal; no error if it is there."""
 
-        def statement() -> None:
-            self._session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
-            self._session.sql(create_journal(self._statements.names)).collect()
+        def statement(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
+            session.sql(create_journal(self._statements.names)).collect()
 
         self._statements.committing("journal", statement)
 
@@ -118,13 +118,13 @@ class DeltaJournal:
         statement = merge(self._table, units)
         total = sum(len(unit.entries) for unit in units)
 
-        def run() -> tuple[int, str | None]:
-            self._session.conf.set(USER_METADATA, json.dumps(metadata))
-            self._session.conf.unset(LAST_COMMIT)
-            inserted = self._session.sql(statement).collect()[0]["num_inserted_rows"]
-            return int(inserted), self._session.conf.get(LAST_COMMIT, None)
+        def run(session: SparkSession) -> tuple[int, str | None]:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.conf.unset(LAST_COMMIT)
+            inserted = session.sql(statement).collect()[0]["num_inserted_rows"]
+            return int(inserted), session.conf.get(LAST_COMMIT, None)
 
-        inserted, version = self._statements.committing("journal", run)
+        inserted, version = self._statements.append(run)
         if inserted == 0:
             return Appended((False,) * len(units), None)
         if version is None:
@@ -148,9 +148,9 @@ class DeltaJournal:
             "AND t.append_id = s.append_id AND t.`index` = s.`index` WHEN MATCHED THEN DELETE"
         )
 
-        def run() -> None:
-            name_ids(self._session, entries)
-            self._commit(statement, metadata)
+        def run(session: SparkSession) -> None:
+            name_ids(session, entries)
+            _commit(session, statement, metadata)
 
         self._statements.committing("journal", run)
 
@@ -165,17 +165,13 @@ class DeltaJournal:
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
         """Write the entries of some shards into few files, by OPTIMIZE."""
         statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
-        self._statements.committing("journal", lambda: self._commit(statement, metadata))
+        self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of the journal that no retained version names."""
         return self._statements.vacuum("journal", self._table, seconds_min, full)
 
     # -------------------------------------------------------------------------- helpers
-
-    def _commit(self, statement: str, metadata: Mapping[str, object]) -> None:
-        self._session.conf.set(USER_METADATA, json.dumps(metadata))
-        self._session.sql(statement).collect()
 
     def _audit(self, start: int, upto: int) -> Audit:
         columns = ("append_id", "index", "_change_type", "_commit_version")
@@ -308,6 +304,11 @@ class DeltaJournal:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _commit(session: SparkSession, statement: str, metadata: Mapping[str, object]) -> None:
+    session.conf.set(USER_METADATA, json.dumps(metadata))
+    session.sql(statement).collect()
 
 
 # --------------------------------------------------------------------- the one statement

@@ -1,25 +1,33 @@
-"""Run the library's own statements: on a tuned session, one at a time, to their end.
+"""Run the library's own statements: on tuned sessions, to their end.
 
-A statement runs on a thread of its own. When its caller is interrupted (Ctrl-C, a
-cancelled cell) the statement goes on, keeps the lock, and the next one waits for it: so
-nothing of this client ever lands behind the back of what it does next.
+A statement runs on a thread of the library. When its caller is interrupted (Ctrl-C, a
+cancelled cell) the statement goes on and keeps the lock. If it was an append to the journal
+all that follows waits for it: so nothing of this client ever lands behind the back of what
+it does next.
+
+Appends to the journal have one thread and one session for themselves, so that what takes
+long keeps nobody from committing: reading, staging, changing tables, tidying files.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
-from txnqueue.errors import InvalidInput, StoreNotFound
+from txnqueue.errors import InvalidInput, PlatformMissing, StoreNotFound
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.lock import Lock, NoLock, TableLock
+from txnqueue.journal.sessions import MEANING, SETTINGS, is_connect, new_session
 from txnqueue.journal.tables import TableNames
 
 if TYPE_CHECKING:
@@ -28,44 +36,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 
-SETTINGS = {
-    "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
-    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
-    "spark.databricks.delta.merge.materializeSource": "none",
-    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.stalenessLimit": "0",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.files.openCostInBytes": "65536",
-    "spark.sql.leafNodeDefaultParallelism": "1",
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.variable.substitute": "false",
-}
-"""The library's own session; the user's keeps its settings."""
-
+POOL = "spark.scheduler.pool"
+OWN_POOL = "txnqueue"
+"""Where jobs are scheduled fairly, short statements of ours do not queue behind a user's jobs."""
+THREADS_MAX = 64
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """What Delta writes into the history of a table with each commit of a session."""
 RETENTION = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
-
-
-def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Make a session with settings of its own beside the user's."""
-    # Delta's own exceptions come through only where this was imported before the call.
-    importlib.import_module("delta.exceptions")
-    remote = not hasattr(spark, "newSession") or "connect" in type(spark).__module__
-    # Connect has no newSession; its cloneSession is not in the classic class's type.
-    session: SparkSession = spark.cloneSession() if remote else spark.newSession()  # type: ignore[attr-defined]
-    for key, value in settings.items():
-        session.conf.set(key, value)
-    return session
 
 
 def canonical_root(root: str) -> str:
@@ -84,7 +64,7 @@ def canonical_root(root: str) -> str:
 
 
 class Statements:
-    """The tuned session, the thread that uses it, and the locks of the tables."""
+    """The library's sessions, the threads that use them, and the locks of the tables."""
 
     def __init__(self, spark: SparkSession, names: TableNames) -> None:
         """Open the session.
@@ -96,15 +76,102 @@ class Statements:
         self.user = spark
         self.names = names
         self.session = new_session(spark, SETTINGS)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="txnqueue")
+        self._appends = ThreadPoolExecutor(1, "txnqueue appends", self._enter_pool)
+        self._others = ThreadPoolExecutor(THREADS_MAX, "txnqueue", self._enter_pool)
+        self._users = ThreadPoolExecutor(THREADS_MAX, "txnqueue staging")
+        self._idle: dict[bool, deque[SparkSession]] = {True: deque(), False: deque()}
+        self._left: set[Future[Any]] = set()
         self._locks: dict[str, Lock] = {}
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    @cached_property
+    def appending(self) -> SparkSession:
+        """The session of appends to the journal; nothing else ever uses it."""
+        return new_session(self.user, SETTINGS)
+
+    @cached_property
+    def compiling(self) -> SparkSession:
+        """The session for work on many rows, which pays for being compiled."""
+        return new_session(self.user, MEANING)
 
     def run(self, statement: Callable[[], Result]) -> Result:
-        """Run a statement to its end, even if the caller is interrupted meanwhile."""
-        return self._thread.submit(statement).result()
+        """Run a statement that reads, on any session whose settings nobody changes."""
+        self.check_running()
+        wait(tuple(self._left))
+        return self._others.submit(statement).result()
 
-    def committing(self, table: str, statement: Callable[[], Result]) -> Result:
-        """Run a statement that makes a Delta commit, under the table's lock.
+    def alone(
+        self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
+    ) -> Result:
+        """Run a statement with a session that nobody else uses meanwhile.
+
+        Args:
+            statement: What to run; it may set what it likes, and the next one sets it anew.
+            compiled: Whether it works on so many rows that it pays to compile it.
+        """
+        idle = self._idle[compiled]
+
+        def run() -> Result:
+            try:
+                session = idle.pop()
+            except IndexError:
+                session = new_session(self.user, MEANING if compiled else SETTINGS)
+            try:
+                return statement(session)
+            finally:
+                idle.append(session)
+
+        return self.run(run)
+
+    def append(self, statement: Callable[[SparkSession], Result]) -> Result:
+        """Run an append to the journal to its end, even if the caller is interrupted meanwhile.
+
+        Raises:
+            AppendConflict: Delta reports that another commit was faster.
+        """
+
+        def locked() -> Result:
+            with self._lock("journal").held():
+                return statement(self.appending)
+
+        self.check_running()
+        under_way = self._appends.submit(locked)
+        try:
+            return _committed(under_way)
+        except BaseException:
+            if not under_way.done():  # we are interrupted: what follows waits for it
+                self._left.add(under_way)
+                under_way.add_done_callback(self._left.discard)
+            raise
+
+    def committing(
+        self, table: str, statement: Callable[[SparkSession], Result], *, compiled: bool = False
+    ) -> Result:
+        """Run another statement that makes a Delta commit, to its end, under the table's lock.
+
+        One runs at a time on each table, and has a session for itself.
+
+        Raises:
+            AppendConflict: Delta reports that another commit was faster.
+        """
+
+        def locked(session: SparkSession) -> Result:
+            with self._turns[table], self._lock(table).held():
+                return statement(session)
+
+        with _conflicts():
+            return self.alone(locked, compiled=compiled)
+
+    def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
+        """Run a write of rows under the table's lock: for Spark the caller's own work.
+
+        Other writes of this table wait on local disks only: rows that are staged are nobody's
+        until a decision names them.
+
+        Args:
+            table: What its lock is called.
+            session: What the rows live on.
+            statement: Writes them.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
@@ -114,12 +181,37 @@ class Statements:
             with self._lock(table).held():
                 return statement()
 
-        try:
-            return self.run(locked)
-        except Exception as error:
-            if _is_conflict(error):
-                raise AppendConflict(str(error)) from error
-            raise
+        if session in (self.session, self.compiling):
+            with _conflicts():
+                return self.run(locked)
+        from pyspark.util import inheritable_thread_target
+
+        self.check_running()
+        wait(tuple(self._left))
+        callers: Callable[[], Result] = inheritable_thread_target(session)(locked)
+        return _committed(self._users.submit(callers))
+
+    def _enter_pool(self) -> None:
+        """Put the jobs of this thread into a pool of ours; Spark Connect knows none."""
+        if not is_connect(self.user):
+            self.user.sparkContext.setLocalProperty(POOL, OWN_POOL)
+
+    def check_running(self) -> None:
+        """Check that the user's session was not stopped.
+
+        Raises:
+            PlatformMissing: It was; nothing was done.
+        """
+        if is_connect(self.user):
+            stopped = bool(getattr(self.user, "is_stopped", False))
+        else:
+            context = self.user.sparkContext._jsc
+            stopped = context is None or context.sc().isStopped()
+        if stopped:
+            raise PlatformMissing(
+                "The Spark session of this manager was stopped (spark.stop()): nothing was done. "
+                "Make a QueueManager with a session that runs."
+            )
 
     def vacuum(self, table: str, name: str, seconds_min: float, full: bool) -> str | None:
         """Remove files of a table that no retained version names.
@@ -143,19 +235,16 @@ class Statements:
         if kept < seconds_min:
             return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
 
-        def by_log() -> None:
-            self.session.sql(f"VACUUM {name} LITE").collect()
-
-        def by_listing() -> None:
-            self.session.sql(f"VACUUM {name}").collect()
+        def vacuum(session: SparkSession, how: str = "") -> None:
+            session.sql(f"VACUUM {name}{how}").collect()
 
         if not full:
             try:
-                self.committing(table, by_log)
+                self.committing(table, lambda session: vacuum(session, " LITE"))
                 return None
             except Exception as error:
                 logger.info("the folder is listed table=%s reason=%s", table, error)
-        self.committing(table, by_listing)
+        self.committing(table, vacuum)
         return None
 
     def remove(self, table: str, payload_id: str) -> str | None:
@@ -171,13 +260,13 @@ class Statements:
         name = self.names.payload(payload_id)
         if not self.names.by_path:
             drop = f"DROP TABLE IF EXISTS {name}"
-            self.committing(table, lambda: self.session.sql(drop).collect())
+            self.committing(table, lambda session: session.sql(drop).collect())
             return None
         root = self.run(self._local_folder)
         if root is None:  # SQL does not remove what has a path and no name
             return f"no queue ever got {name}: delete its folder"
         folder = root / "payload" / payload_id
-        self.committing(table, lambda: shutil.rmtree(folder) if folder.exists() else None)
+        self.committing(table, lambda _: shutil.rmtree(folder) if folder.exists() else None)
         return None
 
     def _lock(self, table: str) -> Lock:
@@ -236,6 +325,27 @@ class Statements:
             return int(self.session.sql(query).collect()[0][0])
         except Exception:  # refused by the platform; the lock then says what to do
             return None
+
+
+def _committed(under_way: Future[Result]) -> Result:
+    """Wait for a statement that commits."""
+    with _conflicts():
+        return under_way.result()
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Tell lost races from other errors.
+
+    Raises:
+        AppendConflict: Delta reports that another commit was faster.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _is_conflict(error):
+            raise AppendConflict(str(error)) from error
+        raise
 
 
 def _is_conflict(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from txnqueue import model, ranges
+from txnqueue import custody, model, ranges
 from txnqueue.duplicates import Duplicates
 from txnqueue.errors import StoreCorrupt
 from txnqueue.ledger.values import (
@@ -107,20 +107,28 @@ class LaneFold:
 class QueueFold:
     """The state of one queue at one version of the journal."""
 
-    def __init__(self, queue_id: str, lanes: int, window_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        queue_id: str,
+        lanes: int,
+        window_ms: int | None = None,
+        mine: custody.Custody | None = None,
+    ) -> None:
         """Start from nothing, before the first version.
 
         Args:
             queue_id: The queue.
             lanes: How many it has.
             window_ms: For how long duplicates are to be told apart; None: not at all.
+            mine: Says whether this thread may touch it; None: no other one knows of it.
         """
+        self._mine = mine
         self.queue_id = queue_id
         self.version = -1
         self.closed: Entry | None = None
         self.altered: Entry | None = None
-        self.lanes = {lane: LaneFold(lane) for lane in range(lanes)}
-        self.positions: dict[PositionId, Position] = {}
+        self._lanes = {lane: LaneFold(lane) for lane in range(lanes)}
+        self._positions: dict[PositionId, Position] = {}
         self.purged_in_flight = 0
         self._unretired: dict[PositionId, int] = {}
         self._newest_clock_ms = 0
@@ -128,13 +136,26 @@ class QueueFold:
         self.duplicates = None if window_ms is None else Duplicates(window_ms)
 
     @property
+    def lanes(self) -> dict[int, LaneFold]:
+        """The lanes, by their numbers."""
+        custody.check(self._mine, "a fold")
+        return self._lanes
+
+    @property
+    def positions(self) -> dict[PositionId, Position]:
+        """The positions that anything is left of."""
+        custody.check(self._mine, "a fold")
+        return self._positions
+
+    @property
     def shards(self) -> tuple[str, ...]:
         """The shards that the fold is read from."""
-        lanes = (model.lane_shard(self.queue_id, lane) for lane in self.lanes)
+        lanes = (model.lane_shard(self.queue_id, lane) for lane in self._lanes)
         return (*lanes, model.backlog_shard(self.queue_id), model.FENCE)
 
     def advance(self, entries: Iterable[Entry], version: int) -> None:
         """Apply what was appended since, in commit order, and move on to a version."""
+        custody.check(self._mine, "a fold")
         for entry in sorted(entries, key=attrgetter("place")):
             self.apply(entry)
         self.version = max(self.version, version)
@@ -148,7 +169,7 @@ class QueueFold:
         if entry.kind == model.QUEUE_ALTERED:
             self.altered = entry
             return
-        lane = self.lanes[entry.lane or 0]
+        lane = self._lanes[entry.lane or 0]
         if entry.sequence is not None:
             lane.next_sequence = max(lane.next_sequence, entry.sequence + 1)
         if entry.kind != model.POSTED:
@@ -277,7 +298,7 @@ class QueueFold:
 
     def know(self, position: Position, messages: int) -> None:
         """Take a position for known, with so many of its messages left in the queue."""
-        self.positions[position.position_id] = position
+        self._positions[position.position_id] = position
         self._unretired[position.position_id] = messages
 
     def _note_clock(self, entry: Entry) -> None:
@@ -303,11 +324,11 @@ class QueueFold:
             return
         self.closed = entry
         if entry.kind == model.QUEUE_DROPPED:
-            for lane in self.lanes.values():
+            for lane in self._lanes.values():
                 lane.available.clear()
                 lane.claims.clear()
                 lane.errors.clear()
-            self.positions.clear()
+            self._positions.clear()
             self._unretired.clear()
 
     def _posted(self, lane: LaneFold, entry: Entry) -> None:
@@ -338,7 +359,7 @@ class QueueFold:
     def _removed(self, lane: LaneFold, entry: Entry) -> None:
         for position_id, part in self._take_items(lane, entry).items():
             if entry.kind == model.DUPLICATE:
-                lane.leave_out(self.positions[position_id], part)
+                lane.leave_out(self._positions[position_id], part)
                 if self.duplicates is not None:
                     self.duplicates.left_out(position_id, part)
             self._retire(lane, position_id, part)
@@ -359,7 +380,7 @@ class QueueFold:
         for position_id, there in back.items():
             gone = ranges.intersection(there, named[position_id])
             if gone:
-                lane.take(self.positions[position_id], gone)
+                lane.take(self._positions[position_id], gone)
                 self._purge(lane, position_id, gone)
 
     def _settled(self, lane: LaneFold, entry: Entry) -> None:
@@ -430,7 +451,7 @@ class QueueFold:
                 self._put_back(lane, ended, ended_at_ms)
         items: dict[PositionId, tuple[Range, ...]] = dict(model.unpack_items(entry))
         for position_id, part in items.items():
-            position = self.positions.get(position_id)
+            position = self._positions.get(position_id)
             if position is None:
                 raise StoreCorrupt(f"Lane {lane.lane} names the unknown position {position_id}.")
             lane.take(position, part)
@@ -442,6 +463,6 @@ class QueueFold:
         if left:
             self._unretired[position_id] = left
         else:
-            del self._unretired[position_id], self.positions[position_id]
+            del self._unretired[position_id], self._positions[position_id]
             if self.duplicates is not None:
                 self.duplicates.retired(position_id)

@@ -44,6 +44,7 @@ from txnqueue.payload.refusals import of_columns, of_rows
 from txnqueue.payload.rows import arrow_table
 from txnqueue.payload.schemas import MESSAGE, new_columns
 from txnqueue.payload.types import arrow_schema, folded, frame_of, has_type
+from txnqueue.payload.writes import check_written, options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,7 @@ _FEW_ROWS = 20_000
 _NTZ = "'delta.feature.timestampNtz' = 'supported'"
 _SPANS_MAX = 5_000
 """So many ranges are counted by one query."""
+_STALENESS = "spark.databricks.delta.stalenessLimit"
 _PLACE = {
     "_lane": pa.int32(),
     "_priority": pa.int32(),
@@ -74,12 +76,12 @@ class DeltaPayload:
         """Create an owner's payload table; no error if it is there."""
         columns = definitions(schema.fields)
 
-        def statement() -> None:
+        def statement(session: SparkSession) -> None:
             metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
-            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.conf.set(USER_METADATA, json.dumps(metadata))
             names = self._statements.names
             with of_columns():
-                self._session.sql(create_payload(names, payload_id, columns, routed)).collect()
+                session.sql(create_payload(names, payload_id, columns, routed)).collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
@@ -87,19 +89,19 @@ class DeltaPayload:
         """Add columns to an owner's payload table; those that are there are left alone."""
         table = self._statements.names.payload(payload_id)
 
-        def statement() -> None:
-            there = self._session.sql(f"SELECT * FROM {table}").schema.fields
+        def statement(session: SparkSession) -> None:
+            there = session.sql(f"SELECT * FROM {table}").schema.fields
             missing = new_columns({folded(c.name): c for c in there}, columns)
             if not missing:
                 return
             metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
-            self._session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.conf.set(USER_METADATA, json.dumps(metadata))
             if any(has_type(column.dataType, TimestampNTZType) for column in missing):
                 # Only with the table does Delta allow the type unasked.
-                self._session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
+                session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
             added = definitions(missing, checked=False)
             with of_columns():
-                self._session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+                session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
 
         for last in (False, False, True):
             try:
@@ -123,16 +125,16 @@ class DeltaPayload:
         """
         from pyspark.sql import DataFrame
 
+        self._statements.check_running()
         given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
         few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
         arranged = arrange(send, given) if few else None
         frame = stored(send, self._numbered(send, given, arranged))
-        about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
-        metadata = {**about, **send.note}
+        session = frame.sparkSession
+        options = options_of(send, session)
 
         def statement() -> None:
-            writer = frame.write.format("delta").mode("append")
-            writer = writer.option("userMetadata", json.dumps(metadata))
+            writer = frame.write.format("delta").mode("append").options(**options)
             names = self._statements.names
             if names.by_path:
                 writer.save(f"{names.root}/payload/{send.payload_id}")
@@ -140,21 +142,26 @@ class DeltaPayload:
                 writer.saveAsTable(names.payload(send.payload_id))
 
         try:
-            self._statements.committing(f"payload-{send.payload_id}", statement)
+            self._statements.staging(f"payload-{send.payload_id}", session, statement)
         except AppendConflict:  # the table got a column meanwhile
             raise
         except Exception as error:
             raise of_rows(error, send) from error
-        return arranged.runs if arranged else self._runs(send)
+        if arranged:
+            return arranged.runs
+        runs = self._runs(send)
+        if not runs:
+            check_written(options, session)
+        return runs
 
     def _session_for(self, rows: int) -> SparkSession:
         """Choose who works on rows that fit into this process: few are faster uncompiled."""
-        return self._session if rows <= _FEW_ROWS else self._user
+        return self._session if rows <= _FEW_ROWS else self._statements.compiling
 
     def _numbered(self, send: Send, rows: Any, arranged: Arranged | None) -> DataFrame:
         """Bring rows to the queue's columns, with the lane and the offset of each."""
         if arranged is None:
-            return numbered(send, aligned(self._user, widened(send, rows), rows))
+            return numbered(send, aligned(self._statements.compiling, widened(send, rows), rows))
         table = arranged.rows
         for number, (name, kind) in enumerate(_PLACE.items()):
             values = [place[number] for place in arranged.places]
@@ -192,6 +199,7 @@ class DeltaPayload:
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
+        self._statements.check_running()
         count = sum(ranges.count(part.ranges) for part in parts)
         session = self._session_for(count)
         frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
@@ -202,6 +210,8 @@ class DeltaPayload:
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
+        self._statements.check_running()
+        self._refresh({part.payload_id for part in parts})
         return self._joined(self._user, schema, parts, guarded=True).drop("_rank", "_offset")
 
     def staged(
@@ -278,9 +288,9 @@ class DeltaPayload:
         table = self._statements.names.payload(payload_id)
         metadata = {"txnqueue": __version__, "operation": "drop slices", "queue": payload_id}
 
-        def statement() -> None:
-            self._session.conf.set(USER_METADATA, json.dumps(metadata))
-            self._session.sql(f"DELETE FROM {table} WHERE slice IN ({numbers})").collect()
+        def statement(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(f"DELETE FROM {table} WHERE slice IN ({numbers})").collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
@@ -343,12 +353,21 @@ class DeltaPayload:
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
         """Find where rows lie that match a SQL predicate, on the user's session."""
+        self._refresh([payload_id])
         columns = ", ".join(identifier(column.name) for column in schema.fields)
         frame = self._user.sql(
             f"SELECT {columns}, slice AS _slice, send_id AS _send_id, send_offset AS _send_offset "
             f"FROM {self._statements.names.payload(payload_id)}"
         )
         return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
+
+    def _refresh(self, payload_ids: Collection[str]) -> None:
+        """Let Delta look for new commits, if the user's session would be content with old ones."""
+        if self._user.conf.get(_STALENESS, "0") == "0":
+            return
+        for payload_id in payload_ids:
+            table = self._statements.names.payload(payload_id)
+            self._statements.run(partial(_opened, self._session, table))
 
     def _joined(
         self,
@@ -390,6 +409,10 @@ def _history(session: SparkSession, table: str) -> list[Any]:
     """Read who made a table, and what was done to it since; newest first."""
     log = session.sql(f"DESCRIBE HISTORY {table}").orderBy("version", ascending=False)
     return log.selectExpr("userMetadata", "unix_millis(timestamp) AS at").collect()
+
+
+def _opened(session: SparkSession, table: str) -> StructType:
+    return session.sql(f"SELECT * FROM {table}").schema
 
 
 def _arrow(session: SparkSession, query: str) -> pa.Table:

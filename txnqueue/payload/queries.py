@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 _PLACES_MAX = 200
 """So many sends are named with their offsets to skip files; more only by their ids."""
-_REMOVED = "PayloadRemoved: the messages' payload is past its retention and was removed"
+_REMOVED = (
+    "PayloadRemoved: some messages are not there: their payload is past its retention and was "
+    "removed, or this session reads without them (spark.databricks.delta.stalenessLimit, "
+    "spark.sql.files.ignoreMissingFiles, spark.sql.files.ignoreCorruptFiles)"
+)
 PLACE_COLUMNS = (
     "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
     "from_queue, from_reason, from_count, from_error"
@@ -113,14 +117,17 @@ def literal_places(parts: Sequence[Part]) -> str:
 
 
 def guard(table: str, parts: Sequence[Part]) -> str:
-    """Write a condition that fails loudly, whenever it is evaluated, if a slice is gone.
+    """Write a condition that fails loudly, whenever it is evaluated, if messages are not there.
 
-    A join would just find fewer rows. One row of one send in each slice is looked for: what
-    others wrote there late, after it was dropped, does not bring it back.
+    A join would just find fewer rows: where a slice is gone, and where the session reads an old
+    state of the table or passes over files that it cannot read.
     """
-    sends = {part.slice: part.send_id for part in parts}
-    return " WHERE " + " AND ".join(
-        f"if((SELECT count(*) FROM (SELECT 1 FROM {table} WHERE slice = {slice_} "
-        f"AND send_id = {literal(send_id)} LIMIT 1)) = 1, true, raise_error({literal(_REMOVED)}))"
-        for slice_, send_id in sorted(sends.items())
+    spans = [(part.send_id, *span) for part in parts for span in part.ranges]
+    values = ", ".join(f"({literal(send)}, {first}L, {last}L)" for send, first, last in spans)
+    count = sum(last - first + 1 for _, first, last in spans)
+    return (
+        f" WHERE if((SELECT /*+ BROADCAST(g) */ count(*) FROM {table} p JOIN "
+        f"(SELECT * FROM VALUES {values} AS v(send, first, last)) g "
+        "ON p.send_id = g.send AND p.send_offset BETWEEN g.first AND g.last "
+        f"WHERE {literal_places(parts)}) = {count}, true, raise_error({literal(_REMOVED)}))"
     )

@@ -98,7 +98,7 @@ def select(
         found = list(candidates)
         over = [s for s in found if s.position.expired(now_ms)][:REMOVALS_MAX]
         chosen.expired += firsts(over, left_out, chosen.duplicates, lambda: False)
-        candidates = wanted([s for s in found if s.receivable(now_ms, rules)])
+        candidates = wanted([s for s in found if s.by(upto) and s.receivable(now_ms, rules)])
     due = (
         s
         for s in candidates

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txnqueue.errors import InvalidInput
 from txnqueue.journal.tables import identifier
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class TableInfo:
         version: Its newest Delta version.
         schema: Its columns.
         constraints: Its CHECK constraints, by name.
+        append_only: Whether it refuses whatever would remove or change a row.
     """
 
     name: str
@@ -46,6 +48,7 @@ class TableInfo:
     version: int
     schema: StructType
     constraints: Mapping[str, str] = field(default_factory=dict)
+    append_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,20 @@ class Tables(Protocol):
     def history(self, name: str, after: int) -> list[TableCommit]:
         """List the commits of a table after a version that the table still knows, newest first."""
         ...
+
+
+def check_appends(info: TableInfo, change: Change) -> None:
+    """Check that a table which can only be appended to is only appended to.
+
+    Raises:
+        InvalidInput: The change would update or delete rows.
+    """
+    if info.append_only and (change.update is not None or change.delete is not None):
+        raise InvalidInput(
+            f"The {change.operation} on {info.name!r} cannot be done: the table has the property "
+            "delta.appendOnly, so that rows are only ever added.",
+            table=info.name,
+        )
 
 
 def assignments(names: Sequence[str], side: str = "source") -> dict[str, str]:

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.errors import InvalidInput
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.delta import LAST_COMMIT
-from txnqueue.journal.statements import (
-    USER_METADATA,
-    Statements,
-    canonical_root,
-    new_session,
-)
+from txnqueue.journal.sessions import APPLICATION, NUMBER
+from txnqueue.journal.statements import USER_METADATA, Statements, canonical_root
 from txnqueue.journal.tables import identifier
 from txnqueue.payload.delta import DeltaPayload
 from txnqueue.tables import (
@@ -25,14 +21,13 @@ from txnqueue.tables import (
     TableCommit,
     TableConflict,
     TableInfo,
+    check_appends,
 )
 from txnqueue.tables.statements import is_merge, merge, nothing, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-_APPLICATION = "spark.databricks.delta.write.txnAppId"
-_NUMBER = "spark.databricks.delta.write.txnVersion"
 _CONSTRAINT = "delta.constraints."
 _ABSENT = (
     "NOT_FOUND",
@@ -43,22 +38,6 @@ _ABSENT = (
     "REQUIRES_SINGLE_PART_NAMESPACE",
 )
 _HISTORY_ROWS = 50
-SETTINGS = {
-    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
-    "spark.databricks.delta.merge.materializeSource": "none",
-    "spark.databricks.delta.schema.autoMerge.enabled": "false",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.storeAssignmentPolicy": "ANSI",
-    "spark.sql.variable.substitute": "false",
-}
-"""A change means the same whoever applies it, so its session has settings of its own."""
-_UNCOMPILED = {
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
 _FEW_ROWS = 20_000
 _SMALL_BYTES = 16 << 20
 """So little is looked at, or changed, faster by code that nobody compiled first."""
@@ -71,8 +50,6 @@ class DeltaTables:
         """Use the tables that a user's session sees."""
         self._statements = statements
         self._payload = payload
-        self._compiling = new_session(statements.user, SETTINGS)
-        self._quick = new_session(statements.user, {**SETTINGS, **_UNCOMPILED})
         self._bytes: dict[str, int] = {}  # of tables, as they were described last
 
     def describe(self, name: str) -> TableInfo | None:
@@ -87,7 +64,7 @@ class DeltaTables:
         table = table_name(found)
 
         def statement() -> tuple[Row, Any, int]:
-            session = self._quick
+            session = self._statements.session
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
             newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
             return detail, session.table(table).schema, int(newest["version"])
@@ -106,7 +83,9 @@ class DeltaTables:
             for key, text in (detail["properties"] or {}).items()
             if key.startswith(_CONSTRAINT)
         }
-        return TableInfo(detail["name"] or found, detail["id"], version, schema, constraints)
+        append_only = (detail["properties"] or {}).get("delta.appendOnly") == "true"
+        name = detail["name"] or found
+        return TableInfo(name, detail["id"], version, schema, constraints, append_only)
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
         """Check all that can be known of a change before it is decided.
@@ -114,15 +93,18 @@ class DeltaTables:
         Raises:
             InvalidInput: The table would refuse it.
         """
-        self._statements.run(lambda: self._check(info, change, transaction_id))
+        check_appends(info, change)
+        self._statements.alone(
+            lambda session: self._check(session, info, change, transaction_id),
+            compiled=self._is_large(change),
+        )
 
     def apply(self, change: Change, stamp: Stamp, *, empty: bool = False) -> int | None:
         """Apply a change by one commit of the table, or take its number only."""
 
-        def statement() -> int | None:
-            session = self._session_for(change)
-            session.conf.set(_APPLICATION, stamp.application_id)
-            session.conf.set(_NUMBER, str(stamp.number))
+        def statement(session: SparkSession) -> int | None:
+            session.conf.set(APPLICATION, stamp.application_id)
+            session.conf.set(NUMBER, str(stamp.number))
             session.conf.set(USER_METADATA, json.dumps(dict(stamp.note)))
             session.conf.unset(LAST_COMMIT)
             try:
@@ -134,12 +116,13 @@ class DeltaTables:
                     self._append(session, change, stamp.transaction_id)
                 version = session.conf.get(LAST_COMMIT, None)
             finally:
-                for key in (_APPLICATION, _NUMBER, USER_METADATA):
+                for key in (APPLICATION, NUMBER, USER_METADATA):
                     session.conf.unset(key)
             return None if version is None else int(version)
 
         try:
-            return self._statements.committing(f"table-{change.table_id}", statement)
+            table, compiled = f"table-{change.table_id}", self._is_large(change)
+            return self._statements.committing(table, statement, compiled=compiled)
         except AppendConflict as error:
             raise TableConflict(str(error)) from error
 
@@ -149,19 +132,20 @@ class DeltaTables:
         limit = _HISTORY_ROWS
         while True:
             query = f"DESCRIBE HISTORY {table_name(name)} LIMIT {limit}"
-            rows = self._statements.run(lambda q=query: self._quick.sql(q).collect())  # type: ignore[misc]
+            session = self._statements.session
+            rows = self._statements.run(lambda s=session, q=query: s.sql(q).collect())  # type: ignore[misc]
             if len(rows) < limit or rows[-1]["version"] <= after:
                 return [_commit(row) for row in rows if row["version"] > after]
             limit *= 4
 
     # -------------------------------------------------------------------------- helpers
 
-    def _session_for(self, change: Change) -> SparkSession:
-        """Choose the session that works on a change."""
+    def _is_large(self, change: Change) -> bool:
+        """Say whether work on a change pays for being compiled."""
         few = change.source is None or change.source.count <= _FEW_ROWS
         size = self._bytes.get(change.table_id)
         small = change.operation == APPEND or (size is not None and size <= _SMALL_BYTES)
-        return self._quick if few and small else self._compiling
+        return not (few and small)
 
     def _source(self, session: SparkSession, source: Source) -> DataFrame:
         """Show staged rows under their own names."""
@@ -188,8 +172,9 @@ class DeltaTables:
         else:
             writer.saveAsTable(table_name(change.table))
 
-    def _check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
-        session = self._session_for(change)
+    def _check(
+        self, session: SparkSession, info: TableInfo, change: Change, transaction_id: str
+    ) -> None:
         if is_merge(change):
             reason = self._refusal(session, self._merge(session, change, transaction_id))
             if reason:

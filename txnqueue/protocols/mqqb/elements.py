@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from txnqueue import model
 from txnqueue import queue as core
@@ -15,6 +15,8 @@ from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold
 from txnqueue.model import PositionId, Range
 from txnqueue.receiving import part_of
 from txnqueue.transaction import Transaction as CoreTransaction
+
+Found = TypeVar("Found")
 
 
 class State(enum.Enum):
@@ -153,30 +155,36 @@ class Queue:
 
         Lanes of a queue have no order among each other; here they are listed as one.
         """
-        return self._listed(
-            standing
-            for fold in self._folds()
-            for lane in fold.lanes.values()
-            for standing in _standing(fold, lane)
-        )
+
+        def standing(fold: QueueFold) -> list[tuple[Position, Range]]:
+            return [one for lane in fold.lanes.values() for one in _standing(fold, lane)]
+
+        return self._listed(one for found in self._in_each_part(standing) for one in found)
 
     def find(self, message: Message, wanted: Callable[[Position], bool]) -> MessagePosition | None:
         """Find where a message stands here."""
         send_id, offset = message.place
-        for fold in self._folds():
-            for position in fold.positions.values():
-                here = position.send_id == send_id and _holds(position.ranges, offset)
-                if here and wanted(position):
-                    return self._position(position, offset)
-        return None
+
+        def here(fold: QueueFold) -> list[Position]:
+            return [
+                position
+                for position in fold.positions.values()
+                if position.send_id == send_id
+                and _holds(position.ranges, offset)
+                and wanted(position)
+            ]
+
+        found = [position for positions in self._in_each_part(here) for position in positions]
+        return self._position(found[0], offset) if found else None
 
     def standing_of(self, position: MessagePosition) -> tuple[State, Claim | None]:
         """Say where a position stands now, and under which claim if it is in flight."""
         _, offset = position.message_reference.place
-        for fold in self._folds():
+
+        def here(fold: QueueFold) -> tuple[State, Claim | None]:
             known = fold.positions.get(position.position_id or ("", 0))
             if known is None:
-                continue
+                return State.DELETED, None
             lane = fold.lanes[known.lane]
             for claim in lane.claims.values():
                 if _holds(claim.items.get(known.position_id, ()), offset):
@@ -184,14 +192,19 @@ class Queue:
                     return State.PURGE_PENDING if purged else State.LOCKED, claim
             if any(s.position is known and s.first <= offset <= s.last for s in lane.available):
                 return State.AVAILABLE, None
-        return State.DELETED, None
+            return State.DELETED, None
+
+        found = self._in_each_part(here)
+        return next((one for one in found if one[0] is not State.DELETED), found[-1])
 
     def body_of(self, position: MessagePosition) -> dict[str, Any] | None:
         """Read what a message carries."""
         _, offset = position.message_reference.place
-        for fold in self._folds():
-            known = fold.positions.get(position.position_id or ("", 0))
-            if known is not None and self.standing_of(position)[0] is not State.DELETED:
+        if self.standing_of(position)[0] is State.DELETED:
+            return None
+        name = position.position_id or ("", 0)
+        for known in self._in_each_part(lambda fold: fold.positions.get(name)):
+            if known is not None:
                 part = part_of(known, ((offset, offset),), self.name, known.lane, 0)
                 rows: list[dict[str, Any]]
                 rows = self._client.payload.table(self.core.schema, [part]).to_pylist()
@@ -200,9 +213,14 @@ class Queue:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _folds(self) -> list[QueueFold]:
-        info = self.core.info
-        return [self._client.of(part).fold_to_show(part) for part in self._client.parts_of(info)]
+    def _in_each_part(self, look: Callable[[QueueFold], Found]) -> list[Found]:
+        """Look at the durable part of the queue and at the transient one, if there is one."""
+        found = []
+        for part in self._client.parts_of(self.core.info):
+            side = self._client.of(part)
+            with side.lock:
+                found.append(look(side.fold_to_show(part)))
+        return found
 
     def _listed(self, standing: Iterable[tuple[Position, Range]]) -> list[MessagePosition]:
         def order(one: tuple[Position, Range]) -> tuple[int, ...]:

@@ -63,13 +63,15 @@ def _enqueues(
 def _settles(
     client: Client, info: QueueInfo, queue: Queue, entry: Entry, target: Queue | None
 ) -> Iterator[TransactionalOperation]:
-    fold = client.fold(info)
     items: list[Item] = model.unpack_items(entry)
-    claim = fold.claim(entry.claim_lane or 0, entry.claim_sequence or 0)
-    if not items and claim is not None:  # all that it holds
-        items = list(claim.items.items())
+    with client.lock:
+        fold = client.fold(info)
+        claim = fold.claim(entry.claim_lane or 0, entry.claim_sequence or 0)
+        if not items and claim is not None:  # all that it holds
+            items = list(claim.items.items())
+        positions = {name: fold.positions.get(name) for name, _ in items}
     for position_id, part in items:
-        position = fold.positions.get(position_id)
+        position = positions[position_id]
         if position is None:
             continue
         for offset in _offsets(part):

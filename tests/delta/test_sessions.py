@@ -1,0 +1,199 @@
+"""Whatever a user's session says of reads and writes, messages and table changes stay the same."""
+
+import datetime
+from decimal import Decimal
+from itertools import count
+
+import pytest
+
+from tests.conftest import LONG
+from txnqueue import QueueManager
+from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.payload import writes
+
+pytestmark = pytest.mark.spark
+
+COMMITTER = "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter"
+SETTINGS = {
+    "spark.databricks.delta.optimizeWrite.enabled": "true",
+    "spark.databricks.delta.schema.autoMerge.enabled": "true",
+    "spark.databricks.delta.stalenessLimit": "1h",
+    "spark.databricks.delta.write.txnAppId": "my-stream",
+    "spark.databricks.delta.write.txnVersion": "7",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.files.maxRecordsPerFile": "1",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.outputTimestampType": "INT96",
+    "spark.sql.parser.escapedStringLiterals": "true",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.sources.outputCommitterClass": COMMITTER,
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.storeAssignmentPolicy": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+ONE_EACH = [{key: value} for key, value in SETTINGS.items()] if LONG else []
+COMBINATIONS = [SETTINGS, {**SETTINGS, "spark.sql.ansi.enabled": "true"}, *ONE_EACH]
+COMBINATIONS[1] |= {
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.ansi.enforceReservedKeywords": "true",
+}
+TEXT = 'it\'s \\ a "text" of ${spark.app.name}\n'
+INSTANT = datetime.datetime(2024, 3, 10, 2, 30, 0, 123456)  # an hour that New York does not have
+SCHEMA = "n long, at timestamp_ltz, here timestamp_ntz, price decimal(10,2), text string, key int"
+_NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("sessions") / "store")
+
+
+@pytest.fixture
+def said(spark):
+    """Say something in the user's session, and take it back after the test."""
+    before = {}
+
+    def say(settings):
+        for key, value in settings.items():
+            before.setdefault(key, spark.conf.get(key, None))
+            spark.conf.set(key, value)
+
+    yield say
+    for key, value in before.items():
+        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+
+
+def frame_of(spark, numbers):
+    """Rows with everything that a session might see otherwise; made before anything is said."""
+    from pyspark.sql import functions as F
+
+    at = F.timestamp_micros(F.lit(1_710_037_800_123_456))  # 2024-03-10 02:30:00.123456 UTC
+    here = F.lit(INSTANT.isoformat(sep=" ")).cast("timestamp_ntz")
+    return spark.range(numbers.start, numbers.stop, numPartitions=2).select(
+        F.col("id").alias("n"),
+        at.alias("at"),
+        here.alias("here"),
+        F.lit(Decimal("12.34")).cast("decimal(10,2)").alias("price"),
+        F.lit(TEXT).alias("text"),
+        (F.col("id") % 3).cast("int").alias("key"),
+    )
+
+
+def shown(frame):
+    """Read a DataFrame of messages by numbers and texts, which no time zone changes."""
+    found = frame.selectExpr(
+        "n", "unix_micros(at) AS at", "CAST(here AS string) AS here",
+        "CAST(price AS string) AS price", "text", "key", "_message.queue AS queue",
+    )  # fmt: skip
+    return sorted((tuple(row) for row in found.collect()), key=lambda row: row[0])
+
+
+@pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda found: str(len(found)))
+def test_settings_of_the_users_session_change_nothing(spark, root, said, settings):
+    name = f"orders{next(_NUMBERS)}"
+    table = f"{root}-{name}"
+    spark.sql(f"CREATE TABLE delta.`{table}` (n long, total double) USING delta")
+    expected = [
+        (n, 1_710_037_800_123_456, str(INSTANT), "12.34", TEXT, n % 3, name) for n in range(12)
+    ]
+    frames = [frame_of(spark, range(5)), frame_of(spark, range(5, 10))]
+    said(settings)
+    manager = QueueManager(spark, root)
+    queue = manager.create_queue(name, SCHEMA, group_by="key", lanes=2, dead_letter=False)
+    assert queue.send(frames[0]).count == 5
+    assert queue.send(frames[1], order_by="n").count == 5
+    utc = INSTANT.replace(tzinfo=datetime.timezone.utc)
+    few = {"at": utc, "here": INSTANT, "price": Decimal("12.34"), "text": TEXT}
+    assert queue.send([{"n": n, "key": n % 3, **few} for n in (10, 11)]).count == 2
+    assert [m["n"] for m in queue.peek_messages(20, where="n IN (3, 11)")] == [3, 11]
+    with manager.transaction() as tx:
+        batch = queue.receive(100, transaction=tx)
+        assert shown(batch.df) == expected
+        assert sorted(m["n"] for m in batch.messages()) == list(range(12))
+        changes = tx.table(table)
+        assert changes.append(spark.range(4).selectExpr("id AS n", "CAST(id AS double) total")) == 4
+        rows = spark.range(3, 6).selectExpr("id AS n", "CAST(9 AS double) AS total")
+        assert changes.merge(rows, on="n", update="*", insert="*") == 3
+        changes.update({"total": "total + 1"}, where="n = 0")
+    assert [tuple(r) for r in spark.table(f"delta.`{table}`").orderBy("n").collect()] == [
+        (0, 1.0), (1, 1.0), (2, 2.0), (3, 9.0), (4, 9.0), (5, 9.0)
+    ]  # fmt: skip
+    assert QueueManager(spark, root).queue(name).depth() == 0
+
+
+def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(spark, root, said):
+    manager = QueueManager(spark, root)
+    manager.create_queue("instants", "n long, at array<timestamp_ltz>", dead_letter=False)
+    manager.create_queue("plain", "timestamp long", dead_letter=False)
+    frame = spark.sql("SELECT 1L AS n, array(timestamp_micros(123456L)) AS at")
+    said({"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS"})
+    with pytest.raises(InvalidInput, match="outputTimestampType"):
+        manager.queue("instants").send(frame)
+    assert manager.queue("instants").depth() == 0
+    assert manager.queue("plain").send(spark.range(3).toDF("timestamp")).count == 3
+
+
+def test_a_send_without_rows_sends_nothing_whatever_the_session_says(spark, root, said):
+    queue = QueueManager(spark, root).create_queue("empty", "n long", dead_letter=False)
+    assert queue.send(spark.range(0).toDF("n")).count == 0
+    said({k: v for k, v in SETTINGS.items() if "txn" in k})
+    assert queue.send(spark.range(0).toDF("n")).count == 0
+
+
+def test_a_write_that_delta_passed_over_is_an_error_that_names_the_setting(
+    spark, root, said, monkeypatch
+):
+    queue = QueueManager(spark, root).create_queue("skipped", "n long", dead_letter=False)
+    said({k: v for k, v in SETTINGS.items() if "txn" in k})
+    plain, answers = writes._numbering, iter([None])  # they are set just after we have looked
+    monkeypatch.setattr(writes, "_numbering", lambda session: next(answers, plain(session)))
+    assert queue.send(spark.range(3).toDF("n")).count == 3  # nothing was written under it yet
+    answers = iter([None])
+    with pytest.raises(InvalidInput, match="txnAppId") as caught:
+        queue.send(spark.range(3).toDF("n"))
+    assert caught.value.name == writes.APPLICATION
+    assert queue.depth() == 3
+
+
+@pytest.mark.parametrize("wanting", ["ignoreMissingFiles", "ignoreCorruptFiles"])
+def test_a_batch_never_shows_fewer_rows_than_were_received(spark, root, said, tmp_path, wanting):
+    from pathlib import Path
+
+    name = f"short{next(_NUMBERS)}"
+    queue = QueueManager(spark, root).create_queue(name, "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    queue.send([{"n": 2}])
+    batch = queue.receive()
+    frame = batch.df
+    assert frame.count() == 2
+    said({f"spark.sql.files.{wanting}": "true"})
+    payload = Path(root) / "payload" / queue.info.payload_id
+    file = sorted(payload.rglob("*.parquet"))[0]
+    content = file.read_bytes()
+    if wanting == "ignoreMissingFiles":
+        file.unlink()
+    else:
+        file.write_bytes(b"this is no Parquet" * 100)
+    Path(file.parent, f".{file.name}.crc").unlink(missing_ok=True)
+    try:
+        with pytest.raises(Exception, match=f"PayloadRemoved.*{wanting}"):
+            batch.df.collect()
+    finally:
+        file.write_bytes(content)
+    assert batch.df.count() == 2
+
+
+def test_after_its_session_was_stopped_a_manager_says_so(spark, root, monkeypatch):
+    manager = QueueManager(spark, root)
+    queue = manager.create_queue("stopped", "n long", dead_letter=False)
+    monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # what stop() leaves
+    for act in (queue.depth, manager.maintain, lambda: queue.send([{"n": 1}])):
+        with pytest.raises(PlatformMissing, match="stopped"):
+            act()
+    monkeypatch.undo()
+    assert queue.depth() == 0

@@ -1,0 +1,69 @@
+"""Sessions of the library beside the user's, which keeps its settings."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEANING = {
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    "spark.databricks.delta.stalenessLimit": "0",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.maxRecordsPerFile": "0",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionOverwriteMode": "STATIC",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.variable.substitute": "false",
+}
+"""A statement means the same wherever it runs: what a cluster, or the session that Spark Connect
+makes ours from, says otherwise does not count."""
+SETTINGS = {
+    **MEANING,
+    "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.files.openCostInBytes": "65536",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""The library's own session; the user's keeps its settings."""
+
+APPLICATION = "spark.databricks.delta.write.txnAppId"
+NUMBER = "spark.databricks.delta.write.txnVersion"
+"""Delta passes over a write whose number an application has written before."""
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Say whether a session is one of Spark Connect."""
+    return "connect" in type(spark).__module__ or not hasattr(spark, "newSession")
+
+
+def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Make a session with settings of its own beside the user's."""
+    # Delta's own exceptions come through only where this was imported before the call.
+    importlib.import_module("delta.exceptions")
+    # Connect has no newSession; its cloneSession is not in the classic class's type.
+    connect = is_connect(spark)
+    session: SparkSession = spark.cloneSession() if connect else spark.newSession()  # type: ignore[attr-defined]
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    for key in (APPLICATION, NUMBER):
+        session.conf.unset(key)
+    return session
