@@ -355,8 +355,9 @@ def test_the_error_outlives_a_compaction_of_the_lane(
     fresh = world.open(orders, "fresh")
     fresh.receive(1).modify(delivery_failed=True)  # does not say why
     assert fresh.receive().accept() == 2
-    folds = [one._client.fold(one.info) for one in (fresh, world.open(orders, "later"))]
-    assert [fold.lanes[0].errors for fold in folds] == [{}, {}]
+    for one in (fresh, world.open(orders, "later")):
+        with one._client.lock:
+            assert one._client.fold(one.info).lanes[0].errors == {}
     (dead,) = dead_of(world, orders).peek_messages()
     assert (dead["n"], dead["_message"]["origin"]["error"]) == (0, "the oven is cold")
     proof = world.manager("reader").history.verify()

@@ -20,8 +20,8 @@ FOR_USERS = {
     "Batch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
     "release to_arrow",
     "DeadLetters": "df rows",
-    "DrainResult": "already_finished applied batches dead_lettered errors failed finished last_error "
-    "messages run_id stopped",
+    "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
+    "last_error messages run_id stopped",
     "DropResult": "dropped held_by messages queue",
     "Exchange": "bind binding_rows bindings describe info name publish schema unbind",
     "ExchangeInfo": "arguments created_at_ms dead_letter_id durable exchange_id kind name "
