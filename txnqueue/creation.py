@@ -55,7 +55,7 @@ def create_store(client: Client) -> None:
             body=body,
             **columns,
         )
-        return Plan((entry,), (model.next_sequence(model.FENCE, "layout", model.LAYOUT),))
+        return Plan((entry,), (model.next_sequence(model.FENCE, "layout", 1),))
 
     client.land(plan, "create store")
     client.open()

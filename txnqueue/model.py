@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-LAYOUT = 1
+LAYOUT = 2
 TRANSACTION_SHARDS = 16
 TABLE_SHARDS = 16
 PROTOCOL_SHARDS = 16
