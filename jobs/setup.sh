@@ -63,7 +63,7 @@ install() {
     fi
     note "installing what setup.cfg names"
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
-        -c conf/constraints.txt -e '.[spark,cli,demo,postgres,notebook,test]') >"$log" 2>&1 \
+        -c conf/constraints.txt -e '.[spark,cli,connect,demo,postgres,notebook,test]') >"$log" 2>&1 \
         || { tail -n 20 "$log" >&2; stop "pip could not install it; all of its output is in $log."; }
     # The one package without wheels: nothing but the octets of AMQP needs it.
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \

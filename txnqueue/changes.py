@@ -23,6 +23,7 @@ from txnqueue.errors import (
 from txnqueue.ledger import Owner
 from txnqueue.model import Entry
 from txnqueue.payload import Send
+from txnqueue.payload.frames import check_not_streaming
 from txnqueue.planning import Stamp
 from txnqueue.tables import (
     APPEND,
@@ -219,6 +220,7 @@ class TableChanges:
         from txnqueue.payload.types import sql_type
 
         client, tx = self._client, self._transaction
+        check_not_streaming(rows, "a table change")
         given, columns = source_rows(rows, schema)
         for column in columns.fields:
             target = meets(column.name)
@@ -336,10 +338,11 @@ def _is_lineage(name: str) -> bool:
 
 def _under_plain_names(rows: Any, columns: StructType) -> tuple[Any, StructType]:
     """Rename columns to c0, c1, …: a user's table may have any names, the payload not."""
+    import pyarrow as pa
     from pyspark.sql.types import StructField, StructType
 
     names = [f"c{number}" for number in range(len(columns.fields))]
-    renamed = rows.rename_columns(names) if hasattr(rows, "rename_columns") else rows.toDF(*names)
+    renamed = rows.rename_columns(names) if isinstance(rows, pa.Table) else rows.toDF(*names)
     fields = [
         StructField(name, c.dataType, True) for name, c in zip(names, columns.fields, strict=True)
     ]

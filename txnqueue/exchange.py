@@ -18,6 +18,7 @@ from txnqueue.errors import (
     SchemaMismatch,
 )
 from txnqueue.framing import frame_of
+from txnqueue.payload.frames import is_frame
 from txnqueue.placing import check_headers, ordering_of, placing_of
 from txnqueue.planning import Plan
 from txnqueue.publishing import Published, answer, in_memory, routes_of, send_of, staged_sends
@@ -288,7 +289,7 @@ class Exchange:
         said = check_headers(headers or {}, header_columns or {})
         ordering = ordering_of(order_by, self.schema, self.name)
         if keep_order is None:
-            keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
+            keep_order = bool(ordering) or not is_frame(rows)
         found = self._client.topology()
         routes, targets = routes_of(found, self._info, key, column, keep_order)
         info = self._info

@@ -109,6 +109,28 @@ class QueueManager(Queues, Transactions, Exchanges):
         """
         return Metrics(self._client)
 
+    def close(self) -> None:
+        """Let go of the library's own sessions and threads; nothing of the store is changed.
+
+        What is under way ends before. Leases stay until they are over; an undecided transaction
+        is aborted by whoever wants its messages. Classic Spark needs no call of it; on Spark
+        Connect each session of a manager's is kept by the server until then.
+
+        Example::
+
+            with QueueManager(spark, "/lake/messaging") as manager:
+                manager.queue("orders").send(df)
+        """
+        self._client.store.close()
+
+    def __enter__(self) -> QueueManager:
+        """Give the manager, which is closed when the block ends."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
     def __repr__(self) -> str:
         """Show where the store is."""
         return f"<QueueManager of {self.root}>"

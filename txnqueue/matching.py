@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from txnqueue.config import check_text
 from txnqueue.errors import InvalidInput
 from txnqueue.journal.tables import identifier
 from txnqueue.payload import evaluating
+from txnqueue.payload.frames import is_frame
 from txnqueue.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import Matching
 
@@ -18,10 +21,10 @@ Reasons = dict[str | None, dict[str, list[int]]]
 
 def offsets_of(matching: Matching, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
-    if hasattr(matching, "select") and hasattr(matching, "toArrow"):  # a Spark DataFrame
+    if is_frame(matching):
         with evaluating("matching", matching):
             rows = _rows_of(matching, reason_column)
-    elif hasattr(matching, "to_pylist"):  # Arrow
+    elif isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
         rows = [_row(row, reason_column) for row in matching.to_pylist()]
     elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes)):
         rows = [_row(row, reason_column) for row in matching]

@@ -56,7 +56,7 @@ def resolve(
     if transaction is None:
         return None
     assert not isinstance(transaction, NotGiven)
-    if not hasattr(transaction, "client"):
+    if not hasattr(type(transaction), "check_active"):  # a DataFrame of Connect has any attribute
         raise InvalidInput(
             f"transaction={transaction!r}: give what manager.transaction() began, or None.",
             name="transaction",

@@ -56,6 +56,10 @@ class Store(Protocol):
         """Create the journal; no error if it is there."""
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds of this process; what is under way ends before."""
+        ...
+
 
 class DeltaStore:
     """A store in Delta tables below a path, or in a catalog schema."""
@@ -91,6 +95,10 @@ class DeltaStore:
         """Create the journal; no error if it is there."""
         self.journal.create()
 
+    def close(self) -> None:
+        """Wait for statements that are under way, and let sessions and threads go."""
+        self.statements.close()
+
 
 class MemoryStore:
     """A store in the memory of this process: for tests, with Delta's conflict rule."""
@@ -119,3 +127,6 @@ class MemoryStore:
 
     def create(self) -> None:
         """Create the journal: in memory it is there."""
+
+    def close(self) -> None:
+        """Let go of what it holds: nothing, because several managers may share it."""

@@ -24,6 +24,7 @@ from txnqueue.ledger import QueueFold
 from txnqueue.model import Entry, Unit
 from txnqueue.payload import Send
 from txnqueue.payload.arranging import Arranged
+from txnqueue.payload.frames import is_frame
 from txnqueue.payload.memory import Headers, MemoryPayload
 from txnqueue.tables.memory import MemoryTables
 
@@ -198,6 +199,9 @@ class TransientStore:
     def create(self) -> None:
         """Create the journal: in memory it is there."""
 
+    def close(self) -> None:
+        """Let go of what it holds: nothing, because all managers of the process share it."""
+
     def waiting(self) -> list[Entry]:
         """List what is prepared here and whose decision nobody is about to make."""
         return [e for a, e in self.journal.prepared.items() if a not in self.deciding]
@@ -235,7 +239,7 @@ class TransientStore:
         Raises:
             LimitExceeded: There is no room.
         """
-        here = rows.toArrow() if hasattr(rows, "toArrow") else rows
+        here = rows.toArrow() if is_frame(rows) else rows
         more = here.nbytes if isinstance(here, pa.Table) else 1
         with self.lock:
             if self.payload.bytes + more > TRANSIENT_BYTES_MAX:

@@ -284,3 +284,6 @@ class FaultyStore:
 
     def create(self) -> None:
         self.inner.create()
+
+    def close(self) -> None:
+        self.inner.close()

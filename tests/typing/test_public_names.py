@@ -37,9 +37,9 @@ FOR_USERS = {
     "purge receive redrive schema send",
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
-    "QueueManager": "apply apply_change attempts commit create_exchange create_queue create_views "
-    "decide_heuristically drop_queue exchange forget history list_exchanges list_queues maintain "
-    "metrics outcome queue recover release rollback root run_transaction transaction "
+    "QueueManager": "apply apply_change attempts close commit create_exchange create_queue "
+    "create_views decide_heuristically drop_queue exchange forget history list_exchanges "
+    "list_queues maintain metrics outcome queue recover release rollback root run_transaction transaction "
     "view_statements waive_change",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "

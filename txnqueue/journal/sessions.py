@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import logging
+import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger("txnqueue")
 MEANING = {
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.merge.materializeSource": "none",
@@ -66,4 +70,27 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
         session.conf.set(key, value)
     for key in (APPLICATION, NUMBER):
         session.conf.unset(key)
+    if connect:  # its own exit hook would ask a server that may be gone, for minutes
+        atexit.register(_hang_up, weakref.ref(session))
     return session
+
+
+def close_session(session: SparkSession) -> None:
+    """Let a session of ours go; of classic Spark it costs nothing and is left alone.
+
+    ``stop`` would also stop a Connect server that runs in this process.
+    """
+    client = getattr(session, "client", None) if is_connect(session) else None
+    if client is None or client.is_closed:
+        return
+    try:
+        client.release_session()
+    except Exception as error:  # the server is gone, and the session with it
+        logger.info("session not released error=%s", error)
+    client.close()
+
+
+def _hang_up(session: weakref.ref[SparkSession]) -> None:
+    found: Any = session()
+    if found is not None and not found.client.is_closed:
+        found.client.close()

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlparse
 from txnqueue.errors import InvalidInput, PlatformMissing, StoreNotFound
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.lock import Lock, NoLock, TableLock
-from txnqueue.journal.sessions import MEANING, SETTINGS, is_connect, new_session
+from txnqueue.journal.sessions import MEANING, SETTINGS, close_session, is_connect, new_session
 from txnqueue.journal.tables import TableNames
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Statements:
         self._users = ThreadPoolExecutor(THREADS_MAX, "txnqueue staging")
         self._idle: dict[bool, deque[SparkSession]] = {True: deque(), False: deque()}
         self._left: set[Future[Any]] = set()
+        self._closed = False
         self._locks: dict[str, Lock] = {}
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -196,12 +197,24 @@ class Statements:
         if not is_connect(self.user):
             self.user.sparkContext.setLocalProperty(POOL, OWN_POOL)
 
+    def close(self) -> None:
+        """Let what is under way end, and let the threads and sessions go."""
+        self._closed = True
+        for threads in (self._appends, self._others, self._users):
+            threads.shutdown()
+        made = (vars(self).get(name) for name in ("session", "appending", "compiling"))
+        for session in (*made, *self._idle[True], *self._idle[False]):
+            if session is not None:
+                close_session(session)
+
     def check_running(self) -> None:
-        """Check that the user's session was not stopped.
+        """Check that the user's session was not stopped, and its manager not closed.
 
         Raises:
             PlatformMissing: It was; nothing was done.
         """
+        if self._closed:
+            raise PlatformMissing("This manager is closed, and nothing was done: make another.")
         if is_connect(self.user):
             stopped = bool(getattr(self.user, "is_stopped", False))
         else:

@@ -200,11 +200,11 @@ def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
 
 
 def _names(rows: Any) -> set[str]:
-    if hasattr(rows, "column_names"):
-        return set(rows.column_names)
-    if hasattr(rows, "columns"):
-        return set(rows.columns)
-    return {name for row in rows for name in row} if isinstance(rows, Sequence) else set()
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        return set(rows.schema.names)
+    if isinstance(rows, Sequence):
+        return {name for row in rows for name in row}
+    return set(rows.columns)  # a DataFrame, of Spark or pandas
 
 
 def _lanes(send: Send, table: pa.Table) -> list[int]:

@@ -24,6 +24,7 @@ from txnqueue.payload.arranging import (
     arrange,
     widened,
 )
+from txnqueue.payload.frames import check_not_streaming
 from txnqueue.payload.numbering import (
     TASK_BITS,
     aligned,
@@ -126,6 +127,7 @@ class DeltaPayload:
         from pyspark.sql import DataFrame
 
         self._statements.check_running()
+        check_not_streaming(rows, "send")
         given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
         few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
         arranged = arrange(send, given) if few else None

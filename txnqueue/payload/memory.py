@@ -14,6 +14,7 @@ from txnqueue.journal.memory import Step, _no_step
 from txnqueue.model import Range
 from txnqueue.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, Stray, places_where
 from txnqueue.payload.arranging import Arranged, arrange, widened
+from txnqueue.payload.frames import is_frame
 from txnqueue.payload.rows import arrow_table, texts_of
 from txnqueue.payload.schemas import MESSAGE, new_columns
 from txnqueue.payload.types import arrow_schema, folded, frame_of
@@ -57,7 +58,7 @@ class MemoryPayload:
 
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send, arranged by lane."""
-        given = rows.toArrow() if hasattr(rows, "toArrow") else rows
+        given = rows.toArrow() if is_frame(rows) else rows
         arranged = arrange(send, arrow_table(widened(send, given), given))
         self.step("stage")
         self._put(send, arranged)

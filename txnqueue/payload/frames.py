@@ -1,0 +1,38 @@
+"""Which rows are a Spark DataFrame: told by their type, never by what they answer to.
+
+A DataFrame of Spark Connect answers every name with a column.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from txnqueue.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from typing_extensions import TypeIs
+
+
+def is_frame(rows: object) -> TypeIs[DataFrame]:
+    """Say whether rows are a DataFrame, classic or of Connect; Spark need not be there."""
+    if "pyspark.sql.dataframe" not in sys.modules:
+        return False
+    from pyspark.sql import DataFrame
+
+    return isinstance(rows, DataFrame)
+
+
+def check_not_streaming(rows: object, call: str) -> None:
+    """Check that rows are all there.
+
+    Raises:
+        InvalidInput: They are a streaming DataFrame, which has no end.
+    """
+    if is_frame(rows) and rows.isStreaming:
+        raise InvalidInput(
+            f"{call} takes rows that are all there, not a streaming DataFrame: call it for each "
+            "batch by writeStream.foreachBatch(lambda df, batch_id: ...).",
+            name="rows",
+        )
