@@ -39,8 +39,8 @@ FOR_USERS = {
     "settings",
     "QueueManager": "apply apply_change attempts close commit create_exchange create_queue "
     "create_views decide_heuristically drop_queue exchange forget history list_exchanges "
-    "list_queues maintain metrics outcome queue recover release rollback root run_transaction transaction "
-    "view_statements waive_change",
+    "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
+    "transaction view_statements waive_change",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
