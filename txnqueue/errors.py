@@ -19,6 +19,7 @@
     │   ├── QueueClosed          the queue is being dropped
     │   ├── ExchangeNotFound
     │   ├── ExchangeExists
+    │   ├── ExchangeClosed       the exchange is being dropped
     │   └── Unroutable           the exchange refuses what no binding wants
     ├── TransactionError
     │   ├── TransactionAborted   surely not committed
