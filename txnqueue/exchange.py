@@ -25,7 +25,7 @@ from txnqueue.publishing import Published, answer, in_memory, routes_of, send_of
 from txnqueue.queue import Queue
 from txnqueue.routing import Binding, ExchangeInfo
 from txnqueue.scope import NOT_GIVEN, NotGiven, at_once, resolve
-from txnqueue.snapshot import BINDINGS, binding_rows
+from txnqueue.snapshot import BINDINGS, binding_rows, schema_of
 from txnqueue.staging import is_kept, stage, staged_runs
 from txnqueue.topology import Topology
 from txnqueue.transaction import Transaction, commit_alone
@@ -77,7 +77,7 @@ class Exchange:
         """The payload's columns; none for the default exchange."""
         from pyspark.sql.types import StructType
 
-        return StructType.fromJson(dict(self._info.schema)) if self._info.schema else StructType([])
+        return schema_of(self._info) if self._info.schema else StructType([])
 
     def __repr__(self) -> str:
         """Show the name, the kind and the store."""
@@ -190,9 +190,9 @@ class Exchange:
         info = self._queue(queue)
         binding = self._binding(info, routing_key, arguments or {})
 
-        def plan(found: Topology, sequence: int) -> Plan | None:
-            check_columns(self.name, self._info.schema, found.queues[info.queue_id])
-            known = found.bindings(self._info)
+        def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
+            check_columns(now.name, now.schema, found.queues[info.queue_id])
+            known = found.bindings(now)
             if binding in known:
                 return None
             queues = {info.queue_id, *(one.queue_id for one in known)}
@@ -202,7 +202,8 @@ class Exchange:
                     f"other queues: {routing.BINDINGS_MAX} and {QUEUES_MAX} are the most.",
                     name=self.name,
                 )
-            return topology.bind(self._info, info, binding, sequence, self._client.stamp())
+            sequence = found.sequences[now.name]
+            return topology.bind(now, info, binding, sequence, self._client.stamp())
 
         return self._change(plan, "bind", info)
 
@@ -230,10 +231,11 @@ class Exchange:
         info = self._queue(queue)
         binding = self._binding(info, routing_key, arguments or {})
 
-        def plan(found: Topology, sequence: int) -> Plan | None:
-            if binding not in found.bound[self._info.exchange_id]:
+        def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
+            if binding not in found.bound[now.exchange_id]:
                 return None
-            return topology.unbind(self._info, info, binding, sequence, self._client.stamp())
+            sequence = found.sequences[now.name]
+            return topology.unbind(now, info, binding, sequence, self._client.stamp())
 
         return self._change(plan, "unbind", info)
 
@@ -338,19 +340,20 @@ class Exchange:
             return Published(0, {}, 0, "", tx.id, tx.receipt)
         found = self._client.topology()
         info = self._info = found.newest(self._info)
+        schema = schema_of(info)  # other threads may learn of columns meanwhile
         kept = is_kept(durable, True, tx, self.name)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
         said = check_headers(headers or {}, header_columns or {})
-        ordering = ordering_of(order_by, self.schema, self.name)
+        ordering = ordering_of(order_by, schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not hasattr(rows, "sparkSession")
         routes, targets = routes_of(found, info, key, column, keep_order)
         if not kept:
             info, targets = in_memory(info), [target.in_memory() for target in targets]
-        about = (self._client, info, self.schema, routes)
+        about = (self._client, info, schema, routes)
         send = send_of(*about, placing, ordering, *said, tx.slice, tx.id)
 
         def note(side: Client, here: object) -> Published:
@@ -387,18 +390,18 @@ class Exchange:
         return Binding(info.queue_id, key, asked, match)
 
     def _change(
-        self, plan: Callable[[Topology, int], Plan | None], operation: str, info: QueueInfo
+        self, plan: Callable[[Topology, ExchangeInfo], Plan | None], operation: str, info: QueueInfo
     ) -> bool:
         """Append an entry about a binding, planned anew from each reading."""
 
         def planned(lost: int) -> Plan | None:
             found = self._client.topology()
-            self._info = found.newest(self._info)
+            now = found.newest(self._info)
             if info.queue_id not in found.queues:
                 raise QueueNotFound(
                     f"The queue {info.name!r} is gone, or is being dropped.", name=info.name
                 )
-            return plan(found, found.sequences[self.name])
+            return plan(found, now)
 
         self._client.open()
         return self._client.land(planned, operation, queue=info.name) is not None
