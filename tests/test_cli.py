@@ -349,6 +349,7 @@ def test_recover_names_what_it_aborted_and_what_waits(shell, three):
         "waiting": [],
         "databases": [],
         "drops": [],
+        "exchange_drops": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
     assert "waits for a decision: waiting" in shell("recover").stdout
@@ -546,3 +547,30 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell, three):
     ]
     shell("bind", "nobody", "orders", code=3)
     shell("bind", "events", "orders", "--argument", "=x", code=2)
+
+
+def test_an_exchange_grows_and_is_dropped(shell, three):
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "fanout")
+    shell("bind", "events", "orders")
+    refused = shell("alter-exchange", "events", "--add", "note string", code=2)
+    assert "orders" in refused.output
+    manager.queue("orders").alter(add="note string")
+    told = shell.json("alter-exchange", "events", "--add", "note string")
+    assert told == [{"exchange": "events", "changes": {"column note": "string"}}]
+    assert "nothing" in shell("alter-exchange", "events", "--add", "note string").output
+    tx = manager.transaction("t")
+    tx.exchange("events").publish([{"id": 1}])
+    tx.prepare()
+    shell("drop-exchange", "events", code=2)
+    held = shell.json("drop-exchange", "events", "--yes", code=75)
+    assert held == [{"exchange": "events", "dropped": False, "held_by": ["t"]}]
+    assert shell.json("exchanges")[0]["closing"]
+    shell("publish", "events", three, code=3)
+    assert shell.json("recover")[0]["exchange_drops"] == held
+    assert "held back" in shell("recover").output
+    manager.commit("t")
+    assert "is dropped" in shell("drop-exchange", "events", "--yes", "--reason", "old").output
+    shell("drop-exchange", "events", "--yes", code=3)
+    shell("drop-exchange", "events", "--yes", "--missing-ok")
+    assert manager.queue("orders").depth() == 1

@@ -79,3 +79,42 @@ def test_views_show_bindings_and_what_was_published(spark: Any, tmp_path: Any) -
         ("moved", "left.dead"),
     ]
     assert anna.history.verify().ok
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_views_show_what_a_dropped_exchange_published(spark: Any, tmp_path: Any) -> None:
+    session = quick_session(spark)
+    clock = Clock()
+    anna = QueueManager(session, str(tmp_path / "store"), runtime=runtime(clock, "anna"))
+    left = anna.create_queue("left", "n long", dead_letter=False)
+    events = anna.create_exchange("events", "fanout", "n long")
+    events.bind(left)
+    events.publish([{"n": 1}])
+    then = anna.history.as_of().commit_seq
+    left.alter("note string")
+    assert events.alter("note string") == {"column note": (None, "string")}
+    sent = session.createDataFrame([(2, "new")], "n long, note string")
+    events.publish(sent)
+    assert [(row["n"], row["note"]) for row in left.peek_messages()] == [(1, None), (2, "new")]
+    assert anna.drop_exchange("events", reason="old").dropped
+    again = anna.create_exchange("events", "direct", "n long, note string")
+    assert again.publish([{"n": 3, "note": None}]).unroutable == 1
+
+    anna.create_views("now_")
+    rows = session.table("now_left").select("n", "note", "state").collect()
+    assert {tuple(row) for row in rows} == {(1, None, "available"), (2, "new", "available")}
+    entries = anna._client.store.journal.read_all().entries
+    expected, _ = replay(anna.queue("left").info, entries, clock.now_ms)
+    assert shown(session, "now_left") == expected
+    assert session.table("now_bindings").collect() == []
+    anna.create_views("then_", as_of=then)
+    assert [row["queue"] for row in session.table("then_bindings").collect()] == ["left"]
+    assert [row["n"] for row in session.table("then_left").select("n").collect()] == [1]
+
+    steps = anna.history.trace(queue="left", where="n = 2")
+    assert [(step["step"], step["exchange"]) for step in steps] == [("published", "events")]
+    batch = QueueManager(session, str(tmp_path / "store"), consumer="b").queue("left").receive()
+    assert [(row["n"], row["note"]) for row in batch.messages()] == [(1, None), (2, "new")]
+    batch.accept()
+    assert anna.history.verify().ok

@@ -27,6 +27,7 @@ __all__ = [
     "DropResult",
     "Exchange",
     "ExchangeDescription",
+    "ExchangeDrop",
     "ExchangeInfo",
     "ExchangeKind",
     "Handler",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from txnqueue.dropping import DropResult
     from txnqueue.environment import local_spark
     from txnqueue.exchange import Exchange
+    from txnqueue.exchange_drop import ExchangeDrop
     from txnqueue.heartbeat import Heartbeat
     from txnqueue.history import History
     from txnqueue.maintenance import Maintenance, Vacuum
@@ -138,6 +140,7 @@ else:
         "DropResult": "dropping",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
+        "ExchangeDrop": "exchange_drop",
         "ExchangeInfo": "routing",
         "ExchangeKind": "types",
         "Handler": "consumer",

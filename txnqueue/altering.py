@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue import catalog, model
 from txnqueue.client import Client
@@ -16,6 +16,7 @@ from txnqueue.config import QueueInfo, QueueSettings, did_you_mean
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 from txnqueue.model import Entry
 from txnqueue.planning import Plan
+from txnqueue.routing import ExchangeInfo
 from txnqueue.types import ChangeableSettings
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CHANGEABLE = tuple(ChangeableSettings.__annotations__)
 Changes = dict[str, tuple[object, object]]
 """What changed, by name: the former value, and the new one."""
+Owner = TypeVar("Owner", QueueInfo, ExchangeInfo)
 
 
 def alter(
@@ -77,11 +79,20 @@ def changed(
         )
     values: Any = dict(settings)
     found = replace(info, settings=replace(info.settings, **values))
-    added = _added(info, columns.jsonValue()["fields"] if columns is not None else [])
+    return found if columns is None else grown(found, columns)
+
+
+def grown(info: Owner, columns: StructType) -> Owner:
+    """Say what a queue or an exchange is with some more columns (nothing is written).
+
+    Raises:
+        SchemaMismatch: A column may not be null, or is there with another type.
+    """
+    added: list[Mapping[str, Any]] = _added(info, columns.jsonValue()["fields"])
     if not added:
-        return found
+        return info
     schema = {**info.schema, "fields": [*info.schema["fields"], *added]}
-    return replace(found, schema=schema, schema_version=info.schema_version + 1)
+    return replace(info, schema=schema, schema_version=info.schema_version + 1)
 
 
 def differences(before: QueueInfo, after: QueueInfo) -> Changes:
@@ -91,13 +102,19 @@ def differences(before: QueueInfo, after: QueueInfo) -> Changes:
         for name in CHANGEABLE
         if (old := getattr(before.settings, name)) != (new := getattr(after.settings, name))
     }
-    for column in after.schema["fields"][len(before.schema["fields"]) :]:
-        found[f"column {column['name']}"] = (None, column["type"])
-    return found
+    return found | new_columns(before, after)
 
 
-def _added(info: QueueInfo, columns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Find the columns that a queue does not have yet."""
+def new_columns(before: Owner, after: Owner) -> Changes:
+    """List the columns that came, by name."""
+    came = after.schema["fields"][len(before.schema["fields"]) :]
+    return {f"column {column['name']}": (None, column["type"]) for column in came}
+
+
+def _added(
+    info: QueueInfo | ExchangeInfo, columns: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Find the columns that a queue or an exchange does not have yet."""
     from txnqueue.payload.types import folded
 
     there = {folded(column["name"]): column for column in info.schema["fields"]}

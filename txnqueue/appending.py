@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from txnqueue import __version__, model
-from txnqueue.closing import bars, closed_queue
+from txnqueue.closing import bars, closed_by
 from txnqueue.errors import Busy, TransactionUnknown, TxnQueueError
 from txnqueue.journal import AppendConflict, Journal
 from txnqueue.model import Entry, Unit
@@ -65,6 +65,8 @@ def land(
         TransactionUnknown: An earlier try may still land, whatever stands in the way of another.
         QueueClosed: A queue that it works on is being dropped; nothing landed.
         QueueNotFound: The same, when the drop is done.
+        ExchangeClosed: An exchange that it publishes to is being dropped; nothing landed.
+        ExchangeNotFound: The same, when the drop is done.
     """
     metadata = {
         "txnqueue": __version__,
@@ -135,17 +137,17 @@ def land(
 def _unless_closed(
     journal: Journal, tried: list[Unit], in_doubt: bool, transaction_id: str | None
 ) -> None:
-    """Find out whether an append was refused because a queue is being dropped.
+    """Find out whether an append was refused because a queue or an exchange is being dropped.
 
-    A queue that closed stays closed, and bars for ever what expects it to be open.
+    What closed stays closed, and bars for ever what expects it to be open.
 
     Raises:
-        QueueClosed: So it is.
-        QueueNotFound: So it is, and the queue is gone.
+        QueueClosed: So it is; of an exchange: ExchangeClosed.
+        QueueNotFound: So it is, and the queue is gone; of an exchange: ExchangeNotFound.
         TransactionUnknown: So it is, but an earlier try that it does not bar may still land.
     """
     try:
-        error = closed_queue(journal, tried[-1])
+        error = closed_by(journal, tried[-1])
     except Exception as failed:
         if in_doubt:
             raise _unknown(transaction_id, tried, failed) from failed

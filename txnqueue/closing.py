@@ -1,16 +1,26 @@
-"""What work on a queue is told that is being dropped, or was."""
+"""What work is told on a queue or an exchange that is being dropped, or was."""
 
 from __future__ import annotations
 
 from txnqueue import model
-from txnqueue.errors import QueueClosed, QueueError, QueueNotFound
+from txnqueue.errors import (
+    ExchangeClosed,
+    ExchangeNotFound,
+    QueueClosed,
+    QueueError,
+    QueueNotFound,
+)
 from txnqueue.journal import Journal
 from txnqueue.model import Entry, Unit
 
+_CLOSING = frozenset({model.QUEUE_CLOSING, model.EXCHANGE_CLOSING})
+
 
 def closed_error(entry: Entry) -> QueueError:
-    """Write the error of work on a queue that the fence's entry closed."""
+    """Write the error of work on a queue or an exchange that the fence's entry closed."""
     name, who = entry.body["name"], entry.actor
+    if entry.kind in (model.EXCHANGE_CLOSING, model.EXCHANGE_DROPPED):
+        return exchange_error(entry.kind, name, entry.body["exchange"], f" by {who}")
     if entry.kind == model.QUEUE_DROPPED:
         return QueueNotFound(
             f"The queue {name!r} was dropped by {who}. If it was created again, "
@@ -26,13 +36,37 @@ def closed_error(entry: Entry) -> QueueError:
     )
 
 
+def exchange_error(kind: str, name: str, exchange_id: str, by: str = "") -> QueueError:
+    """Write the error of work on an exchange that is being dropped, or was.
+
+    Args:
+        kind: ``exchange_closing`` or ``exchange_dropped``.
+        name: The exchange's name.
+        exchange_id: Its id.
+        by: Who dropped it, as part of the sentence; empty if that is not known here.
+    """
+    if kind == model.EXCHANGE_DROPPED:
+        return ExchangeNotFound(
+            f"The exchange {name!r} was dropped{by}. If it was created again, "
+            f"manager.exchange({name!r}) opens the new one. Nothing was changed.",
+            name=name,
+            exchange_id=exchange_id,
+        )
+    return ExchangeClosed(
+        f"The exchange {name!r} is being dropped{by} and takes no more work: "
+        f"drop_exchange({name!r}) says what holds it back. Nothing was changed.",
+        name=name,
+        exchange_id=exchange_id,
+    )
+
+
 def is_closed(error: BaseException | None) -> bool:
-    """Say whether an error is about a queue that is being dropped, or was."""
-    return isinstance(error, QueueError) and "queue_id" in error.details
+    """Say whether an error is about a queue or an exchange that is being dropped, or was."""
+    return isinstance(error, QueueError) and _stream_of(error) is not None
 
 
-def closed_queue(journal: Journal, unit: Unit) -> QueueError | None:
-    """Say which queue that an append expects to be open is closing or dropped, if one is."""
+def closed_by(journal: Journal, unit: Unit) -> QueueError | None:
+    """Say what is closing or dropped of what an append expects to be open, if anything is."""
     streams = {c.stream for c in unit.conditions if _expects_open(c)}
     fence = journal.read([model.FENCE]).entries if streams else ()
     found = [entry for entry in fence if entry.stream in streams]
@@ -40,11 +74,20 @@ def closed_queue(journal: Journal, unit: Unit) -> QueueError | None:
 
 
 def bars(error: QueueError, unit: Unit) -> bool:
-    """Say whether the queue that an error is about bars an append for ever."""
-    stream = model.queue_stream(str(error.details["queue_id"]))
+    """Say whether what an error is about, which is closed, bars an append for ever."""
+    stream = _stream_of(error)
     return any(c.stream == stream and _expects_open(c) for c in unit.conditions)
+
+
+def _stream_of(error: QueueError) -> str | None:
+    """Find the stream in the fence of what an error says that it is closed."""
+    if "exchange_id" in error.details:
+        return model.exchange_stream(str(error.details["exchange_id"]))
+    if "queue_id" in error.details:
+        return model.queue_stream(str(error.details["queue_id"]))
+    return None
 
 
 def _expects_open(condition: model.Condition) -> bool:
     kinds = condition.kinds or ()
-    return condition.shard == model.FENCE and model.QUEUE_CLOSING in kinds
+    return condition.shard == model.FENCE and not _CLOSING.isdisjoint(kinds)

@@ -72,10 +72,15 @@ def holding(entries: Iterable[Entry], queue_id: str) -> tuple[str, ...]:
         entries: All entries about transactions.
         queue_id: The queue.
     """
+    waiting = in_doubt(entries)
+    return tuple(sorted({entry.stream for entry in waiting if queue_id in _named(entry.body)}))
+
+
+def in_doubt(entries: Iterable[Entry]) -> list[Entry]:
+    """Find what is prepared and undecided."""
     entries = list(entries)
     decided = {entry.attempt for entry in entries if entry.kind in model.DECISIONS}
-    waiting = (e for e in entries if e.kind == model.PREPARED and e.attempt not in decided)
-    return tuple(sorted({entry.stream for entry in waiting if queue_id in _named(entry.body)}))
+    return [e for e in entries if e.kind == model.PREPARED and e.attempt not in decided]
 
 
 def _named(body: Mapping[str, object]) -> set[str]:

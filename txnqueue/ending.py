@@ -19,8 +19,7 @@ from txnqueue.errors import (
     HistoryRemoved,
     InvalidInput,
     LeaseLost,
-    QueueClosed,
-    QueueNotFound,
+    QueueError,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
@@ -197,7 +196,7 @@ class Ending(Draft):
                 "again.",
                 transaction_id=self.id,
             ) from error
-        except (QueueClosed, QueueNotFound) as error:
+        except QueueError as error:  # what it works on is being dropped
             self._give_up(error, counted=False)
             raise TransactionAborted(
                 f"Transaction {self.id!r} was rolled back, surely and for good: {error}",

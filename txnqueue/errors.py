@@ -19,6 +19,7 @@
     │   ├── QueueClosed          the queue is being dropped
     │   ├── ExchangeNotFound
     │   ├── ExchangeExists
+    │   ├── ExchangeClosed       the exchange is being dropped
     │   └── Unroutable           the exchange refuses what no binding wants
     ├── TransactionError
     │   ├── TransactionAborted   surely not committed
@@ -50,7 +51,7 @@ checkers hold every ``raise`` to that: one without a default is on every error o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -148,6 +149,9 @@ class InvalidName(InvalidInput):
 class SchemaMismatch(InvalidInput):
     """The rows do not fit the queue's schema; nothing was staged."""
 
+    queues: Sequence[str] = ()
+    """The queues that have to get columns first."""
+
 
 class LimitExceeded(InvalidInput):
     """A limit was exceeded; docs/limits.md lists them all; nothing was changed."""
@@ -193,12 +197,20 @@ class ExchangeNotFound(QueueError):
     """There is no such exchange: manager.list_exchanges() names them; create_exchange makes one."""
 
     name: str
+    exchange_id: str | None = None
 
 
 class ExchangeExists(QueueError):
     """There is an exchange of that name already: pass exist_ok=True to use it as it is."""
 
     name: str
+
+
+class ExchangeClosed(QueueError):
+    """The exchange is being dropped; drop_exchange says what holds it back."""
+
+    name: str
+    exchange_id: str | None = None
 
 
 class Unroutable(QueueError):

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import routing, topology
+from txnqueue import exchange_drop, exchange_growth, routing, topology
 from txnqueue.client import Client
-from txnqueue.config import QueueInfo, QueueSettings, check_name
+from txnqueue.config import QueueInfo, QueueSettings, check_name, check_text
 from txnqueue.errors import (
     ExchangeNotFound,
     InvalidInput,
     LimitExceeded,
     QueueNotFound,
-    SchemaMismatch,
 )
+from txnqueue.exchange_drop import ExchangeDrop
+from txnqueue.exchange_growth import check_columns
 from txnqueue.framing import frame_of
 from txnqueue.payload.frames import is_frame
 from txnqueue.placing import check_headers, ordering_of, placing_of
@@ -24,11 +25,11 @@ from txnqueue.planning import Plan
 from txnqueue.publishing import Published, answer, in_memory, routes_of, send_of, staged_sends
 from txnqueue.queue import Queue
 from txnqueue.routing import Binding, ExchangeInfo
-from txnqueue.scope import NOT_GIVEN, NotGiven, resolve
-from txnqueue.snapshot import BINDINGS, binding_rows
-from txnqueue.staging import is_kept, stage
+from txnqueue.scope import NOT_GIVEN, NotGiven, at_once, resolve
+from txnqueue.snapshot import BINDINGS, binding_rows, schema_of
+from txnqueue.staging import is_kept, stage, staged_runs
 from txnqueue.topology import Topology
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, commit_alone
 from txnqueue.types import BindingRow, ExchangeDescription, Rows
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Exchange:
         """The payload's columns; none for the default exchange."""
         from pyspark.sql.types import StructType
 
-        return StructType.fromJson(dict(self._info.schema)) if self._info.schema else StructType([])
+        return schema_of(self._info) if self._info.schema else StructType([])
 
     def __repr__(self) -> str:
         """Show the name, the kind and the store."""
@@ -88,9 +89,13 @@ class Exchange:
 
         Returns:
             name, type, durable, arguments, unroutable, dead_letter (a queue's name or None),
-            columns (by name) and bindings (how many there are).
+            columns (by name), bindings (how many there are) and closing (is it being dropped).
+
+        Raises:
+            ExchangeNotFound: It was dropped.
         """
         found = self._client.topology()
+        self._info = found.known(self._info)
         target = found.queues.get(self._info.dead_letter_id or "")
         return {
             "name": self.name,
@@ -101,7 +106,55 @@ class Exchange:
             "dead_letter": target.name if target else None,
             "columns": {c.name: c.dataType.simpleString() for c in self.schema.fields},
             "bindings": len(found.bindings(self._info)),
+            "closing": self._info.closing,
         }
+
+    def alter(self, add: str | StructType) -> dict[str, tuple[object, object]]:
+        """Add columns to the exchange, while others publish to it.
+
+        The queues that it posts to need the columns first: ``Queue.alter`` adds them. What was
+        published before has null in them. Repeating it changes nothing.
+
+        Args:
+            add: Nullable columns, as DDL or ``StructType``.
+
+        Returns:
+            What changed: by name, None and the column's type.
+
+        Raises:
+            SchemaMismatch: A column cannot be null, is there with another type, or a queue that
+                the exchange posts to does not have it; ``queues`` names all of them.
+            ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        from txnqueue.payload.schemas import check_schema, schema_from
+
+        self._not_default("The default exchange has no columns")
+        at_once(self._client, f"{self.name}.alter")
+        columns = check_schema(schema_from(self._client.store.spark, add), None)
+        return exchange_growth.alter(self._client, self._info, columns)
+
+    def drop(self, *, reason: str | None = None) -> ExchangeDrop:
+        """Drop the exchange and its bindings; repeating it goes on.
+
+        From the first step on nobody publishes to it: a commit of an open transaction that did
+        is aborted. A prepared transaction that did holds the second step back until it is
+        decided; then drop again, or ``manager.recover()``. Messages that were published stay in
+        their queues.
+
+        Args:
+            reason: Why; it stands in the history.
+
+        Returns:
+            Whether it is gone, and what holds it back if not.
+
+        Raises:
+            TransactionNotGiven: Inside a transaction block.
+        """
+        self._not_default("The default exchange cannot be dropped")
+        at_once(self._client, f"{self.name}.drop")
+        check_text("reason", reason)
+        return exchange_drop.drop(self._client, self._info, reason)
 
     # ------------------------------------------------------------------------- bindings
 
@@ -132,14 +185,15 @@ class Exchange:
             QueueNotFound: There is no such queue.
             SchemaMismatch: The queue has other columns.
             LimitExceeded: That is one queue or one binding too many.
+            ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
         """
         self._not_default("Every queue is bound to the default exchange, by its name and no other")
         info = self._queue(queue)
-        check_columns(self.name, self._info.schema, info)
         binding = self._binding(info, routing_key, arguments or {})
 
-        def plan(found: Topology, sequence: int) -> Plan | None:
-            known = found.bindings(self._info)
+        def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
+            check_columns(now.name, now.schema, found.queues[info.queue_id])
+            known = found.bindings(now)
             if binding in known:
                 return None
             queues = {info.queue_id, *(one.queue_id for one in known)}
@@ -149,7 +203,8 @@ class Exchange:
                     f"other queues: {routing.BINDINGS_MAX} and {QUEUES_MAX} are the most.",
                     name=self.name,
                 )
-            return topology.bind(self._info, info, binding, sequence, self._client.stamp())
+            sequence = found.sequences[now.name]
+            return topology.bind(now, info, binding, sequence, self._client.stamp())
 
         return self._change(plan, "bind", info)
 
@@ -171,15 +226,17 @@ class Exchange:
 
         Raises:
             QueueNotFound: There is no such queue.
+            ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
         """
         self._not_default("No queue can be unbound from the default exchange")
         info = self._queue(queue)
         binding = self._binding(info, routing_key, arguments or {})
 
-        def plan(found: Topology, sequence: int) -> Plan | None:
-            if binding not in found.bound[self._info.exchange_id]:
+        def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
+            if binding not in found.bound[now.exchange_id]:
                 return None
-            return topology.unbind(self._info, info, binding, sequence, self._client.stamp())
+            sequence = found.sequences[now.name]
+            return topology.unbind(now, info, binding, sequence, self._client.stamp())
 
         return self._change(plan, "unbind", info)
 
@@ -198,7 +255,7 @@ class Exchange:
     def binding_rows(self, history: bool = False) -> list[BindingRow]:
         """List what ``bindings`` shows."""
         entries = self._client.catalog_entries()
-        return binding_rows(entries, self.name, history=history)
+        return binding_rows(entries, self._info.exchange_id, history=history)
 
     # ----------------------------------------------------------------------- publishing
 
@@ -254,9 +311,10 @@ class Exchange:
             QueueNotFound: The default exchange knows no queue of that name.
             SchemaMismatch: As in ``Queue.send``.
             LimitExceeded: They lie in too many places.
+            ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
-        key, column = _check_keys(routing_key, routing_key_column)
+        key, column = routing.check_keys(routing_key, routing_key_column)
         if self.name == routing.DEFAULT_EXCHANGE:
             if column is not None:
                 raise InvalidInput(
@@ -281,33 +339,34 @@ class Exchange:
         tx.check_active()
         if tx.already_committed:
             return Published(0, {}, 0, "", tx.id, tx.receipt)
+        found = self._client.topology()
+        info = self._info = found.newest(self._info)
+        schema = schema_of(info)  # other threads may learn of columns meanwhile
         kept = is_kept(durable, True, tx, self.name)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
         said = check_headers(headers or {}, header_columns or {})
-        ordering = ordering_of(order_by, self.schema, self.name)
+        ordering = ordering_of(order_by, schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not is_frame(rows)
-        found = self._client.topology()
-        routes, targets = routes_of(found, self._info, key, column, keep_order)
-        info = self._info
+        routes, targets = routes_of(found, info, key, column, keep_order)
         if not kept:
             info, targets = in_memory(info), [target.in_memory() for target in targets]
-        about = (self._client, info, self.schema, routes)
+        about = (self._client, info, schema, routes)
         send = send_of(*about, placing, ordering, *said, tx.slice, tx.id)
 
         def note(side: Client, here: object) -> Published:
-            runs = side.store.payload.stage(send, here)
-            sends = staged_sends(info, routes, targets, send, runs)
+            put, runs = staged_runs(side, send, here)
+            sends = staged_sends(info, routes, targets, put, runs)
             for staged in sends:
                 tx.add_send(staged)
-            return answer(*about, send, runs, sends, tx.id)
+            return answer(*about, put, runs, sends, tx.id)
 
         published = stage(self._client, rows, self.name, kept, note)
         if inside is None and published.queues:
-            return replace(published, receipt=tx.commit())
+            return replace(published, receipt=commit_alone(tx))
         return published
 
     # -------------------------------------------------------------------------- helpers
@@ -332,17 +391,18 @@ class Exchange:
         return Binding(info.queue_id, key, asked, match)
 
     def _change(
-        self, plan: Callable[[Topology, int], Plan | None], operation: str, info: QueueInfo
+        self, plan: Callable[[Topology, ExchangeInfo], Plan | None], operation: str, info: QueueInfo
     ) -> bool:
         """Append an entry about a binding, planned anew from each reading."""
 
         def planned(lost: int) -> Plan | None:
             found = self._client.topology()
+            now = found.newest(self._info)
             if info.queue_id not in found.queues:
                 raise QueueNotFound(
                     f"The queue {info.name!r} is gone, or is being dropped.", name=info.name
                 )
-            return plan(found, found.sequences[self.name])
+            return plan(found, now)
 
         self._client.open()
         return self._client.land(planned, operation, queue=info.name) is not None
@@ -362,49 +422,3 @@ def open_exchange(client: Client, name: str, transaction: Transaction | None = N
             name=name,
         )
     return Exchange(client, known[name], transaction)
-
-
-def _check_keys(key: object, column: object) -> tuple[str, str | None]:
-    """Check a routing key by value or by column.
-
-    Raises:
-        InvalidInput: Both are given, or one is no string.
-        LimitExceeded: The key is too long.
-    """
-    if column is None:
-        return routing.check_key(key), None
-    if key != "":
-        raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
-    if not isinstance(column, str):
-        raise InvalidInput(f"routing_key_column={column!r}: give a column's name.")
-    return "", column
-
-
-def check_columns(name: str, schema: Mapping[str, Any], info: QueueInfo) -> None:
-    """Check that a queue can hold what an exchange publishes; it may have got more columns.
-
-    Raises:
-        SchemaMismatch: It lacks columns, has others that it needs, or one may be null here and
-            not there.
-    """
-    here = {column["name"]: column for column in schema["fields"]}
-    there = {column["name"]: column for column in info.schema["fields"]}
-    needed = {name for name, column in there.items() if not column["nullable"]}
-    if info.settings.group_by is not None:
-        needed.add(info.settings.group_by)
-    if (
-        not here.keys() <= there.keys()
-        or not needed <= here.keys()
-        or any(column["type"] != there[name]["type"] for name, column in here.items())
-    ):
-        raise SchemaMismatch(
-            f"Queue {info.name!r} has other columns than the exchange {name!r}: what is published "
-            "could not be read there."
-        )
-    for column in here:
-        if here[column]["nullable"] and not there[column]["nullable"]:
-            raise SchemaMismatch(
-                f"Column {column!r} may be null in the exchange {name!r}, and not in queue "
-                f"{info.name!r}.",
-                column=column,
-            )

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue import catalog, creation, model, routing, topology
 from txnqueue.client import Client
+from txnqueue.closing import exchange_error
 from txnqueue.config import check_name, check_text
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
-from txnqueue.exchange import Exchange, check_columns, open_exchange
+from txnqueue.exchange import Exchange, open_exchange
+from txnqueue.exchange_drop import ExchangeDrop
+from txnqueue.exchange_growth import check_columns
 from txnqueue.planning import Plan
 from txnqueue.routing import BindingAnswer, ExchangeAnswer, ExchangeInfo
 from txnqueue.scope import at_once
@@ -53,13 +56,15 @@ class Exchanges:
             dead_letter_queue: The queue for ``unroutable="dead_letter"``.
             durable: Information for whoever asks; the exchange is kept in any case.
             arguments: Information for whoever asks: strings, numbers and booleans by name.
-            exist_ok: Use an exchange of that name as it is, if all this is the same.
+            exist_ok: Use an exchange of that name as it is, if all this is the same; its columns
+                may be those that it had before some were added.
 
         Returns:
             The exchange.
 
         Raises:
             ExchangeExists: There is one already, or another one with ``exist_ok``.
+            ExchangeClosed: There is one that is being dropped.
             InvalidName: The name cannot be used.
             SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
             QueueNotFound: There is no such dead-letter queue.
@@ -102,11 +107,13 @@ class Exchanges:
         existing = self._client.topology().exchanges.get(name)
         if existing is None:
             existing = _create(self._client, info, columns)
+        if existing.closing:
+            raise exchange_error(model.EXCHANGE_CLOSING, name, existing.exchange_id)
         if existing.exchange_id != exchange_id and not exist_ok:
             raise ExchangeExists(
                 f"There is an exchange {name!r} already: pass exist_ok=True to use it.", name=name
             )
-        _check_same(existing, info)
+        _check_same(self._client, existing, info)
         return Exchange(self._client, existing)
 
     def exchange(self, name: str = routing.DEFAULT_EXCHANGE) -> Exchange:
@@ -120,8 +127,36 @@ class Exchanges:
             check_name(name, "exchange")
         return open_exchange(self._client, name)
 
+    def drop_exchange(
+        self, name: str, *, reason: str | None = None, missing_ok: bool = False
+    ) -> ExchangeDrop:
+        """Drop an exchange and its bindings; repeating it goes on, as ``Exchange.drop`` says.
+
+        Args:
+            name: The exchange's name.
+            reason: Why; it stands in the history.
+            missing_ok: No error if there is no such exchange.
+
+        Returns:
+            Whether it is gone, and which prepared transactions hold it back if not.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        check_name(name, "exchange")
+        at_once(self._client, "drop_exchange")
+        check_text("reason", reason)
+        info = self._client.topology().exchanges.get(name)
+        if info is None and missing_ok:
+            return ExchangeDrop(name, True)
+        found = Exchange(self._client, info) if info else open_exchange(self._client, name)
+        return found.drop(reason=reason)
+
     def list_exchanges(self) -> list[str]:
-        """List the exchanges' names; the default exchange has none and is not listed.
+        """List the exchanges' names, those that are closing included.
+
+        The default exchange has no name and is not listed.
 
         Raises:
             StoreNotFound: There is no store at this root.
@@ -160,26 +195,35 @@ class Exchanges:
 def _create(client: Client, info: ExchangeInfo, columns: StructType) -> ExchangeInfo:
     """Create the payload table first, then append the entry, if nobody else did."""
     client.store.payload.create(info.payload_id, columns, routed=True)
+    existing: ExchangeInfo | None = None
 
     def plan(lost: int) -> Plan | None:
-        if info.name in client.topology().exchanges:
+        nonlocal existing
+        found = client.topology()
+        existing = found.exchanges.get(info.name)
+        if existing is not None:
             return None
         creation.check_payload_there(client.catalog_entries(), [info])
         there = Plan((), (model.payload_there(info.payload_id),))
-        return topology.create(info, 1, client.stamp()) + there
+        return topology.create(info, found.sequences.get(info.name, 1), client.stamp()) + there
 
-    client.land(plan, "create exchange")
-    return client.topology().exchanges[info.name]
+    landed = client.land(plan, "create exchange")
+    if landed is not None:
+        return topology.Topology.of(landed.entries).exchanges[info.name]
+    assert existing is not None
+    return existing
 
 
-def _check_same(have: ExchangeInfo, want: ExchangeInfo) -> None:
-    """Check that an exchange is what was asked for.
+def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
+    """Check that an exchange is what was asked for, or was before it grew.
 
     Raises:
         SchemaMismatch: It has other columns.
         ExchangeExists: It is of another kind, or differs otherwise.
     """
-    if catalog.columns(have.schema) != catalog.columns(want.schema):
+    wanted = catalog.columns(want.schema)
+    had = topology.schemas(client.catalog_entries(), have.exchange_id)
+    if all(catalog.columns(one) != wanted for one in had):
         raise SchemaMismatch(f"The exchange {have.name!r} is there, and has other columns.")
     for what in ("kind", "unroutable", "dead_letter_id", "durable", "arguments"):
         found, asked = getattr(have, what), getattr(want, what)

@@ -33,6 +33,9 @@ QUEUE_DROPPED = "queue_dropped"
 QUEUE_CREATED = "queue_created"
 QUEUE_ALTERED = "queue_altered"
 EXCHANGE_CREATED = "exchange_created"
+EXCHANGE_ALTERED = "exchange_altered"
+EXCHANGE_CLOSING = "exchange_closing"
+EXCHANGE_DROPPED = "exchange_dropped"
 QUEUE_BOUND = "queue_bound"
 QUEUE_UNBOUND = "queue_unbound"
 PAYLOAD_REMOVED = "payload_removed"
@@ -299,6 +302,11 @@ def queue_stream(queue_id: str) -> str:
     return f"queue/{queue_id}"
 
 
+def exchange_stream(exchange_id: str) -> str:
+    """Name an exchange's stream in the fence."""
+    return f"exchange/{exchange_id}"
+
+
 def lane_stream(lane: int) -> str:
     """Name a lane's stream: the same in its dispatch log and in the backlog."""
     return f"lane/{lane}"
@@ -315,6 +323,13 @@ def next_sequence(shard: str, stream: str, sequence: int) -> Condition:
 def queue_open(queue_id: str) -> Condition:
     """Expect that a queue is neither closing nor dropped."""
     return Condition(FENCE, queue_stream(queue_id), kinds=(QUEUE_CLOSING, QUEUE_DROPPED))
+
+
+def exchange_open(exchange_id: str) -> Condition:
+    """Expect that an exchange is neither closing nor dropped."""
+    return Condition(
+        FENCE, exchange_stream(exchange_id), kinds=(EXCHANGE_CLOSING, EXCHANGE_DROPPED)
+    )
 
 
 def horizon_at_most(begun: int) -> Condition:
@@ -443,6 +458,13 @@ def superseded(entry: Entry) -> list[tuple[int, int]]:
 def was_moved(origin: Mapping[str, Any] | None) -> bool:
     """Say whether messages came from another position; what an exchange posts has none."""
     return origin is not None and "position" in origin
+
+
+def published_to(kind: str, body: Mapping[str, Any]) -> str | None:
+    """Find the exchange that what an entry posts was published to, if it was."""
+    if kind != POSTED or was_moved(body.get("origin")):
+        return None
+    return body.get("exchange")
 
 
 def unpack_items(entry: Entry) -> list[Item]:

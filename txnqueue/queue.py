@@ -27,7 +27,7 @@ from txnqueue.scope import NOT_GIVEN, NotGiven
 from txnqueue.selecting import Selector
 from txnqueue.sending import Sent, staged
 from txnqueue.staging import is_kept
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, commit_alone
 from txnqueue.types import Message, Rows, Until
 from txnqueue.upkeep import Upkeep
 from txnqueue.waiting import Patience
@@ -114,7 +114,7 @@ class Queue(Upkeep):
             )
         count = sum(run.count for run in send.runs)
         if inside is None and count:
-            self._commit(tx)
+            commit_alone(tx)
         return Sent(count, send.send_id, tx.id, tx.receipt)
 
     def receive(

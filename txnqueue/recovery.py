@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue import model, planning, sealing
+from txnqueue import exchange_drop, model, planning, sealing
 from txnqueue.applying import Applier, WaitingChange
 from txnqueue.branching import TIMED_OUT, Branch, is_branch
 from txnqueue.client import Client
@@ -22,6 +22,7 @@ from txnqueue.confirming import (
 from txnqueue.deciding import decide_prepared
 from txnqueue.dropping import DropResult, finish
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
+from txnqueue.exchange_drop import ExchangeDrop
 from txnqueue.ledger import Claim, Owner
 from txnqueue.participants import resolve
 from txnqueue.planning import Disposition, Plan
@@ -47,6 +48,7 @@ class Recovery:
             to each of them finishes it.
         heuristic: Transactions that an operator decided, and nobody has forgotten yet.
         drops: Queues whose drop was begun: gone now, or held back by what is prepared.
+        exchange_drops: Exchanges likewise.
     """
 
     aborted: tuple[str, ...]
@@ -56,6 +58,7 @@ class Recovery:
     databases: tuple[str, ...] = ()
     heuristic: tuple[str, ...] = ()
     drops: tuple[DropResult, ...] = ()
+    exchange_drops: tuple[ExchangeDrop, ...] = ()
 
 
 def recover(
@@ -84,6 +87,7 @@ def recover(
         found.unconfirmed_by(told),
         found.heuristic,
         tuple(finish(client, info) for info in found.closing),
+        tuple(exchange_drop.finish(client, info) for info in found.closing_exchanges),
     )
 
 

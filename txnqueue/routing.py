@@ -54,6 +54,7 @@ class ExchangeInfo:
         durable: What whoever created it said.
         arguments: What whoever created it said besides.
         created_at_ms: When.
+        closing: Whether it is being dropped.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ExchangeInfo:
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
     created_at_ms: int = 0
+    closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,22 @@ def check_key(key: object, name: str = "routing_key") -> str:
             f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most.", name=name
         )
     return key
+
+
+def check_keys(key: object, column: object) -> tuple[str, str | None]:
+    """Check a routing key by value or by column.
+
+    Raises:
+        InvalidInput: Both are given, or one is no string.
+        LimitExceeded: The key is too long.
+    """
+    if column is None:
+        return check_key(key), None
+    if key != "":
+        raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
+    if not isinstance(column, str):
+        raise InvalidInput(f"routing_key_column={column!r}: give a column's name.")
+    return "", column
 
 
 def argument_text(value: object) -> str:

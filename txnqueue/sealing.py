@@ -74,6 +74,7 @@ def seal(
         model.horizon_at_most(begun),
         model.layout_unchanged(),
         *(model.queue_open(queue_id) for queue_id in sorted(set(queue_ids))),
+        *(model.exchange_open(exchange_id) for exchange_id in sorted(_exchanges_of(facts))),
     )
     return Plan((decided, *(_now(facts, stamp) if kind == model.COMMITTED else ())), conditions)
 
@@ -158,6 +159,12 @@ def decide_prepared(
 def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
     """Say that what was sealed a while ago happens now: ages, windows and waits begin here."""
     return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
+
+
+def _exchanges_of(facts: Iterable[Entry]) -> set[str]:
+    """Find the exchanges that an attempt publishes to: all must be open."""
+    found = (model.published_to(entry.kind, entry.body) for entry in facts)
+    return {exchange_id for exchange_id in found if exchange_id is not None}
 
 
 def _attempt_of(owner: Owner) -> tuple[str, str, int]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnqueue.client import Client
 from txnqueue.config import POSITIONS_PER_SEND_MAX, QueueInfo
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.errors import LimitExceeded
-from txnqueue.journal import AppendConflict
 from txnqueue.payload import Placing, Send
 from txnqueue.placing import ordering_of
-from txnqueue.staging import stage
+from txnqueue.staging import stage, staged_runs
 from txnqueue.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -79,12 +78,7 @@ def _take_note(
     tx: Transaction, side: Client, info: QueueInfo, send: Send, rows: object
 ) -> StagedSend:
     """Stage rows, and let the transaction know what it has staged."""
-    payload = side.store.payload
-    try:
-        runs = payload.stage(send, rows)
-    except AppendConflict:  # rare: the payload table got a column while it was written to
-        send = replace(send, send_id=side.runtime.new_id())
-        runs = payload.stage(send, rows)
+    send, runs = staged_runs(side, send, rows)
     staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
     if len(staged.places) > POSITIONS_PER_SEND_MAX:
         raise LimitExceeded(

@@ -267,13 +267,13 @@ def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
 
 
 def binding_rows(
-    entries: Iterable[Entry], exchange: str | None = None, *, history: bool = False
+    entries: Iterable[Entry], exchange_id: str | None = None, *, history: bool = False
 ) -> list[BindingRow]:
     """List bindings, in the order in which they were made.
 
     Args:
         entries: The catalog's entries.
-        exchange: Only those to this exchange.
+        exchange_id: Only those to this exchange.
         history: Every time that a queue was bound or unbound, instead of what holds now.
     """
     entries = sorted(entries, key=lambda entry: entry.place)
@@ -288,19 +288,20 @@ def binding_rows(
             if (found := topology.bound.get(info.exchange_id))
             for binding in topology.bindings(info)
         ]
-    kind_of = {info.name: info.kind for info in topology.exchanges.values()}
     return [
         {
             "kind": kinds[entry.kind],
             "exchange": entry.body["name"],
             "queue": entry.body["queue"],
             "routing_key": entry.body["routing_key"],
-            "arguments": arguments_of(binding_of(entry), kind_of[entry.body["name"]]),
+            "arguments": arguments_of(
+                binding_of(entry), topology.ever[entry.body["exchange"]].kind
+            ),
             **author_of(entry),
             "commit_seq": entry.commit_seq,
         }
         for entry in said
-        if exchange in (None, entry.body["name"])
+        if exchange_id in (None, entry.body["exchange"])
     ]
 
 

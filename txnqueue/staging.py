@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from txnqueue.client import Client
 from txnqueue.config import check_flag
 from txnqueue.errors import InvalidInput
+from txnqueue.journal import AppendConflict
+from txnqueue.payload import Run, Send
 from txnqueue.transaction import Transaction
 
 T = TypeVar("T")
@@ -57,3 +60,17 @@ def stage(
     rows = store.brought_here(rows, name)
     with store.lock:
         return note(client.transient, rows)
+
+
+def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]]:
+    """Stage rows, once more under another id if their table got a column meanwhile, which is rare.
+
+    Returns:
+        The send as it was staged, and where its rows lie.
+    """
+    payload = side.store.payload
+    try:
+        return send, payload.stage(send, rows)
+    except AppendConflict:
+        send = replace(send, send_id=side.runtime.new_id())
+        return send, payload.stage(send, rows)

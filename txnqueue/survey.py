@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from txnqueue import model
+from txnqueue import model, topology
 from txnqueue.branching import Branch
 from txnqueue.config import QueueInfo
 from txnqueue.confirming import unconfirmed
 from txnqueue.ledger import KeyState
 from txnqueue.model import Entry
+from txnqueue.routing import ExchangeInfo
 
 SHARDS = (*model.ALL_TRANSACTIONS, *model.ALL_TABLES, model.CATALOG)
 
@@ -23,22 +24,28 @@ class Survey:
         keys: What is known of the transactions, by key.
         changes: What was decided and confirmed of tables and databases.
         infos: The queues that there are.
+        exchanges: The exchanges that there are.
     """
 
     keys: Mapping[str, KeyState]
     changes: Sequence[Entry]
     infos: Sequence[QueueInfo]
+    exchanges: Sequence[ExchangeInfo]
 
     @classmethod
     def of(cls, entries: Iterable[Entry], horizon: int, infos: Iterable[QueueInfo]) -> Survey:
         """Sort out the entries of these shards."""
-        transactions, changes = [], []
+        transactions, changes, said = [], [], []
         for entry in entries:
             if entry.shard in model.ALL_TRANSACTIONS:
                 transactions.append(entry)
             elif entry.shard in model.ALL_TABLES:
                 changes.append(entry)
-        return cls(KeyState.by_key(transactions, horizon), changes, tuple(infos))
+            elif entry.kind in topology.KINDS:
+                said.append(entry)
+        exchanges = topology.Topology.of(said).exchanges.values()
+        keys = KeyState.by_key(transactions, horizon)
+        return cls(keys, changes, tuple(infos), tuple(exchanges))
 
     @property
     def prepared(self) -> tuple[str, ...]:
@@ -69,3 +76,8 @@ class Survey:
     def closing(self) -> list[QueueInfo]:
         """The queues whose drop was begun."""
         return [info for info in self.infos if info.closing]
+
+    @property
+    def closing_exchanges(self) -> list[ExchangeInfo]:
+        """The exchanges whose drop was begun."""
+        return [info for info in self.exchanges if info.closing]

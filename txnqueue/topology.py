@@ -1,4 +1,4 @@
-"""Exchanges and bindings as the catalog tells them: read, created, bound, unbound (pure)."""
+"""Exchanges and bindings as the catalog tells them: read, created, altered, dropped (pure)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue import catalog, model, routing
+from txnqueue.closing import exchange_error
 from txnqueue.config import QueueInfo
 from txnqueue.model import Entry
 from txnqueue.planning import Plan, Stamp
 from txnqueue.routing import Arguments, Binding, ExchangeInfo
 
+KINDS = (
+    model.EXCHANGE_CREATED,
+    model.EXCHANGE_ALTERED,
+    model.EXCHANGE_CLOSING,
+    model.EXCHANGE_DROPPED,
+)
 DEFAULT = ExchangeInfo(routing.DEFAULT_EXCHANGE, "", routing.DIRECT, "", {})
 """The exchange to which every queue is bound by its name."""
 
@@ -26,7 +33,8 @@ class Topology:
     """Which exchanges, queues and bindings there are after some entries.
 
     Attributes:
-        exchanges: The exchanges by name, the default one included.
+        exchanges: The exchanges by name, the default one and those that are being dropped included.
+        ever: The exchanges that there ever were, by id, as they were last.
         queues: The queues by id, without those that are being dropped.
         bound: The entry of each binding, by exchange id, also of queues that are gone.
         sequences: The next sequence number of each exchange's stream.
@@ -36,6 +44,7 @@ class Topology:
     exchanges: dict[str, ExchangeInfo] = field(
         default_factory=lambda: {routing.DEFAULT_EXCHANGE: DEFAULT}
     )
+    ever: dict[str, ExchangeInfo] = field(default_factory=dict)
     queues: dict[str, QueueInfo] = field(default_factory=dict)
     bound: dict[str, dict[Binding, Entry]] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
@@ -45,13 +54,11 @@ class Topology:
     def of(cls, entries: Iterable[Entry]) -> Topology:
         """Fold the catalog's entries."""
         found = cls()
-        ordered = sorted(entries, key=lambda entry: entry.place)
+        mine = (entry for entry in entries if entry.shard == model.CATALOG)
+        ordered = sorted(mine, key=lambda entry: entry.place)
         for entry in ordered:
-            if entry.kind == model.EXCHANGE_CREATED:
-                info = _info(entry)
-                found.exchanges[info.name] = info
-                found.bound[info.exchange_id] = {}
-                found._posts(info.exchange_id, info.dead_letter_id)
+            if entry.kind in KINDS:
+                found._told(entry)
             elif entry.kind == model.QUEUE_BOUND:
                 found.bound[entry.body["exchange"]].setdefault(binding_of(entry), entry)
                 found._posts(entry.body["exchange"], entry.queue_id)
@@ -65,6 +72,17 @@ class Topology:
         found.queues = {info.queue_id: info for info in queues if not info.closing}
         return found
 
+    def _told(self, entry: Entry) -> None:
+        """Take note of what an entry says of an exchange: everything that there is to say."""
+        info = _info(entry, self.ever.get(entry.body["exchange"]))
+        self.ever[info.exchange_id] = info
+        self.bound.setdefault(info.exchange_id, {})
+        self._posts(info.exchange_id, info.dead_letter_id)
+        if entry.kind == model.EXCHANGE_DROPPED:
+            del self.exchanges[info.name]
+        else:
+            self.exchanges[info.name] = info
+
     def _posts(self, exchange_id: str, queue_id: str | None) -> None:
         known = self.posting.setdefault(queue_id or "", [])
         if exchange_id not in known:
@@ -72,8 +90,36 @@ class Topology:
 
     def owners(self, queue_id: str) -> list[ExchangeInfo]:
         """List the exchanges whose payload may stand in a queue: it is bound, or once was."""
-        known = {info.exchange_id: info for info in self.exchanges.values()}
-        return [known[one] for one in self.posting.get(queue_id, ())]
+        return [self.ever[one] for one in self.posting.get(queue_id, ())]
+
+    def known(self, info: ExchangeInfo) -> ExchangeInfo:
+        """Give what an exchange is now, to look at it.
+
+        Raises:
+            ExchangeNotFound: It was dropped.
+        """
+        now = self.exchanges.get(info.name)
+        if now is None or now.exchange_id != info.exchange_id:
+            raise exchange_error(model.EXCHANGE_DROPPED, info.name, info.exchange_id)
+        return now
+
+    def newest(self, info: ExchangeInfo) -> ExchangeInfo:
+        """Give what an exchange is now, to work with it.
+
+        Raises:
+            ExchangeClosed: It is being dropped.
+            ExchangeNotFound: It was dropped.
+        """
+        now = self.known(info)
+        if now.closing:
+            raise exchange_error(model.EXCHANGE_CLOSING, info.name, info.exchange_id)
+        return now
+
+    def targets(self, info: ExchangeInfo) -> list[QueueInfo]:
+        """List the queues that an exchange posts to: those that are bound, its dead letters'."""
+        wanted = [one.queue_id for one in self.bindings(info)]
+        wanted += [info.dead_letter_id] if info.dead_letter_id in self.queues else []
+        return [self.queues[queue_id] for queue_id in dict.fromkeys(wanted)]
 
     def bindings(self, info: ExchangeInfo) -> list[Binding]:
         """List the bindings of an exchange to queues that there are."""
@@ -100,8 +146,79 @@ class Topology:
         )
 
 
+def schemas(entries: Iterable[Entry], exchange_id: str) -> list[Mapping[str, Any]]:
+    """List the schemas that an exchange has had, as its catalog entries say."""
+    mine = (e for e in entries if e.kind in KINDS and e.body["exchange"] == exchange_id)
+    return [entry.body["schema"] for entry in mine]
+
+
 def create(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
     """Plan the entry that creates an exchange."""
+    plan = _tell(model.EXCHANGE_CREATED, info, sequence, stamp)
+    target = info.dead_letter_id
+    return plan + Plan((), (model.queue_open(target),) if target else ())
+
+
+def alter(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
+    """Plan the entry that says what an exchange is now."""
+    return _tell(model.EXCHANGE_ALTERED, info, sequence, stamp)
+
+
+def close(
+    info: ExchangeInfo, bound: Iterable[Entry], sequence: int, stamp: Stamp, reason: str | None
+) -> Plan:
+    """Plan the first step of a drop: from now on nothing is published, and nobody is bound.
+
+    Args:
+        info: The exchange.
+        bound: The entries of the bindings that hold: each of them ends.
+        sequence: The next of the exchange's stream.
+        stamp: Who writes.
+        reason: Why.
+    """
+    plan = _tell(model.EXCHANGE_CLOSING, info, sequence, stamp, reason)
+    ended = tuple(
+        Entry(
+            model.CATALOG,
+            entry.stream,
+            model.QUEUE_UNBOUND,
+            sequence=number,
+            queue_id=entry.queue_id,
+            reason=reason,
+            body=entry.body,
+            **stamp.columns(),
+        )
+        for number, entry in enumerate(bound, sequence + 1)
+    )
+    return plan + Plan(ended) + fence(model.EXCHANGE_CLOSING, info, stamp, reason)
+
+
+def drop(info: ExchangeInfo, sequence: int, stamp: Stamp, reason: str | None) -> Plan:
+    """Plan the second step of a drop: the exchange is gone, and its name is free."""
+    plan = _tell(model.EXCHANGE_DROPPED, info, sequence, stamp, reason)
+    return plan + fence(model.EXCHANGE_DROPPED, info, stamp, reason)
+
+
+def fence(kind: str, info: ExchangeInfo, stamp: Stamp, reason: str | None) -> Plan:
+    """Plan the entry that every append which publishes looks for: closing or dropped."""
+    stream = model.exchange_stream(info.exchange_id)
+    sequence = 1 if kind == model.EXCHANGE_CLOSING else 2
+    entry = Entry(
+        model.FENCE,
+        stream,
+        kind,
+        sequence=sequence,
+        reason=reason,
+        body={"v": 1, "name": info.name, "exchange": info.exchange_id},
+        **stamp.columns(),
+    )
+    return Plan((entry,), (model.next_sequence(model.FENCE, stream, sequence),))
+
+
+def _tell(
+    kind: str, info: ExchangeInfo, sequence: int, stamp: Stamp, reason: str | None = None
+) -> Plan:
+    """Plan the entry that says everything of an exchange."""
     body = {
         "v": 1,
         "name": info.name,
@@ -115,9 +232,7 @@ def create(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
         "durable": info.durable,
         "arguments": dict(info.arguments),
     }
-    plan = _append(info, model.EXCHANGE_CREATED, None, body, sequence, stamp)
-    target = info.dead_letter_id
-    return plan + Plan((), (model.queue_open(target),) if target else ())
+    return _append(info, kind, None, body, sequence, stamp, reason)
 
 
 def bind(
@@ -169,6 +284,7 @@ def _append(
     body: dict[str, Any],
     sequence: int,
     stamp: Stamp,
+    reason: str | None = None,
 ) -> Plan:
     stream = exchange_stream(info.name)
     entry = Entry(
@@ -177,6 +293,7 @@ def _append(
         kind,
         sequence=sequence,
         queue_id=queue_id,
+        reason=reason,
         body=body,
         **stamp.columns(),
     )
@@ -184,7 +301,7 @@ def _append(
     return Plan((entry,), (expected, model.layout_unchanged()))
 
 
-def _info(entry: Entry) -> ExchangeInfo:
+def _info(entry: Entry, before: ExchangeInfo | None) -> ExchangeInfo:
     body = entry.body
     return ExchangeInfo(
         name=body["name"],
@@ -197,5 +314,6 @@ def _info(entry: Entry) -> ExchangeInfo:
         dead_letter_id=body["dead_letter"],
         durable=body["durable"],
         arguments=body["arguments"],
-        created_at_ms=entry.recorded_at_ms,
+        created_at_ms=before.created_at_ms if before else entry.recorded_at_ms,
+        closing=entry.kind in (model.EXCHANGE_CLOSING, model.EXCHANGE_DROPPED),
     )

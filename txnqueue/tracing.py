@@ -68,9 +68,7 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[TraceStep]:
     send_id, offset = message
     decisions = {e.attempt: e.kind for e in entries if e.kind in model.DECISIONS}
     infos = catalog.every_queue(entries)
-    exchanges: dict[str, str | None] = {
-        info.exchange_id: info.name or None for info in Topology.of(entries).exchanges.values()
-    }
+    exchanges = Topology.of(entries).ever
     path = _Path(send_id, offset)
     changed = [entry for entry in entries if entry.kind == model.CHANGE_DECIDED]
     found: list[tuple[str, Entry]] = []
@@ -97,7 +95,9 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[TraceStep]:
             "queue": infos[entry.queue_id].name if entry.queue_id in infos else None,
             "lane": entry.lane,
             "target": _target(entry, step, infos),
-            "exchange": exchanges.get(entry.body.get("exchange", "")),
+            "exchange": one.name
+            if (one := exchanges.get(entry.body.get("exchange", "")))
+            else None,
             "rows": entry.count if step == "changed" else None,
             "transaction_id": entry.transaction_key,
             "attempt": entry.attempt,

@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from txnqueue.changes import TableChanges
+from txnqueue.closing import is_closed
 from txnqueue.config import check_known_as, reason_of
 from txnqueue.contents import Contents
-from txnqueue.deciding import StagedSend, Status
+from txnqueue.deciding import Receipt, StagedSend, Status
 from txnqueue.ending import Ending
-from txnqueue.errors import TransactionFinished
+from txnqueue.errors import TransactionAborted, TransactionFinished
 from txnqueue.participants import Auxiliary
 from txnqueue.types import Database, TwoPhaseDatabase
 
@@ -228,3 +229,13 @@ class Transaction(Ending):
             self._work.batches.append(batch)
         if any(one.info.transient for one in batch.claims):
             self._transient.begin(self.owner)
+
+
+def commit_alone(tx: Transaction) -> Receipt:
+    """Commit a call's own transaction; what closed under it is the call's own error."""
+    try:
+        return tx.commit()
+    except TransactionAborted as error:
+        if error.__cause__ is not None and is_closed(error.__cause__):
+            raise error.__cause__ from None
+        raise

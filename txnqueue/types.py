@@ -272,6 +272,7 @@ class ExchangeDescription(TypedDict):
     dead_letter: str | None
     columns: dict[str, str]
     bindings: int
+    closing: bool
 
 
 # ------------------------------------------------------------------------------- settings

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from txnqueue import acquiring, moving, removing
 from txnqueue.altering import alter
 from txnqueue.client import Client
-from txnqueue.closing import is_closed
 from txnqueue.config import (
     QueueInfo,
     check_text,
 )
 from txnqueue.dead_letters import DeadLetters
 from txnqueue.dropping import DropResult, drop
-from txnqueue.errors import TransactionAborted
 from txnqueue.payload.schemas import check_schema, schema_from
 from txnqueue.scope import NOT_GIVEN, NotGiven, at_once, resolve
 from txnqueue.selecting import Selector
@@ -260,16 +258,6 @@ class Upkeep:
             removing.purge(self._client.of(part), part, selector, reason, gone)
             for part in self._client.parts_of(self._info)
         )
-
-    @staticmethod
-    def _commit(tx: Transaction) -> None:
-        """Commit a call's own transaction; what a closed queue says of it is the call's error."""
-        try:
-            tx.commit()
-        except TransactionAborted as error:
-            if error.__cause__ is not None and is_closed(error.__cause__):
-                raise error.__cause__ from None
-            raise
 
     def _selector(
         self,

@@ -519,6 +519,7 @@ def test_an_exchange_is_made_once_and_told(world: World) -> None:
         "dead_letter": rest.name,
         "columns": {"n": "bigint", "key": "string"},
         "bindings": 1,
+        "closing": False,
     }
     assert name in manager.list_exchanges()
     assert "" not in manager.list_exchanges()

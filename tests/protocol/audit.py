@@ -33,6 +33,7 @@ class Ledger:
     committed: dict[str, str] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
     closed: dict[str, str] = field(default_factory=dict)
+    closed_exchanges: dict[str, str] = field(default_factory=dict)
     horizon: int = -1
     problems: list[str] = field(default_factory=list)
 
@@ -135,6 +136,12 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
     kind = entry.kind
     if entry.shard == model.FENCE:
         _fenced(ledger, entry)
+    elif model.published_to(kind, entry.body) in ledger.closed_exchanges:
+        exchange_id = str(model.published_to(kind, entry.body))
+        if ledger.closed_exchanges[exchange_id] == model.EXCHANGE_DROPPED or (
+            entry.attempt not in ledger.prepared
+        ):
+            say(f"P6 {entry.attempt} published to {exchange_id}, which is closed")
     elif entry.queue_id in ledger.closed and not _may_still(ledger, entry):
         say(f"P6 {kind} in {entry.queue_id} after {ledger.closed[entry.queue_id]}")
     if kind in (*model.DECISIONS, model.PREPARED) and entry.attempt not in ledger.prepared:
@@ -147,6 +154,9 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
     elif kind == model.PREPARED:
         if entry.attempt in ledger.decided:
             say(f"P4 {entry.attempt} prepared after it was decided")
+        for one in entry.body["manifest"]["entries"]:
+            if model.published_to(one["kind"], one["body"]) in ledger.closed_exchanges:
+                say(f"P6 {entry.attempt} was prepared, and publishes to what is closed")
         ledger.prepared[entry.attempt or ""] = entry
     elif kind == model.POSTED:
         if entry.attempt is not None and (
@@ -184,6 +194,8 @@ def _fenced(ledger: Ledger, entry: Entry) -> None:
         if (before, entry.kind) not in _STEPS:
             ledger.problems.append(f"{queue_id} was {entry.kind} after {before}")
         ledger.closed[queue_id] = entry.kind
+    elif entry.kind in (model.EXCHANGE_CLOSING, model.EXCHANGE_DROPPED):
+        _exchange_fenced(ledger, entry)
     if entry.kind != model.QUEUE_DROPPED:
         return
     for attempt, prepared in ledger.prepared.items():
@@ -200,6 +212,26 @@ def _fenced(ledger: Ledger, entry: Entry) -> None:
         ledger.problems.append(f"P2 {gone} messages went with {queue_id}, not {entry.count}")
 
 
+def _exchange_fenced(ledger: Ledger, entry: Entry) -> None:
+    """Follow the drop of an exchange: nothing prepared publishes to it when it goes."""
+    exchange_id = entry.body["exchange"]
+    before = ledger.closed_exchanges.get(exchange_id)
+    if (before, entry.kind) not in _EXCHANGE_STEPS:
+        ledger.problems.append(f"{exchange_id} was {entry.kind} after {before}")
+    ledger.closed_exchanges[exchange_id] = entry.kind
+    for attempt, prepared in ledger.prepared.items():
+        said = prepared.body["manifest"]["entries"]
+        named = {model.published_to(one["kind"], one["body"]) for one in said}
+        if attempt in ledger.decided or exchange_id not in named:
+            continue
+        if entry.kind == model.EXCHANGE_DROPPED:
+            ledger.problems.append(f"P5 {exchange_id} was dropped, and {attempt} is prepared there")
+
+
+_EXCHANGE_STEPS = (
+    (None, model.EXCHANGE_CLOSING),
+    (model.EXCHANGE_CLOSING, model.EXCHANGE_DROPPED),
+)
 _STEPS = ((None, model.QUEUE_CLOSING), (model.QUEUE_CLOSING, model.QUEUE_DROPPED))
 
 

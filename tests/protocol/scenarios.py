@@ -421,6 +421,50 @@ def _unbound(world: World, client: QueueManager) -> None:
     world.helper("creator").exchange("events").unbind("out", "x")
 
 
+def _growing(world: World, client: QueueManager) -> str:
+    """Let a queue grow, so that the exchange to which it is bound can."""
+    _exchange(world, client)
+    column = f"e{world.scenario} string"
+    creator = world.helper("creator")
+    for name in ("in", "also", "out"):
+        creator.queue(name).alter(column)
+    return column
+
+
+def _leaving(world: World, client: QueueManager) -> str:
+    """Make an exchange of the scenario's own, to which somebody is about to publish."""
+    name = f"leaving{world.suffix}"
+    leaving = world.helper("creator").create_exchange(name, "fanout", f"{SCHEMA} not null")
+    world.create("aside", dead_letter=False)
+    leaving.bind("aside")
+    leaving.publish([{"i": world.base + 700}])
+    return name
+
+
+def _left_behind(world: World, client: QueueManager, name: str | None = None) -> str:
+    """Prepare a transaction that publishes to such an exchange, and consumes."""
+    name = name or _leaving(world, client)
+    other = world.manager("P")
+    tx = other.transaction(f"P{world.suffix}")
+    consume_and_produce(other.queue("in").receive(3, transaction=tx), tx)
+    tx.exchange(name).publish([{"i": world.base + 600}])
+    tx.prepare()
+    world.prepared.add(tx.id)
+    return name
+
+
+def _exchange_closed(world: World, client: QueueManager) -> None:
+    """Leave the drop of an exchange that was begun, and that nothing holds back any more."""
+    name = _left_behind(world, client)
+    assert not world.manager("X").drop_exchange(name).dropped
+    world.manager("X").commit(f"P{world.suffix}")
+    world.prepared.clear()
+
+
+def _drop_exchange_held_back(manager: QueueManager, name: str) -> None:
+    assert not manager.drop_exchange(name).dropped
+
+
 OPERATIONS = [
     Operation("create queue", _nothing, _create, _wrote(model.QUEUE_CREATED)),
     Operation(
@@ -752,6 +796,33 @@ IN_MEMORY = [
         _unbound,
         lambda m, w: m.exchange("events").bind("out", "x"),
         _wrote(model.QUEUE_BOUND),
+    ),
+    Operation(
+        "alter exchange",
+        _growing,
+        lambda m, column: m.exchange("events").alter(column),
+        _wrote(model.EXCHANGE_ALTERED),
+    ),
+    Operation(
+        "drop exchange",
+        _leaving,
+        lambda m, name: m.drop_exchange(name, missing_ok=True),
+        _wrote(model.EXCHANGE_DROPPED),
+        whole=False,
+    ),
+    Operation(
+        "drop exchange that is held back",
+        _left_behind,
+        _drop_exchange_held_back,
+        _wrote(model.EXCHANGE_CLOSING),
+        whole=False,
+    ),
+    Operation(
+        "recover the drop of an exchange",
+        _exchange_closed,
+        lambda m, w: m.recover(),
+        _wrote(model.EXCHANGE_DROPPED),
+        whole=False,
     ),
 ]
 """Operations that a store cannot make a difference to."""

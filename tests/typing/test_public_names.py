@@ -23,8 +23,9 @@ FOR_USERS = {
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
     "DropResult": "dropped held_by messages queue",
-    "Exchange": "bind binding_rows bindings describe info name publish schema unbind",
-    "ExchangeInfo": "arguments created_at_ms dead_letter_id durable exchange_id kind name "
+    "Exchange": "alter bind binding_rows bindings describe drop info name publish schema unbind",
+    "ExchangeDrop": "dropped exchange held_by",
+    "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
     "Heartbeat": "beats lost",
     "History": "as_of change_rows changes horizon trace verify",
@@ -38,14 +39,15 @@ FOR_USERS = {
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
     "QueueManager": "apply apply_change attempts close commit create_exchange create_queue "
-    "create_views decide_heuristically drop_queue exchange forget history list_exchanges "
+    "create_views decide_heuristically drop_exchange drop_queue exchange forget history "
+    "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
     "transaction view_statements waive_change",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
     "Receipt": "applied commit_seq committed_at journal_version transaction_id",
-    "Recovery": "aborted databases drops heuristic prepared released waiting",
+    "Recovery": "aborted databases drops exchange_drops heuristic prepared released waiting",
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Sent": "count receipt send_id transaction_id",
     "Snapshot": "at_ms binding_rows bindings commit_seq dispatch_rows dispatches message_rows "
@@ -107,7 +109,7 @@ def objects():
         *(manager.metrics(), manager.maintain(), manager.recover(), steps[0]),
         *(orders, orders.info, orders.info.settings, orders.send([{"a": 1}])),
         *(orders.drain(lambda batch, tx: None, max_seconds=0), orders.dead_letters()),
-        *(sold, sold.info, sold.publish([{"a": 2}])),
+        *(sold, sold.info, sold.publish([{"a": 2}]), sold.drop()),
         *(tx, tx.auxiliary("log", Database()), tx.table("gold/totals")),
         *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
         *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),

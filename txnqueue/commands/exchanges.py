@@ -1,16 +1,18 @@
-"""Commands of the command line for exchanges: create, list, bind, unbind, publish."""
+"""Commands of the command line for exchanges: create, alter, drop, list, bind, publish."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from txnqueue import routing
-from txnqueue.commands.arguments import Queue
-from txnqueue.commands.console import Session, command
+from txnqueue.commands.arguments import Queue, Reason
+from txnqueue.commands.console import TRY_AGAIN, Session, command
 from txnqueue.commands.files import check_file, read_file, spelled_out
+from txnqueue.commands.presenting import told_of_changes, told_of_exchange_drop
 from txnqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ _Arguments = Annotated[
         "'x-match=any' asks for one of them.",
     ),
 ]
-EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "durable", "bindings")
+EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "durable", "bindings", "closing")
 BINDING_COLUMNS = (
     "exchange", "queue", "routing_key", "arguments", "kind", "actor", "run_id", "recorded_at",
 )  # fmt: skip
@@ -62,6 +64,38 @@ def create_exchange(
         exist_ok=exist_ok,
     )
     session.printer.fact(made.describe(), f"The exchange {exchange} is there ({kind}).")
+
+
+@command("alter-exchange")
+def alter_exchange(
+    session: Session,
+    exchange: _Exchange,
+    add: Annotated[str, typer.Option(help="Nullable columns as DDL, which its queues have.")],
+) -> None:
+    """Add columns to an exchange; the queues that it posts to need them first."""
+    changes = session.manager.exchange(exchange).alter(add)
+    told = told_of_changes(changes) or "nothing to change"
+    values = {"exchange": exchange, "changes": {name: new for name, (_, new) in changes.items()}}
+    session.printer.fact(values, f"{exchange}: {told}.")
+
+
+@command("drop-exchange")
+def drop_exchange(
+    session: Session,
+    exchange: _Exchange,
+    reason: Reason = None,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="No error if there is no such exchange.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: its bindings are gone.")] = False,
+) -> None:
+    """Drop an exchange with its bindings; code 75 while prepared transactions hold it back."""
+    if not yes:
+        raise typer.BadParameter(f"{exchange} and its bindings would be gone: say --yes.")
+    result = session.manager.drop_exchange(exchange, reason=reason, missing_ok=missing_ok)
+    session.printer.fact(asdict(result), told_of_exchange_drop(result))
+    if not result.dropped:
+        raise typer.Exit(TRY_AGAIN)
 
 
 @command("exchanges")

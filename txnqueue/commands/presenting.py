@@ -17,8 +17,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from txnqueue.deciding import Receipt
-    from txnqueue.declaring import Step
     from txnqueue.dropping import DropResult
+    from txnqueue.exchange_drop import ExchangeDrop
 
 PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
@@ -173,11 +173,21 @@ def told_of_drop(drop: DropResult) -> str:
     )
 
 
-def told_of_changes(step: Step) -> str:
+def told_of_exchange_drop(drop: ExchangeDrop) -> str:
+    """Say in a sentence how far the drop of an exchange has come."""
+    if drop.dropped:
+        return f"Exchange {drop.exchange} is dropped."
+    waits = ", ".join(drop.held_by)
+    return (
+        f"Exchange {drop.exchange} is closing and takes no more work; held back by what is "
+        f"prepared: {waits}. Decide that, then drop again."
+    )
+
+
+def told_of_changes(changes: Mapping[str, tuple[object, object]]) -> str:
     """List what an alter changes."""
     return ", ".join(
-        f"{name}: {'none' if old is None else old} -> {new}"
-        for name, (old, new) in step.changes.items()
+        f"{name}: {'none' if old is None else old} -> {new}" for name, (old, new) in changes.items()
     )
 
 

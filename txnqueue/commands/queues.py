@@ -161,7 +161,7 @@ def apply(
     """Create and alter queues as a file declares them; a second time changes nothing."""
     steps = session.manager.apply(read_yaml(file), dry_run=dry_run, drop=drop)
     rows = [
-        {"action": step.action, "queue": step.queue, "changes": told_of_changes(step)}
+        {"action": step.action, "queue": step.queue, "changes": told_of_changes(step.changes)}
         for step in steps
     ]
     session.printer.rows(rows, ("action", "queue", "changes"), "Everything is as declared.")

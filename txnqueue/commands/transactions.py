@@ -9,7 +9,7 @@ import typer
 
 from txnqueue.commands.arguments import Queue
 from txnqueue.commands.console import IN_DOUBT, NOT_APPLIED, Session, command
-from txnqueue.commands.presenting import receipt_values, told_of_drop
+from txnqueue.commands.presenting import receipt_values, told_of_drop, told_of_exchange_drop
 
 _Change = Annotated[
     str, typer.Argument(help="The change, as recover names it.", show_default=False)
@@ -52,6 +52,7 @@ def recover(session: Session) -> None:
         "waiting": [asdict(change) for change in found.waiting],
         "databases": list(found.databases),
         "drops": [asdict(drop) for drop in found.drops],
+        "exchange_drops": [asdict(drop) for drop in found.exchange_drops],
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
@@ -64,6 +65,7 @@ def recover(session: Session) -> None:
     ]
     lines += [f"has not confirmed a commit: the database {name}" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]
+    lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
     session.printer.fact(values, "\n".join(lines))
     if found.waiting:
         raise typer.Exit(NOT_APPLIED)
