@@ -28,10 +28,13 @@ class Hold:
     by: int
 
     def ends(self, now: int, taker_now: int) -> int:
-        """When it ends by a taker's clock; what begins in its future began when it landed."""
-        if self.began <= taker_now:
-            return self.deadline
+        """When it ends by a taker's clock; what began in its future began when it landed.
+
+        The taker may have seen it before its clock passed that.
+        """
         seen = taker_now - (now - self.landed)
+        if self.began <= seen:
+            return self.deadline
         return min(self.by, seen) + self.deadline - self.began
 
 
