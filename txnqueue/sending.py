@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnqueue.client import Client
-from txnqueue.config import POSITIONS_PER_SEND_MAX, QueueInfo
+from txnqueue.config import POSITIONS_PER_SEND_MAX, RANGES_PER_SEND_MAX, QueueInfo
 from txnqueue.deciding import Receipt, StagedSend
 from txnqueue.errors import LimitExceeded
 from txnqueue.payload import Placing, Send
@@ -85,6 +85,12 @@ def _take_note(
             f"{len(staged.places)} different lanes, priorities, delays and times to live in "
             f"one send; {POSITIONS_PER_SEND_MAX} are the most. Create the queue with a coarser "
             "delay_step_seconds, or send in parts."
+        )
+    if len(runs) > RANGES_PER_SEND_MAX:
+        raise LimitExceeded(
+            f"The rows of one send lie in {len(runs)} ranges, one for each lane and Spark task; "
+            f"{RANGES_PER_SEND_MAX} are the most. Send df.coalesce(n) with fewer partitions, or "
+            "create the queue with fewer lanes."
         )
     if runs:
         tx.add_send(staged)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from txnqueue import sending
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 
 
@@ -142,3 +143,14 @@ def test_a_batch_says_until_when_it_is_held(world):
     assert batch.held_until == until
     assert orders.receive().held_until is None
     assert orders.name in repr(batch)
+
+
+@in_memory
+def test_a_send_that_lies_in_too_many_ranges_says_what_to_do(world, monkeypatch):
+    monkeypatch.setattr(sending, "RANGES_PER_SEND_MAX", 3)
+    queue = world.queue(lanes=8)
+    with pytest.raises(LimitExceeded, match="coalesce"):
+        queue.send(rows(*range(80)))
+    with pytest.raises(LimitExceeded), world.manager().transaction() as tx:
+        tx.queue(queue.name).send(rows(*range(80)))
+    assert queue.depth() == 0 and queue.send(rows(1)).count == 1
