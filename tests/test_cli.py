@@ -142,6 +142,15 @@ def test_a_spark_of_our_own_logs_nothing_that_comes_as_an_error(monkeypatch, ver
     assert asked[0]["settings"].get("spark.log.level") == level
 
 
+def test_a_rollback_of_what_is_not_there_is_a_mistake_of_the_call(
+    shell: Shell, three: Path
+) -> None:
+    shell("send", "orders", three, "--transaction-id", "load/1")
+    for key in ("unknown", "load/1"):
+        shell("rollback", key, "--reason", "why", code=2)
+    shell("maintain", "--no-vacuum", "--full-vacuum", code=2)
+
+
 def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
     shell("send", "orders", three)
     shell("receive", "orders", "--hold", "--consumer", "gone")

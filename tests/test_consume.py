@@ -176,6 +176,24 @@ def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
     assert len(shell.store.journal.commits) == before
 
 
+@pytest.mark.parametrize("text", ["def handle(:", "import there_is_none"])
+def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    name = f"broken_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidInput, match="cannot be imported"):
+        handlers.load(f"{name}:handle")
+
+
+def test_remarks_behind_a_query_are_no_part_of_it() -> None:
+    (step, other) = handlers.parse(
+        "-- send: a\nSELECT * FROM batch;\n-- the rest is kept\n\n-- send: b\nSELECT 1 AS x\n"
+    )
+    assert (step.query, other.query) == ("SELECT * FROM batch", "SELECT 1 AS x")
+
+
 def test_killed_after_three_batches_and_repeated_twice_everything_happens_once(
     shell: Shell,
 ) -> None:

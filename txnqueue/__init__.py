@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue import errors
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "NOT_GIVEN",

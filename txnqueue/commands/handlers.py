@@ -73,13 +73,12 @@ def load(name: str) -> Handler:
         sys.path.insert(0, "")  # a job's own folder, as python -m has it
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0] and error.name != module_name:
-            raise
-        raise InvalidInput(
-            f"handler {name!r}: there is no module {module_name!r} on Python's path.",
-            name="handler",
-        ) from error
+    except (ImportError, SyntaxError) as error:
+        why = f"{module_name!r} cannot be imported: {error}"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing in (module_name, module_name.partition(".")[0]):
+            why = f"there is no module {module_name!r} on Python's path"
+        raise InvalidInput(f"handler {name!r}: {why}.", name="handler") from error
     for part in function.split("."):
         found = getattr(found, part, None)
     if not callable(found):
@@ -219,7 +218,10 @@ def parse(text: str, file: str = "the file") -> list[Step]:
 
 
 def _step(verb: str, target: str, query: str, file: str) -> Step:
-    query = query.strip().removesuffix(";").strip()
+    lines = query.strip().splitlines()
+    while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
+        lines.pop()  # remarks about what follows
+    query = "\n".join(lines).strip().removesuffix(";").strip()
     if not query:
         raise InvalidInput(f"{file}: there is no query below '-- {verb}: {target}'.", name="sql")
     if verb != "merge":

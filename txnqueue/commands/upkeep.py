@@ -74,6 +74,8 @@ def maintain(
     ] = False,
 ) -> None:
     """Keep the store small and fast; run it from time to time, beside everything else."""
+    if full_vacuum and not vacuum:
+        raise typer.BadParameter("say one of --no-vacuum and --full-vacuum.")
     done = session.manager.maintain(
         transaction_seconds_max=transaction_seconds_max,
         payload_retention_days=payload_retention_days,

@@ -11,6 +11,7 @@ long keeps nobody from committing: reading, staging, changing tables, tidying fi
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
+from txnqueue import __version__
 from txnqueue.errors import InvalidInput, PlatformMissing, StoreNotFound
 from txnqueue.journal import AppendConflict
 from txnqueue.journal.lock import Lock, NoLock, TableLock
@@ -249,6 +251,8 @@ class Statements:
             return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
 
         def vacuum(session: SparkSession, how: str = "") -> None:
+            about = {"txnqueue": __version__, "operation": "vacuum"}
+            session.conf.set(USER_METADATA, json.dumps(about))
             session.sql(f"VACUUM {name}{how}").collect()
 
         if not full:

@@ -40,7 +40,8 @@ def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
     Raises:
         InvalidInput: The session would cut off what instants have below milliseconds.
     """
-    if session.conf.get(_INSTANTS, None) == "TIMESTAMP_MILLIS":  # no option wins over it
+    # No option wins over it. Spark reads it in capitals, and gives it back as it was set.
+    if (session.conf.get(_INSTANTS, None) or "").upper() == "TIMESTAMP_MILLIS":
         if _INSTANT.search(send.schema.json()):
             raise InvalidInput(
                 f"The session says {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the "
