@@ -246,7 +246,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
         "owner": asdict(claim.owner),
         "bound": None if claim.bound is None else asdict(claim.bound),
         "deadline": claim.deadline_ms,
-        "began_at": claim.began_at_ms,
+        **_beginning(claim),
         "delivery_count": claim.delivery_count,
         "size": claim.size,
         "former": claim.former,
@@ -256,6 +256,12 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
         "items": _parts_to_json(claim.items),
         "purging": _parts_to_json(claim.purging),
     }
+
+
+def _beginning(claim: Claim) -> dict[str, int]:
+    """Write when a lease began, as far as it is not when it was claimed."""
+    said = {"began_at": claim.began_at_ms, "began_by": claim.began_by_ms}
+    return {k: ms for k, ms in said.items() if ms != claim.claimed_at_ms}
 
 
 def _parts_to_json(items: Mapping[PositionId, tuple[Range, ...]]) -> list[list[Any]]:
@@ -272,7 +278,8 @@ def _parts_from_json(said: list[list[Any]]) -> dict[PositionId, tuple[Range, ...
     }
 
 
-def _claim_from_json(lane: int, said: dict[str, Any], version: int) -> Claim:
+def _claim_from_json(lane: int, said: dict[str, Any], compaction: Entry) -> Claim:
+    began_at_ms = said.get("began_at", said["claimed_at"])
     return Claim(
         lane=lane,
         sequence=said["sequence"],
@@ -286,9 +293,9 @@ def _claim_from_json(lane: int, said: dict[str, Any], version: int) -> Claim:
         counts=said["counts"],
         not_to=frozenset(said["not_to"]),
         purging=_parts_from_json(said["purging"]),
-        began_at_ms=said.get("began_at", said["claimed_at"]),
-        began_by_ms=said.get("began_at", said["claimed_at"]),
-        version=version,
+        began_at_ms=began_at_ms,
+        began_by_ms=min(said.get("began_by", said["claimed_at"]), compaction.recorded_at_ms),
+        version=compaction.version,
         bound=None if said["bound"] is None else Owner(**said["bound"]),
     )
 
@@ -332,8 +339,9 @@ def _restore(
             failed_at_ms = failed.get((append_id, index, first), 0)
             lane.put(Segment(position, first, last, delivery_count, former, others, failed_at_ms))
     for said in compaction.body["in_flight"]:
-        claim = _claim_from_json(lane.lane, said, compaction.version)
+        claim = _claim_from_json(lane.lane, said, compaction)
         lane.claims[claim.sequence] = claim
+        fold.note_began(claim)
     lane.next_sequence = (compaction.sequence or 0) + 1
     lane.touched = _touched(compaction)
     lane.recent_after = compaction.body.get("recent_after", -1)

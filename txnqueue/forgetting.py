@@ -72,4 +72,7 @@ def announce(client: Client, removal: Removal) -> None:
 
 def _decisions(fence: Iterable[Entry]) -> dict[str, int]:
     """Say from where on decisions are whole: they stay, and earlier versions removed them."""
-    return {"decisions_from": model.decisions_beginning(fence)}
+    found = list(fence)
+    if max((e.sequence or 0 for e in found if e.kind == model.LAYOUT_CHANGED), default=1) < 2:
+        return {}  # a version before 0.2 may remove them any time, by this very mark
+    return {"decisions_from": model.decisions_beginning(found)}

@@ -308,7 +308,7 @@ class _Run:
         if model.horizon(entries) < 0:  # nothing was ever archived, and a dry run only asks
             recent: retiring.Slices = {}
         else:
-            recent = retiring.named_slices(self._archived_lately())
+            recent = retiring.named_slices(self._archived_lately(entries))
         dropped = 0
         for owner, slices in found.items():
             old = [number for number in slices if number not in recent.get(owner, ())]
@@ -321,11 +321,25 @@ class _Run:
                 dropped += len(old)
         return dropped
 
-    def _archived_lately(self) -> tuple[Entry, ...]:
-        """Read the positions and changes that left the journal within the retention."""
+    def _archived_lately(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Read the positions and changes that left the journal within the retention.
+
+        A clock that is behind may have said an earlier day meanwhile, and they are kept under that.
+        """
+        archive = self._journal.archive
         first = self._today - datetime.timedelta(days=self._retention.payload_days - 1)
+        midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
+        since_ms = midnight.timestamp() * 1000
+        known = (*entries, *archive.read(kinds=[model.HORIZON_ADVANCED]))
+        since = min((e.version for e in known if e.recorded_at_ms >= since_ms), default=None)
+        said = [
+            e.body["day"]
+            for e in known
+            if e.kind == model.HORIZON_ADVANCED and "day" in e.body
+            if since is not None and e.version >= since
+        ]
         kinds = (model.POSTED, model.CHANGE_DECIDED)
-        return self._journal.archive.read(days=(first.isoformat(), "9999-12-31"), kinds=kinds)
+        return archive.read(days=(min([first.isoformat(), *said]), "9999-12-31"), kinds=kinds)
 
     # ----------------------------------------------------------------------------- files
 

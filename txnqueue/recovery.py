@@ -254,6 +254,8 @@ def abort_attempt(client: Client, owner: Owner, reason: str) -> None:
         decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
     elif state.decided(attempt) == model.COMMITTED:
         raise TransactionFinished(f"Transaction {key!r} is committed.", transaction_id=key)
+    else:
+        client.never_decided(state, owner)  # or nobody can say any more
 
 
 def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:

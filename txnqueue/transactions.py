@@ -13,7 +13,14 @@ from txnqueue.branching import TIMED_OUT, Branch
 from txnqueue.client import Client
 from txnqueue.config import RetryPolicy, check_known_as, check_reason, check_text
 from txnqueue.deciding import Receipt, Status, decide_prepared, forget, receipt_of
-from txnqueue.errors import Busy, InvalidInput, TransactionMismatch, TransactionUnknown
+from txnqueue.errors import (
+    Busy,
+    HistoryRemoved,
+    InvalidInput,
+    TransactionMismatch,
+    TransactionUnknown,
+    TxnQueueError,
+)
 from txnqueue.ledger import KeyState, Owner
 from txnqueue.recovery import BRANCH_SECONDS_MIN, Recovery, abort_attempt, abort_undecided, recover
 from txnqueue.transaction import Transaction
@@ -186,7 +193,8 @@ class Transactions:
             receipt = receipt_of(self._client, state.committed)
             by_operator = state.committed.attempt in state.heuristics
             return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts, by_operator)
-        if state.in_doubt is not None:
+        waits = state.in_doubt
+        if waits is not None and (asked is None or waits.attempt == asked.attempt):
             return Outcome(transaction_id, Status.PREPARED, None, None, attempts)
         if asked is not None and asked.attempt not in state.decisions:
             return self._outcome_of_absent(state, asked, attempts)
@@ -247,11 +255,15 @@ class Transactions:
         if attempt is not None:
             abort_attempt(self._client, _attempt_of(transaction_id, attempt), reason or "in doubt")
             return
+        refused: TxnQueueError | None = None
         try:
             decide_prepared(self._client, transaction_id, commit=False, reason=reason)
-        except TransactionMismatch:
-            if not abort_undecided(self._client, transaction_id, reason or "rolled back"):
-                raise
+        except (TransactionMismatch, HistoryRemoved) as error:
+            refused = error
+        # An attempt that was prepared is not the only one: another may hold messages.
+        aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
+        if refused is not None and not aborted:
+            raise refused
 
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
         """Decide a prepared transaction as an operator, instead of whoever is to decide it.

@@ -244,7 +244,8 @@ def _compactions(entries: list[Entry], beginning: int, problems: list[str]) -> l
 
 def _without_clocks(body: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out of a compaction when leases began: older versions say less of it."""
-    claims = [{k: v for k, v in one.items() if k != "began_at"} for one in body["in_flight"]]
+    clocks = ("began_at", "began_by")
+    claims = [{k: v for k, v in one.items() if k not in clocks} for one in body["in_flight"]]
     return {**body, "in_flight": claims}
 
 

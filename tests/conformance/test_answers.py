@@ -64,6 +64,15 @@ def test_an_attempt_in_doubt_is_unknown_though_another_was_rolled_back() -> None
     assert found.status.value == "committed" and found.receipt is not None
 
 
+def test_an_attempt_is_not_called_prepared_because_another_is() -> None:
+    doubt = Doubt()
+    other = doubt.other.transaction("job")
+    other.queue("orders").send(ROWS[:1])
+    other.prepare()
+    assert doubt.other.outcome("job").status.value == "prepared"
+    assert doubt.other.outcome("job", doubt.error.attempt).status.value == "unknown"
+
+
 def test_an_attempt_in_doubt_is_ended_by_a_rollback_that_names_it() -> None:
     doubt = Doubt()
     doubt.other.rollback("job", "in doubt since noon", doubt.error.attempt)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
-from txnqueue import QueueManager
+from txnqueue import QueueManager, creation
 from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionMismatch
 from txnqueue.store import MemoryStore
 from txnqueue.testing import Clock, runtime
@@ -39,7 +39,8 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers() -> Drivers:
+def drivers(monkeypatch: pytest.MonkeyPatch) -> Drivers:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
     return Drivers()
 
 
@@ -149,6 +150,55 @@ def test_what_a_compaction_carries_of_a_lease_ends_in_its_own_time(drivers: Driv
     assert len(fresh.receive(1)) == 0
     drivers.advance(61)
     assert [m["n"] for m in fresh.receive(1).messages()] == [1]
+
+
+def test_every_fresh_client_counts_a_compacted_lease_from_where_it_began(drivers: Drivers) -> None:
+    manager = drivers.manager("a")
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    drivers.manager("ahead", 7_200).queue("orders").receive(1, lease_seconds=300)
+    manager._client.log_max = 1
+    work(queue, 2)  # compacts the lane
+    for n in range(3):
+        drivers.advance(150)
+        queue.send([{"n": 10 + n}])
+    fresh = drivers.manager("fresh").queue("orders")
+    assert 1 in {m["n"] for _ in range(4) for m in fresh.receive(1).messages()}
+
+
+def test_a_slow_clock_that_names_the_day_costs_no_payload_its_retention(drivers: Drivers) -> None:
+    keeper, slow = drivers.manager("keeper"), drivers.manager("slow", -9 * DAY)
+    queue = keeper.create_queue("orders", "n long", dead_letter=False)
+    kept: dict[str, Any] = {"transaction_seconds_max": 0, "payload_retention_days": 7}
+    work(queue, 0)
+    keeper.maintain(**kept)
+    work(slow.queue("orders"), 1)
+    work(queue, 2)
+    slow.maintain(**kept)
+    drivers.advance(DAY)
+    work(queue, 3)
+    assert keeper.maintain(**kept).slices == 0
+    drivers.advance(30 * DAY)
+    work(queue, 4)
+    keeper.maintain(**kept)
+    drivers.advance(30 * DAY)
+    work(queue, 5)
+    assert keeper.maintain(**kept).slices > 0, "vacuous: nothing is ever dropped"
+
+
+def test_a_rollback_ends_another_attempt_than_the_one_that_was_prepared(world: World) -> None:
+    queue = world.queue()
+    queue.send([{"n": 1, "key": "a"}, {"n": 2, "key": "a"}])
+    first = world.manager("first").transaction("job/1")
+    first.queue(queue.name).receive(1)
+    first.prepare()
+    first.rollback("not yet")
+    second = world.manager("second").transaction("job/1")
+    second.queue(queue.name).receive(2)
+    world.manager("operator").rollback("job/1", "it hangs")
+    assert world.open(queue, "other").depth() == 2
+    with pytest.raises(TransactionAborted):
+        second.commit()
 
 
 def test_an_operator_ends_an_undecided_transaction_on_record(world: World) -> None:

@@ -301,6 +301,10 @@ class QueueFold:
         self._positions[position.position_id] = position
         self._unretired[position.position_id] = messages
 
+    def note_began(self, claim: Claim) -> None:
+        """Take a claim's beginning for a clock that was seen, so that smaller ones count."""
+        self._newest_clock_ms = max(self._newest_clock_ms, claim.began_by_ms)
+
     def _note_clock(self, entry: Entry) -> None:
         """Note of claims that they began by what a later entry's clock showed.
 
