@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
-from txnqueue import QueueManager, creation
+from txnqueue import QueueManager, creation, model
 from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionMismatch
 from txnqueue.store import MemoryStore
 from txnqueue.testing import Clock, runtime
@@ -158,7 +158,10 @@ def test_every_fresh_client_counts_a_compacted_lease_from_where_it_began(drivers
     queue.send([{"n": 1}])
     drivers.manager("ahead", 7_200).queue("orders").receive(1, lease_seconds=300)
     manager._client.log_max = 1
-    work(queue, 2)  # compacts the lane
+    work(queue, 2)
+    work(queue, 3)
+    entries = drivers.store.journal.read_all().entries
+    assert any(e.kind == model.COMPACTED and e.body["in_flight"] for e in entries)
     for n in range(3):
         drivers.advance(150)
         queue.send([{"n": 10 + n}])
