@@ -247,6 +247,7 @@ class Transactions:
             TransactionMismatch: Nothing is prepared under this id.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
+            TransactionUnknown: It is in doubt whether all of it is rolled back: call it again.
             NotPermitted: It is a branch that is restricted to other principals.
         """
         check_text("reason", reason)
@@ -261,7 +262,12 @@ class Transactions:
         except (TransactionMismatch, HistoryRemoved) as error:
             refused = error
         # An attempt that was prepared is not the only one: another may hold messages.
-        aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
+        try:
+            aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
+        except Exception as error:
+            if refused is not None or isinstance(error, TransactionUnknown):
+                raise
+            raise in_doubt(transaction_id, None, error) from error  # half of it is done
         if refused is not None and not aborted:
             raise refused
 
