@@ -13,7 +13,7 @@ import sys
 
 
 def main() -> None:
-    from txnqueue.cli import main as command_line
+    from txnqueue.cli.main import main as command_line
 
     sys.argv[1:1] = ["consume"]
     command_line()

@@ -105,9 +105,9 @@ def make_handler(given: argparse.Namespace):
 
 def main() -> int:
     given = arguments()
-    from txnqueue.environment import local_spark
     from txnqueue.manager import QueueManager
-    from txnqueue.store import DeltaStore
+    from txnqueue.platform.local_spark import local_spark
+    from txnqueue.storage.store import DeltaStore
 
     spark = local_spark(given.actor, short_lived=True)
     if given.standby and not sys.stdin.readline():

@@ -168,8 +168,8 @@ def run(given: argparse.Namespace, root: str) -> int:
         own_file(given.file, given.rows, given.reject_where) if given.file else flights(given.rows)
     )
     with report.working("starting Spark"):
-        from txnqueue.environment import local_spark
         from txnqueue.manager import QueueManager
+        from txnqueue.platform.local_spark import local_spark
 
         spark = local_spark("producer", short_lived=True)
         manager = QueueManager(spark, root, actor="producer", run_id="demo")
@@ -196,7 +196,7 @@ def main() -> int:
     try:
         return run(given, root)
     except TxnQueueError as error:
-        from txnqueue.commands.console import exit_code
+        from txnqueue.cli.console import exit_code
 
         print(f"flights_demo: {error}", file=sys.stderr)
         return exit_code(error)

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 from txnqueue import QueueManager
-from txnqueue.environment import local_spark
+from txnqueue.platform.local_spark import local_spark
 
 spark = local_spark()
 lake = Path(tempfile.mkdtemp())

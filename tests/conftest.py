@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from tests.postgres import database, postgres  # noqa: F401
-from txnqueue import custody
+from txnqueue.core import custody
 
 custody.CHECKED = True  # what threads share is touched with its lock held: asserted in all tests
 
@@ -54,7 +54,7 @@ hypothesis.settings.load_profile("txnqueue")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    from txnqueue.environment import local_spark
+    from txnqueue.platform.local_spark import local_spark
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = local_spark(

@@ -47,7 +47,7 @@ def start(
 def session(name: str) -> Any:
     """Start the session of a driver process, or attach to the one that it was started for."""
     if _PORT not in os.environ:
-        from txnqueue.environment import local_spark
+        from txnqueue.platform.local_spark import local_spark
 
         return local_spark(name, cores=1, memory="1g", short_lived=True)
     from pyspark import SparkConf, SparkContext

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from txnqueue.errors import SchemaMismatch
-from txnqueue.payload.types import check_column
+from txnqueue.storage.payload.types import check_column
 
 UTC = datetime.timezone.utc
 _WIDE = Context(prec=80)

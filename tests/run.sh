@@ -3,7 +3,7 @@
 #
 #   bash tests/run.sh                  all checks, then all tests
 #   bash tests/run.sh --long           the same, with longer runs of the random and crash tests
-#   bash tests/run.sh tests/unit -k x  only pytest, with these arguments
+#   bash tests/run.sh tests/core -k x  only pytest, with these arguments
 #   bash tests/run.sh --long tests/x   only pytest, with longer runs
 #
 # Every stage runs even if an earlier one failed; the exit code is 1 if any did.
@@ -46,7 +46,7 @@ export -f part
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
 core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
 core="$core tests/specifications/test_dtx_drivers.py"
-jobs="tests/test_demo.py tests/test_notebooks.py"
+jobs="tests/shell/test_demo.py tests/shell/test_notebooks.py"
 rest="$core $jobs"
 parts="\
 in memory: -m 'not spark'

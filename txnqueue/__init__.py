@@ -8,8 +8,7 @@ the commit; every past state can be asked for again.
 from typing import TYPE_CHECKING
 
 from txnqueue import errors
-
-__version__ = "0.2.0.dev0"
+from txnqueue.version import __version__
 
 __all__ = [
     "NOT_GIVEN",
@@ -73,34 +72,34 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from txnqueue.applying import WaitingChange
+    from txnqueue.admin.declarations import Step
+    from txnqueue.admin.drop import DropResult
+    from txnqueue.admin.exchange_drop import ExchangeDrop
+    from txnqueue.admin.maintenance import Maintenance, Vacuum
+    from txnqueue.admin.recovery import Recovery
     from txnqueue.batch import Batch
-    from txnqueue.changes import Assignments, TableChanges
-    from txnqueue.config import QueueInfo, QueueSettings, RetryPolicy
-    from txnqueue.consumer import DrainResult, Handler
-    from txnqueue.dead_letters import DeadLetters
-    from txnqueue.deciding import Receipt, Status
-    from txnqueue.declaring import Step
-    from txnqueue.dropping import DropResult
-    from txnqueue.environment import local_spark
+    from txnqueue.core.receipt import Receipt, Status
+    from txnqueue.core.routing import ExchangeInfo
+    from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
+    from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
-    from txnqueue.exchange_drop import ExchangeDrop
     from txnqueue.heartbeat import Heartbeat
-    from txnqueue.history import History
-    from txnqueue.maintenance import Maintenance, Vacuum
     from txnqueue.manager import QueueManager
-    from txnqueue.metrics import Metrics
-    from txnqueue.participants import Auxiliary
-    from txnqueue.publishing import Published
+    from txnqueue.messages.publish import Published
+    from txnqueue.messages.send import Sent
+    from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
-    from txnqueue.recovery import Recovery
-    from txnqueue.routing import ExchangeInfo
-    from txnqueue.scope import NOT_GIVEN, NotGiven
-    from txnqueue.sending import Sent
-    from txnqueue.snapshot import Snapshot
+    from txnqueue.reports.history import History
+    from txnqueue.reports.metrics import DeadLetters, Metrics
+    from txnqueue.reports.snapshot import Snapshot
+    from txnqueue.reports.verification import Verification
+    from txnqueue.results import DrainResult, Outcome
+    from txnqueue.table import Assignments, TableChanges
     from txnqueue.transaction import Transaction
-    from txnqueue.transactions import Outcome
+    from txnqueue.transactions.participants import Auxiliary
+    from txnqueue.transactions.table_applier import WaitingChange
     from txnqueue.types import (
+        NOT_GIVEN,
         BindingRow,
         ChangeableSettings,
         ChangeRow,
@@ -112,6 +111,7 @@ if TYPE_CHECKING:
         Matching,
         Message,
         MessageInfo,
+        NotGiven,
         Origin,
         QueueMetrics,
         QueueRow,
@@ -123,54 +123,53 @@ if TYPE_CHECKING:
         Until,
         Unwanted,
     )
-    from txnqueue.verifying import Verification
 else:
     _HOMES = {
-        "Assignments": "changes",
-        "Auxiliary": "participants",
+        "Assignments": "table",
+        "Auxiliary": "transactions.participants",
         "Batch": "batch",
         "BindingRow": "types",
         "ChangeRow": "types",
         "ChangeableSettings": "types",
         "Database": "types",
         "DeadLetterCount": "types",
-        "DeadLetters": "dead_letters",
+        "DeadLetters": "reports.metrics",
         "DispatchRow": "types",
-        "DrainResult": "consumer",
-        "DropResult": "dropping",
+        "DrainResult": "results",
+        "DropResult": "admin.drop",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
-        "ExchangeDrop": "exchange_drop",
-        "ExchangeInfo": "routing",
+        "ExchangeDrop": "admin.exchange_drop",
+        "ExchangeInfo": "core.routing",
         "ExchangeKind": "types",
-        "Handler": "consumer",
+        "Handler": "drain",
         "Heartbeat": "heartbeat",
-        "History": "history",
-        "Maintenance": "maintenance",
+        "History": "reports.history",
+        "Maintenance": "admin.maintenance",
         "Matching": "types",
         "Message": "types",
         "MessageInfo": "types",
-        "Metrics": "metrics",
-        "NOT_GIVEN": "scope",
-        "NotGiven": "scope",
+        "Metrics": "reports.metrics",
+        "NOT_GIVEN": "types",
+        "NotGiven": "types",
         "Origin": "types",
-        "Outcome": "transactions",
-        "Published": "publishing",
+        "Outcome": "results",
+        "Published": "messages.publish",
         "Queue": "queue",
-        "QueueInfo": "config",
+        "QueueInfo": "core.settings",
         "QueueManager": "manager",
         "QueueMetrics": "types",
         "QueueRow": "types",
-        "QueueSettings": "config",
-        "Receipt": "deciding",
-        "Recovery": "recovery",
-        "RetryPolicy": "config",
+        "QueueSettings": "core.settings",
+        "Receipt": "core.receipt",
+        "Recovery": "admin.recovery",
+        "RetryPolicy": "core.settings",
         "Rows": "types",
-        "Sent": "sending",
-        "Snapshot": "snapshot",
-        "Status": "deciding",
-        "Step": "declaring",
-        "TableChanges": "changes",
+        "Sent": "messages.send",
+        "Snapshot": "reports.snapshot",
+        "Status": "core.receipt",
+        "Step": "admin.declarations",
+        "TableChanges": "table",
         "Tabular": "types",
         "TraceStep": "types",
         "Transaction": "transaction",
@@ -178,10 +177,10 @@ else:
         "TwoPhaseDatabase": "types",
         "Until": "types",
         "Unwanted": "types",
-        "Vacuum": "maintenance",
-        "Verification": "verifying",
-        "WaitingChange": "applying",
-        "local_spark": "environment",
+        "Vacuum": "admin.maintenance",
+        "Verification": "reports.verification",
+        "WaitingChange": "transactions.table_applier",
+        "local_spark": "platform.local_spark",
     }
 
     def __getattr__(name: str) -> object:

@@ -2,31 +2,236 @@
 
 from __future__ import annotations
 
+import datetime
+import html
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from txnqueue import holding, model, moving
-from txnqueue.config import LEASE_SECONDS_MAX, check_flag, check_number, check_text
-from txnqueue.contents import Contents
+from txnqueue.client.client import Client
+from txnqueue.core import model, ranges
+from txnqueue.core.settings import (
+    LEASE_SECONDS_MAX,
+    QueueInfo,
+    check_flag,
+    check_number,
+    check_text,
+)
 from txnqueue.errors import (
+    AlreadySettled,
     BranchMisused,
+    InvalidInput,
+    PayloadRemoved,
+    TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
-from txnqueue.scope import NOT_GIVEN, NotGiven
-from txnqueue.types import Matching
+from txnqueue.messages import move as moving
+from txnqueue.messages import settlement
+from txnqueue.messages.claim import HeldClaim, Wanting, part_of
+from txnqueue.messages.receive import VersionLimit, claim
+from txnqueue.messages.selector import Reasons, offsets_of
+from txnqueue.messages.settlement import Account, Dispositions, name_of
+from txnqueue.storage.payload import Part, evaluating
+from txnqueue.transaction import Transaction, attempt_of, resolve
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.transient import resolve as resolve_memory
+from txnqueue.types import NOT_GIVEN, Matching, Message, NotGiven
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
     from txnqueue.queue import Queue
-    from txnqueue.transaction import Transaction
 
 
-class Batch(Contents):
+class Batch:
     """Messages in flight: looked at as a DataFrame, settled as a whole or in parts.
 
     ``len(batch)`` counts the messages. Received inside a transaction, what is neither
     released nor rejected is accepted by its commit. Received outside, they are held under
     a lease until they are settled or the lease ends.
     """
+
+    def __init__(
+        self,
+        client: Client,
+        schema: StructType,
+        held: Sequence[HeldClaim],
+        attempt: Attempt | None = None,
+    ) -> None:
+        """Wrap claims of ours; users get batches from ``Queue.receive``."""
+        self._client = client
+        self._schema = schema
+        self._carried = [  # what is in memory only stays there as long as this batch
+            client.store.transient.payload.carried(position.payload_id, position.send_id)
+            for one in held
+            if one.info.transient
+            for position in one.positions.values()
+        ]
+        self._attempt = attempt
+        self._account = Account(held, attempt)
+
+    # -------------------------------------------------------------------------- looking
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return sum(
+            ranges.count(part) for one in self._account.held for part in one.claim.items.values()
+        )
+
+    @property
+    def df(self) -> DataFrame:
+        """The messages as a DataFrame on the user's session, pinned to this batch.
+
+        The payload's columns and one struct ``_message``: id, message_id (the column that
+        the queue was given, else the id), queue, lane, delivery_count, redelivered,
+        enqueued_at, transaction_id, headers, correlation_id, reply_to, origin (queue, reason,
+        delivery_count of a moved message, and the error that made it a dead letter), send_id,
+        send_offset.
+        """
+        return self._client.payload.frame(self._schema, self._parts())
+
+    def to_arrow(self) -> pa.Table:
+        """Read the messages into an Arrow table, in delivery order; columns as in ``df``."""
+        return self._client.payload.table(self._schema, self._parts())
+
+    def messages(self) -> list[Message]:
+        """Read the messages as dicts, in delivery order; for a few, not for a million."""
+        rows: list[Message] = self.to_arrow().to_pylist()
+        return rows
+
+    @property
+    def held_until(self) -> datetime.datetime | None:
+        """When the lease ends; None for an empty batch."""
+        deadlines = [one.claim.deadline_ms for one in self._account.held]
+        if not deadlines:
+            return None
+        return datetime.datetime.fromtimestamp(min(deadlines) / 1000, datetime.timezone.utc)
+
+    @property
+    def holds(self) -> bool:
+        """Whether any of the messages are not settled yet, as far as this batch was told."""
+        return self._account.anything
+
+    @property
+    def lease_over(self) -> bool:
+        """Whether a lease of the batch has ended by this client's clock."""
+        now_ms = self._client.runtime.now_ms()
+        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._account.held)
+
+    def __repr__(self) -> str:
+        """Say what is held until when."""
+        names = sorted({one.info.name for one in self._account.held}) or ["nothing"]
+        return f"<Batch of {len(self)} from {', '.join(names)}, held until {self.held_until}>"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+    # ------------------------------------------------------------------------- settling
+
+    def _by_side(self, which: Callable[[HeldClaim], bool]) -> list[tuple[Client, list[HeldClaim]]]:
+        """Sort some of the claims by the view of the store that they are in."""
+        found: dict[bool, list[HeldClaim]] = {}
+        for one in self._account.held:
+            if which(one):
+                found.setdefault(one.info.transient, []).append(one)
+        return [(self._client.of(held[0].info), held) for held in found.values()]
+
+    def _parts(self) -> list[Part]:
+        return [
+            part_of(one.positions[pid], part, one.info.name, claim.lane, claim.delivery_count)
+            for one in self._account.held
+            for claim in [one.claim]
+            for pid, part in claim.items.items()
+        ]
+
+    def _named(
+        self, where: str | None, matching: Matching | None, reason_column: str | None
+    ) -> Reasons | None:
+        """Find which messages are meant, by reason; None: all that are left."""
+        if where is not None and matching is not None:
+            raise InvalidInput("Give where= or matching=, not both.")
+        if reason_column is not None and matching is None:
+            raise InvalidInput("reason_column= names a column of matching=: give both.")
+        if reason_column is not None and not isinstance(reason_column, str):
+            raise InvalidInput(f"reason_column={reason_column!r}: give a column's name.")
+        if where is not None:
+            if not isinstance(where, str):
+                raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
+            with evaluating("where", where):
+                return offsets_of(self.df.where(where), None)
+        return None if matching is None else offsets_of(matching, reason_column)
+
+    def _settle(
+        self,
+        kind: str,
+        named: Reasons | None,
+        reason: str | None,
+        transaction: Transaction | NotGiven | None,
+        complete: settlement.Complete | None = None,
+    ) -> int:
+        """Settle messages; ``complete`` completes what is said of each claim's part."""
+        target = self._target(transaction)
+        account, attempt_id = self._account, target.attempt_id if target else None
+        try:
+            chosen = account.chosen(kind, named, reason, attempt_id)
+            if complete is not None:
+                chosen = settlement.completed(account, chosen, complete)
+        except PayloadRemoved:
+            self._check_ours()  # what others have settled may be gone, payload and all
+            raise
+        messages = settlement.count(chosen)
+        if named is not None and messages < sum(
+            len(offsets) for by_send in named.values() for offsets in by_send.values()
+        ):
+            raise AlreadySettled("Some of these messages are settled, or not of this batch.")
+        if not messages:
+            return 0
+        if target is None:
+            self._settle_now(chosen)
+        else:
+            _say(target, account, chosen)
+        return messages
+
+    def _settle_now(self, chosen: Dispositions) -> None:
+        """Settle outside a transaction."""
+        sides = self._by_side(lambda one: name_of(one) in chosen)
+        if len(sides) == 1:
+            settlement.settle(*sides[0], chosen)
+            self._account.settled(chosen)
+        else:  # both kinds, as a whole: that takes a transaction
+            with Transaction(Attempt(self._client)) as tx:
+                _say(attempt_of(tx), self._account, chosen)
+
+    def _check_ours(self) -> None:
+        """Check that what is not settled is held still.
+
+        Raises:
+            LeaseLost: Others may have some of it now, or have settled it.
+        """
+        for one in self._account.held:
+            side = self._client.of(one.info)
+            if self._account.rest(one):
+                with side.lock:
+                    settlement.still_ours(side, one, {})
+
+    @property
+    def _inside(self) -> Attempt | None:
+        """The attempt that holds the messages; None if they are held under a lease, or kept."""
+        return self._attempt if self._account.acquirer is not None else None
+
+    def _target(self, transaction: Transaction | NotGiven | None) -> Attempt | None:
+        inside = self._inside
+        if inside is None:
+            return resolve(self._client, transaction, "settling a batch")
+        given = attempt_of(transaction) if isinstance(transaction, Transaction) else transaction
+        if given is not NOT_GIVEN and given is not inside:
+            raise TransactionMismatch(
+                f"The batch was received in transaction {inside.id!r}: settle it there."
+            )
+        inside.check_active()
+        return inside
 
     def accept(
         self,
@@ -197,7 +402,7 @@ class Batch(Contents):
                 target.in_memory() if one.info.transient else target,
                 self._schema,
             )
-            for one in self._held
+            for one in self._account.held
         }
         return self._settle(
             model.MOVED,
@@ -205,16 +410,6 @@ class Batch(Contents):
             "moved",
             transaction,
             lambda one, said: moving.routed(routes[one.info.queue_id], one, said),
-        )
-
-    def move_by(self, route: moving.Route, reason: str) -> int:
-        """Move all messages along a route, in the transaction that acquired them."""
-        return self._settle(
-            model.MOVED,
-            None,
-            reason,
-            self._transaction,
-            lambda one, said: moving.routed(route, one, said),
         )
 
     def keep(self) -> None:
@@ -227,13 +422,14 @@ class Batch(Contents):
         Raises:
             BranchMisused: It was received in a branch, which others may commit.
         """
-        if self._transaction is not None:
-            self._transaction.check_active()
-            if not self._transaction.keeps:
+        inside = self._inside
+        if inside is not None:
+            inside.check_active()
+            if not inside.keeps:
                 raise BranchMisused(
                     "What was received in a branch cannot be kept: settle it in the branch."
                 )
-            self._keeping = True
+            self._account.keeping = True
 
     def heartbeat(
         self, lease_seconds: float = 300.0, every_seconds: float | None = None
@@ -272,7 +468,53 @@ class Batch(Contents):
             return
 
         for side, held in self._by_side(lambda one: bool(self._account.rest(one))):
-            deadline_ms = holding.extend(side, held, seconds)
-            for one in self._held:
+            deadline_ms = settlement.extend(side, held, seconds)
+            for one in self._account.held:
                 if self._client.of(one.info) is side:
                     one.claim.deadline_ms = deadline_ms
+
+
+def claims_of(batch: Batch) -> list[HeldClaim]:
+    """Give the claims behind a batch, for the library's own rooms."""
+    return list(batch._account.held)
+
+
+def _say(attempt: Attempt, account: settlement.Account, chosen: Dispositions) -> None:
+    """Let an attempt settle messages when it commits."""
+    attempt.adopt(account)
+    account.say(attempt.attempt_id, chosen)
+
+
+def claim_batch(
+    client: Client,
+    info: QueueInfo,
+    schema: StructType,
+    limit: int,
+    attempt: Attempt | None,
+    lease_seconds: float | None = None,
+    upto: VersionLimit | None = None,
+    wanted: Wanting | None = None,
+    before: Sequence[HeldClaim] = (),
+) -> Batch:
+    """Claim a batch of both kinds of messages, for an attempt or under a lease.
+
+    Args:
+        client: Who claims.
+        info: The queue.
+        schema: The payload's columns.
+        limit: As in ``receive.claim``, and so is the rest.
+        attempt: What acquires them.
+        lease_seconds: For how long they are held.
+        upto: Leave out what was posted after this.
+        wanted: Cuts what a selector wants out of segments of a lane.
+        before: What was claimed already and belongs to the batch.
+    """
+    if attempt is None:
+        resolve_memory(client)
+    else:
+        attempt.follow_memory()
+    held = claim(client, info, limit, attempt, lease_seconds, upto, wanted, before)
+    batch = Batch(client, schema, held, attempt)
+    if attempt is not None and held:
+        attempt.add_account(batch._account)
+    return batch

@@ -57,8 +57,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 
-    from txnqueue.consumer import DrainResult
-    from txnqueue.deciding import Receipt
+    from txnqueue.core.receipt import Receipt
+    from txnqueue.results import DrainResult
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:

@@ -7,30 +7,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import exchange_drop, exchange_growth, routing, topology
-from txnqueue.client import Client
-from txnqueue.config import QueueInfo, QueueSettings, check_name, check_text
-from txnqueue.errors import (
-    ExchangeNotFound,
-    InvalidInput,
-    LimitExceeded,
-    QueueNotFound,
-)
-from txnqueue.exchange_drop import ExchangeDrop
-from txnqueue.exchange_growth import check_columns
-from txnqueue.framing import frame_of
-from txnqueue.payload.frames import is_frame
-from txnqueue.placing import check_headers, ordering_of, placing_of
-from txnqueue.planning import Plan
-from txnqueue.publishing import Published, answer, in_memory, routes_of, send_of, staged_sends
+from txnqueue.admin import exchange_alteration, exchange_drop
+from txnqueue.admin.exchange_alteration import check_columns
+from txnqueue.admin.exchange_drop import ExchangeDrop
+from txnqueue.client.client import Client
+from txnqueue.core import routing
+from txnqueue.core.planning import Plan
+from txnqueue.core.routing import Binding, ExchangeInfo
+from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_text
+from txnqueue.core.state import topology
+from txnqueue.core.state.topology import Topology
+from txnqueue.errors import ExchangeNotFound, InvalidInput, LimitExceeded, QueueNotFound
+from txnqueue.messages.placement import check_headers, ordering_of, placing_of
+from txnqueue.messages.publish import Published, answer, in_memory, routes_of, send_of, staged_sends
+from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.queue import Queue
-from txnqueue.routing import Binding, ExchangeInfo
-from txnqueue.scope import NOT_GIVEN, NotGiven, at_once, resolve
-from txnqueue.snapshot import BINDINGS, binding_rows, schema_of
-from txnqueue.staging import is_kept, stage, staged_runs
-from txnqueue.topology import Topology
-from txnqueue.transaction import Transaction, commit_alone
-from txnqueue.types import BindingRow, ExchangeDescription, Rows
+from txnqueue.reports.report import frame_of
+from txnqueue.reports.snapshot import BINDINGS, binding_rows, schema_of
+from txnqueue.storage.payload.frames import is_frame
+from txnqueue.transaction import Transaction, at_once, resolve
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import commit_alone
+from txnqueue.types import NOT_GIVEN, BindingRow, ExchangeDescription, NotGiven, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,18 +48,16 @@ class Exchange:
         events.publish(df, routing_key_column="region")
     """
 
-    def __init__(
-        self, client: Client, info: ExchangeInfo, transaction: Transaction | None = None
-    ) -> None:
+    def __init__(self, client: Client, info: ExchangeInfo, attempt: Attempt | None = None) -> None:
         """Hold an exchange; users get it from ``manager.exchange`` or ``tx.exchange``."""
         self._client = client
         self._info = info
-        self._transaction = transaction
+        self._attempt = attempt
 
     @property
-    def _bound(self) -> Transaction | None:
+    def _bound(self) -> Attempt | None:
         """What its calls work in, unless they say otherwise."""
-        return self._transaction
+        return self._attempt
 
     @property
     def name(self) -> str:
@@ -127,12 +123,12 @@ class Exchange:
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a transaction block.
         """
-        from txnqueue.payload.schemas import check_schema, schema_from
+        from txnqueue.storage.payload.schemas import check_schema, schema_from
 
         self._not_default("The default exchange has no columns")
         at_once(self._client, f"{self.name}.alter")
         columns = check_schema(schema_from(self._client.store.spark, add), None)
-        return exchange_growth.alter(self._client, self._info, columns)
+        return exchange_alteration.alter(self._client, self._info, columns)
 
     def drop(self, *, reason: str | None = None) -> ExchangeDrop:
         """Drop the exchange and its bindings; repeating it goes on.
@@ -335,7 +331,7 @@ class Exchange:
             queues = {key: sent.count} if sent.count else {}
             return Published(sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt)
         inside = self._resolve(transaction)
-        tx = inside or Transaction(self._client, None)
+        tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
             return Published(0, {}, 0, "", tx.id, tx.receipt)
@@ -371,7 +367,7 @@ class Exchange:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _resolve(self, transaction: Transaction | NotGiven | None) -> Transaction | None:
+    def _resolve(self, transaction: Transaction | NotGiven | None) -> Attempt | None:
         self._client.open()
         return resolve(self._client, transaction, f"{self.name}.publish", self._bound)
 
@@ -408,7 +404,7 @@ class Exchange:
         return self._client.land(planned, operation, queue=info.name) is not None
 
 
-def open_exchange(client: Client, name: str, transaction: Transaction | None = None) -> Exchange:
+def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> Exchange:
     """Find an exchange by name.
 
     Raises:
@@ -421,4 +417,4 @@ def open_exchange(client: Client, name: str, transaction: Transaction | None = N
             f"There is no exchange {name!r} in {client.store.root!r}; there are: {named}.",
             name=name,
         )
-    return Exchange(client, known[name], transaction)
+    return Exchange(client, known[name], attempt)

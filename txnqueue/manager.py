@@ -4,33 +4,63 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from txnqueue import views
-from txnqueue.applying import Applier
-from txnqueue.client import Client
-from txnqueue.config import RetryPolicy, check_reason
-from txnqueue.configuring import Configuration
-from txnqueue.errors import PlatformMissing
-from txnqueue.exchange import open_exchange
-from txnqueue.exchanges import Exchanges
-from txnqueue.history import History
-from txnqueue.maintenance import Maintenance, Vacuum, maintain
-from txnqueue.metrics import Metrics
+from txnqueue.admin import creation
+from txnqueue.admin import declarations as declaring
+from txnqueue.admin.declarations import Step
+from txnqueue.admin.drop import DropResult
+from txnqueue.admin.exchange_creation import Asked, create_exchange
+from txnqueue.admin.exchange_drop import ExchangeDrop
+from txnqueue.admin.maintenance import Maintenance, Vacuum, maintain
+from txnqueue.admin.recovery import (
+    BRANCH_SECONDS_MIN,
+    Recovery,
+    abort_attempt,
+    abort_undecided,
+    recover,
+    release_leases,
+)
+from txnqueue.admin.retention import Retention
+from txnqueue.client.append import in_doubt
+from txnqueue.client.client import Client
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import model, routing
+from txnqueue.core.configuration import Configuration
+from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
+from txnqueue.errors import (
+    Busy,
+    HistoryRemoved,
+    InvalidInput,
+    PlatformMissing,
+    SchemaMismatch,
+    TransactionMismatch,
+    TransactionUnknown,
+    TxnQueueError,
+)
+from txnqueue.exchange import Exchange, open_exchange
 from txnqueue.queue import Queue
-from txnqueue.queues import Queues
-from txnqueue.retention import Retention
-from txnqueue.runtime import Runtime
-from txnqueue.store import DeltaStore, Store
-from txnqueue.transaction import Transaction
-from txnqueue.transactions import Transactions
+from txnqueue.reports import views
+from txnqueue.reports.history import History
+from txnqueue.reports.metrics import Metrics
+from txnqueue.results import Outcome
+from txnqueue.storage.payload.schemas import check_schema
+from txnqueue.storage.store import DeltaStore, Store
+from txnqueue.transaction import RepeatableTransaction, Transaction, at_once
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.outcome import attempt_named, outcome_of
+from txnqueue.transactions.prepared import decide_prepared, forget
+from txnqueue.transactions.table_applier import Applier
+from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Unwanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 
-class QueueManager(Queues, Transactions, Exchanges):
+class QueueManager:
     """A store of queues: any number of managers, threads and drivers work on one.
 
     Example::
@@ -87,9 +117,7 @@ class QueueManager(Queues, Transactions, Exchanges):
         chosen.run_id = said.value("run_id", run_id).value or chosen.run_id
         chosen.consumer = said.value("consumer", consumer).value or chosen.consumer
         chosen.retry = retry or chosen.retry
-        self._client = Client(
-            store, chosen, Queue, lambda client: Transaction(client, None), open_exchange
-        )
+        self._client = Client(store, chosen)
 
     @property
     def root(self) -> str:
@@ -231,6 +259,577 @@ class QueueManager(Queues, Transactions, Exchanges):
         """
         self._client.open()
         return views.of_store(self._client, self.history, prefix, as_of)
+
+    def create_queue(
+        self,
+        name: str,
+        schema: str | StructType | None = None,
+        *,
+        like: Tabular | None = None,
+        exist_ok: bool = False,
+        lanes: int | None = None,
+        group_by: str | None = None,
+        lease_seconds: float | None = None,
+        deliveries_max: int | None = None,
+        redelivery_delay_seconds: float | None = None,
+        redelivery_delay_seconds_max: float | None = None,
+        dead_letter: bool | None = None,
+        dead_letter_expired: bool | None = None,
+        delay_step_seconds: float | None = None,
+        ordered: bool | None = None,
+        durable: bool | None = None,
+        message_id: str | None = None,
+        duplicate_window_seconds: float | None = None,
+    ) -> Queue:
+        """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
+
+        What is left out is as Spark's configuration says (``spark.txnqueue.queue.lanes``), or the
+        environment (``TXNQUEUE_QUEUE_LANES``), or else as ``QueueSettings`` has it.
+
+        Args:
+            name: Letters, digits, '.', '_' or '-'.
+            schema: The payload's columns, as DDL or ``StructType``.
+            like: A DataFrame, pandas or Arrow table to take the schema from instead.
+            exist_ok: Use a queue of that name as it is, if its schema is the same, or was
+                before columns were added.
+            lanes: The units of order and of parallel consumption; 1 is one strict FIFO.
+            group_by: A column whose equal values stay in order, in one lane.
+            lease_seconds: How long received messages are held.
+            deliveries_max: So many failed deliveries of a message alone make it dead.
+            redelivery_delay_seconds: What comes back from a failed delivery can be received
+                again after so many seconds, and twice as many after each further one; 0: at
+                once.
+            redelivery_delay_seconds_max: It never waits longer than this; an hour when left
+                out.
+            dead_letter: Whether there is a dead-letter queue.
+            dead_letter_expired: Whether messages whose time to live is over go there too.
+            delay_step_seconds: Delays and times to live that differ by row are rounded up to
+                it; the coarser, the fewer positions one send makes.
+            ordered: While a consumer has messages of a lane in flight, no other one gets
+                messages of that lane, so that they are worked on in order; the other lanes
+                are free.
+            durable: Whether messages are kept in the store. Those of a queue that is not, or
+                of a send that says so, are kept in the memory of the sending process only:
+                they cost no Delta commit, other processes do not see them, and they are gone
+                when the process ends.
+            message_id: A column that names the messages and is never null:
+                ``_message.message_id`` shows it.
+            duplicate_window_seconds: For so long after the first message of an id, in commit
+                order, no other one of that id is delivered; up to 7 days.
+
+        Returns:
+            The queue.
+
+        Raises:
+            QueueExists: There is one already.
+            QueueClosed: There is one that is being dropped.
+            InvalidName: The name cannot be used.
+            SchemaMismatch: The schema cannot be used, or is another one than the queue's.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        check_name(name)
+        at_once(self._client, "create_queue")
+        settings = self._configuration.queue_settings(
+            {
+                "lanes": lanes,
+                "group_by": group_by,
+                "lease_seconds": lease_seconds,
+                "deliveries_max": deliveries_max,
+                "redelivery_delay_seconds": redelivery_delay_seconds,
+                "redelivery_delay_seconds_max": redelivery_delay_seconds_max,
+                "dead_letter": dead_letter,
+                "dead_letter_expired": dead_letter_expired,
+                "delay_step_seconds": delay_step_seconds,
+                "ordered": ordered,
+                "durable": durable,
+                "message_id": message_id,
+                "duplicate_window_seconds": duplicate_window_seconds,
+            }
+        )
+        columns = creation.read_schema(self._client, schema, like)
+        columns = check_schema(columns, group_by, message_id)
+        creation.create_store(self._client)
+        existing = self._client.queues().get(name)
+        if existing is None:
+            existing = creation.create_queue(self._client, name, columns, settings, exist_ok)
+        elif existing.closing or not exist_ok:
+            raise creation.taken(existing)
+        queue = Queue(self._client, existing)
+        if not creation.has_had(self._client, existing, columns):
+            raise SchemaMismatch(
+                f"Queue {name!r} has the schema {queue.schema.simpleString()}, not "
+                f"{columns.simpleString()}."
+            )
+        return queue
+
+    def queue(self, name: str) -> Queue:
+        """Open a queue.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            StoreNotFound: There is no store at this root.
+        """
+        self._client.open()
+        return Queue(self._client, self._client.queue(check_name(name)))
+
+    def release(self, queue: str, *, consumer: str, reason: str) -> int:
+        """End all leases of a consumer as an operator: its messages are available again.
+
+        For a consumer that is gone for good, or whose clock is wrong, so that nobody wants to wait
+        for its leases. If it is alive after all, it is told by ``LeaseLost``. What a transaction
+        holds ends by ``rollback``.
+
+        Args:
+            queue: The queue's name.
+            consumer: Who holds the leases.
+            reason: Why; it stands in the history.
+
+        Returns:
+            How many messages came back.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            InvalidInput: The consumer holds no lease there; the message names those who do.
+        """
+        check_reason(reason)
+        check_id(consumer, "consumer")
+        return release_leases(self._client, self.queue(queue).info, consumer, reason)
+
+    def drop_queue(
+        self, name: str, *, reason: str | None = None, missing_ok: bool = False
+    ) -> DropResult:
+        """Drop a queue with everything in it; repeating it goes on, as ``Queue.drop`` says.
+
+        Args:
+            name: The queue's name.
+            reason: Why; it stands in the history.
+            missing_ok: No error if there is no such queue.
+
+        Returns:
+            Whether it is gone, and which prepared transactions hold it back if not.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            QueueInUse: It takes the dead letters of another queue.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        check_name(name)
+        if name not in self._client.queues() and missing_ok:
+            return DropResult(name, True)
+        return Queue(self._client, self._client.queue(name)).drop(reason=reason)
+
+    def apply(
+        self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
+    ) -> list[Step]:
+        """Make queues as they are declared; repeating it changes nothing.
+
+        Everything is checked before anything is changed. Queues that are not mentioned are
+        left alone, and so is a setting that is left out.
+
+        Args:
+            declarations: ``queues``: by name ``schema`` and settings, as ``create_queue`` takes
+                them; ``drop``: a list of names.
+            dry_run: Say what would be changed, and change nothing.
+            drop: Drop what ``drop`` names; without it nothing is dropped.
+
+        Returns:
+            What was changed, or would be.
+
+        Raises:
+            InvalidInput: A key is unknown, or a queue is there with a setting that is fixed.
+            SchemaMismatch: A queue is there with another type of a column.
+
+        Example::
+
+            manager.apply({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
+        """
+        declared = declaring.read(self._client, declarations)
+        steps = declaring.plan(self._client, declared, drop)
+        return steps if dry_run else [self._carry_out(step, declared) for step in steps]
+
+    def _carry_out(self, step: Step, declared: declaring.Declarations) -> Step:
+        if step.action == "drop":
+            self.drop_queue(step.queue, missing_ok=True)
+            return step
+        one = next(one for one in declared.queues if one.name == step.queue)
+        if step.action == "create":
+            self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
+        else:
+            queue = self.queue(one.name)
+            queue.alter(one.columns, **declaring.different(queue.info, one.settings))
+        return step
+
+    def list_queues(self) -> list[str]:
+        """List the queues' names, dead-letter queues and those that are closing included.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+        """
+        return sorted(self._client.queues())
+
+    def transaction(
+        self,
+        transaction_id: str | None = None,
+        *,
+        lease_seconds: float | None = None,
+        digest: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Transaction:
+        """Begin a transaction: a block that commits on exit and rolls back on an exception.
+
+        Args:
+            transaction_id: Names the work, so that it happens once however often it is
+                run: under an id that was committed, ``tx.already_committed`` says so, and
+                receive and send do nothing.
+            lease_seconds: For how long received messages are held before others may abort
+                this transaction; each queue's setting when left out.
+            digest: Tells a repetition from another work under the same id.
+            metadata: Stored with the decision, for auditors.
+        """
+        return Transaction(
+            Attempt(
+                self._client,
+                transaction_id,
+                lease_seconds=lease_seconds,
+                digest=digest,
+                metadata=metadata,
+            )
+        )
+
+    def attempts(
+        self,
+        retry: RetryPolicy | None = None,
+        *,
+        transaction_id: str | None = None,
+        digest: str | None = None,
+    ) -> Iterator[Transaction]:
+        """Offer fresh attempts of one transaction until one is committed.
+
+        ``TransactionAborted`` and ``Busy`` raised inside an attempt's block are tried again,
+        bounded, with full jitter; ``TransactionUnknown`` is settled first; a handler's own
+        error goes on. Under an id that was committed before, no attempt is offered.
+
+        Example::
+
+            for attempt in manager.attempts():
+                with attempt as tx:
+                    ...
+        """
+        runtime = self._client.runtime
+        policy = runtime.retry if retry is None else retry
+        if not isinstance(policy, RetryPolicy):
+            raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
+        key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
+        started = runtime.monotonic()
+        for tries in range(1, policy.attempts_max + 1):
+            look_up = transaction_id is not None or tries > 1
+            attempt = Attempt(self._client, key, digest=digest, look_up=look_up)
+            attempt.begin()
+            if attempt.already_committed:
+                return
+            tx = RepeatableTransaction(attempt)
+            elapsed = runtime.monotonic() - started
+            tx.last = tries == policy.attempts_max or elapsed >= policy.seconds_max
+            yield tx
+            if tx.status is Status.COMMITTED or tx.failure is None:
+                return
+            if isinstance(tx.failure, TransactionUnknown):
+                status = self.outcome(key).status
+                if status is Status.COMMITTED:
+                    return
+                if status is Status.PREPARED:  # somebody has to decide it first
+                    raise tx.failure
+                self._client.check_known(
+                    attempt.owner
+                )  # else nobody knows whether it was committed
+            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+
+    def run_transaction(
+        self,
+        handler: Callable[[Transaction], object],
+        *,
+        retry: RetryPolicy | None = None,
+        transaction_id: str | None = None,
+        digest: str | None = None,
+    ) -> Receipt:
+        """Run a handler in a transaction, again after conflicts; it may run more than once.
+
+        Args:
+            handler: ``handler(tx)``; ``tx.queue(name)`` gives queues to work on.
+            retry: How often and how long.
+            transaction_id: As in ``transaction``; committed before, the handler is not run.
+            digest: As in ``transaction``.
+
+        Returns:
+            The receipt: under an id that was committed before, the first one.
+
+        Raises:
+            TransactionAborted: Conflicts outlasted the retries.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+        """
+        if not callable(handler):
+            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+        key = transaction_id or ""
+        for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
+            key = attempt.id
+            with attempt as tx:
+                handler(tx)
+            if attempt.receipt is not None:
+                return attempt.receipt
+        receipt = self.outcome(key).receipt
+        if receipt is None:
+            raise in_doubt(key or "", None, None)
+        return receipt
+
+    def outcome(self, transaction_id: str, attempt: str | None = None) -> Outcome:
+        """Say what became of a transaction, from the journal.
+
+        Without an attempt the answer is about the last one that was decided: while another
+        attempt of the same id is in doubt, it may still be committed.
+
+        Args:
+            transaction_id: Its id, or ``error.transaction_id`` of a ``TransactionUnknown``.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that
+                attempt, and ``unknown`` as long as it may still land.
+
+        Raises:
+            InvalidInput: It is no attempt as an error names it.
+        """
+        check_id(transaction_id)
+        self._client.open()
+        return outcome_of(self._client, transaction_id, attempt)
+
+    def commit(self, transaction_id: str) -> Receipt:
+        """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
+
+        Raises:
+            TransactionNotFound: The journal says nothing of this id.
+            TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
+            TransactionFinished: It was rolled back.
+            NotPermitted: It is a branch that is restricted to other principals.
+        """
+        check_id(transaction_id)
+        self._client.open()
+        receipt = decide_prepared(self._client, transaction_id, commit=True)
+        assert receipt is not None
+        return receipt
+
+    def rollback(
+        self, transaction_id: str, reason: str | None = None, attempt: str | None = None
+    ) -> None:
+        """Roll back a transaction that is prepared or holds messages, whoever works on it.
+
+        Repeating is a no-op. A client that still works on it is refused when it commits; so an
+        operator ends a transaction that hangs, without waiting for its leases.
+
+        Args:
+            transaction_id: The transaction.
+            reason: Why; it stands in the journal.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
+
+        Raises:
+            TransactionNotFound: The journal says nothing of this id, and no undecided attempt of
+                it holds messages: what it sent is seen by nobody, and waits for nothing.
+            TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
+            TransactionFinished: It was committed.
+            TransactionUnknown: It is in doubt whether all of it is rolled back: call it again.
+            NotPermitted: It is a branch that is restricted to other principals.
+        """
+        check_text("reason", reason)
+        check_id(transaction_id)
+        self._client.open()
+        if attempt is not None:
+            abort_attempt(
+                self._client, attempt_named(transaction_id, attempt), reason or "in doubt"
+            )
+            return
+        refused: TxnQueueError | None = None
+        try:
+            decide_prepared(self._client, transaction_id, commit=False, reason=reason)
+        except (TransactionMismatch, HistoryRemoved) as error:
+            refused = error
+        # An attempt that was prepared is not the only one: another may hold messages.
+        try:
+            aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
+        except Exception as error:
+            if refused is not None or isinstance(error, TransactionUnknown):
+                raise
+            raise in_doubt(transaction_id, None, error) from error  # half of it is done
+        if refused is not None and not aborted:
+            raise refused
+
+    def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
+        """Decide a prepared transaction as an operator, instead of whoever is to decide it.
+
+        For when that one is gone for good. It is on record, and told to whoever decides
+        later, until ``forget``; the other resources may have been decided otherwise.
+
+        Args:
+            transaction_id: The transaction.
+            commit: Whether it is committed.
+            reason: Why; it stands in the journal.
+
+        Raises:
+            TransactionNotFound: The journal says nothing of this id.
+            TransactionMismatch: Nothing is prepared under this id.
+            HistoryRemoved: Nothing is known of this id, or not any more.
+            TransactionFinished: It is decided already.
+        """
+        check_reason(reason)
+        check_id(transaction_id)
+        self._client.open()
+        decide_prepared(self._client, transaction_id, commit=commit, reason=reason, heuristic=True)
+
+    def forget(self, transaction_id: str) -> None:
+        """Forget that an operator decided a transaction, once all are told; the outcome stays.
+
+        Raises:
+            TransactionNotFound: The journal says nothing of this id.
+            TransactionMismatch: No operator's decision of it is on record.
+            NotPermitted: It is a branch that is restricted to other principals.
+        """
+        check_id(transaction_id)
+        self._client.open()
+        forget(self._client, transaction_id)
+
+    def recover(
+        self,
+        connections: Mapping[str, Database | TwoPhaseDatabase] | None = None,
+        *,
+        branch_seconds_min: float = BRANCH_SECONDS_MIN,
+    ) -> Recovery:
+        """Finish what dead clients left: abort what is over, carry out what was decided.
+
+        Args:
+            connections: DB-API 2.0 connections to databases that took part, by the names under
+                which they were enlisted.
+            branch_seconds_min: Leave a database's branch alone that nobody decided yet, until it
+                is prepared for so long.
+
+        Returns:
+            What was aborted and released, what is prepared and waits for a decision, and what
+            could not be carried out yet, with what to do.
+
+        Raises:
+            Busy: Others were faster with one of them at every try; what was finished before it
+                stands, so that it is only to be called again.
+        """
+        self._client.open()
+        try:
+            return recover(self._client, connections, branch_seconds_min)
+        except Busy as error:
+            raise Busy(
+                "Others were faster at every try with one of the things to finish; what was "
+                "finished before stands: call recover again.",
+                operation=error.operation,
+                queue=error.queue,
+                tries=error.tries,
+            ) from error
+
+    def create_exchange(
+        self,
+        name: str,
+        kind: ExchangeKind = routing.DIRECT,
+        schema: str | StructType | None = None,
+        *,
+        like: Tabular | None = None,
+        unroutable: Unwanted = routing.RETURN,
+        dead_letter_queue: str | None = None,
+        durable: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+    ) -> Exchange:
+        """Create an exchange, to which queues of the same columns can be bound.
+
+        Args:
+            name: Letters, digits, '.', '_' or '-'; a queue may have the same name.
+            kind: ``direct`` (the routing key is the binding's), ``topic`` (it fits the binding's
+                pattern), ``fanout`` (everything) or ``headers`` (headers are what the binding
+                asks for).
+            schema: The payload's columns, as DDL or ``StructType``.
+            like: A DataFrame, pandas or Arrow table to take the schema from instead.
+            unroutable: What becomes of messages that no binding wants: ``return`` gives them
+                back by what ``publish`` answers, ``dead_letter`` sends them to a queue,
+                ``refuse`` refuses everything that is published with them.
+            dead_letter_queue: The queue for ``unroutable="dead_letter"``.
+            durable: Information for whoever asks; the exchange is kept in any case.
+            arguments: Information for whoever asks: strings, numbers and booleans by name.
+            exist_ok: Use an exchange of that name as it is, if all this is the same; its columns
+                may be those that it had before some were added.
+
+        Returns:
+            The exchange.
+
+        Raises:
+            ExchangeExists: There is one already, or another one with ``exist_ok``.
+            ExchangeClosed: There is one that is being dropped.
+            InvalidName: The name cannot be used.
+            SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
+            QueueNotFound: There is no such dead-letter queue.
+            PayloadRemoved: It took so long that a maintenance has removed its empty table.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        check_name(name, "exchange")
+        at_once(self._client, "create_exchange")
+        asked = Asked(
+            name,
+            kind,
+            creation.read_schema(self._client, schema, like),
+            unroutable,
+            dead_letter_queue,
+            bool(durable),
+            arguments or {},
+        )
+        return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))
+
+    def exchange(self, name: str = routing.DEFAULT_EXCHANGE) -> Exchange:
+        """Open an exchange; without a name the default one, to which every queue is bound.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+            StoreNotFound: There is no store at this root.
+        """
+        if name != routing.DEFAULT_EXCHANGE:
+            check_name(name, "exchange")
+        return open_exchange(self._client, name)
+
+    def drop_exchange(
+        self, name: str, *, reason: str | None = None, missing_ok: bool = False
+    ) -> ExchangeDrop:
+        """Drop an exchange and its bindings; repeating it goes on, as ``Exchange.drop`` says.
+
+        Args:
+            name: The exchange's name.
+            reason: Why; it stands in the history.
+            missing_ok: No error if there is no such exchange.
+
+        Returns:
+            Whether it is gone, and which prepared transactions hold it back if not.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        check_name(name, "exchange")
+        at_once(self._client, "drop_exchange")
+        check_text("reason", reason)
+        info = self._client.topology().exchanges.get(name)
+        if info is None and missing_ok:
+            return ExchangeDrop(name, True)
+        found = Exchange(self._client, info) if info else open_exchange(self._client, name)
+        return found.drop(reason=reason)
+
+    def list_exchanges(self) -> list[str]:
+        """List the exchanges' names, those that are closing included.
+
+        The default exchange has no name and is not listed.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+        """
+        return sorted(filter(None, self._client.topology().exchanges))
 
 
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:

@@ -1,4 +1,4 @@
-"""A queue as its users hold it: send, receive, peek, depth, drain."""
+"""A queue as its users hold it: send, receive, look, move, purge, alter, drain, drop."""
 
 from __future__ import annotations
 
@@ -7,39 +7,270 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from txnqueue import looking
-from txnqueue.batch import Batch
-from txnqueue.client import Client
-from txnqueue.config import (
+from txnqueue.admin.alteration import alter
+from txnqueue.admin.drop import DropResult, drop
+from txnqueue.batch import Batch, claim_batch
+from txnqueue.client.client import Client
+from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
     check_number,
+    check_text,
 )
-from txnqueue.consumer import Bounds, Drain, DrainResult, Handler
+from txnqueue.core.state import QueueState, Segment
+from txnqueue.drain import Bounds, Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
-from txnqueue.gathering import Upto, gather, upto_of
-from txnqueue.ledger import QueueFold
-from txnqueue.payload import Part
-from txnqueue.placing import check_headers, placing_of
-from txnqueue.receiving import Held, Receiver, Wanting
-from txnqueue.scope import NOT_GIVEN, NotGiven
-from txnqueue.selecting import Selector
-from txnqueue.sending import Sent, staged
-from txnqueue.staging import is_kept
-from txnqueue.transaction import Transaction, commit_alone
-from txnqueue.types import Message, Rows, Until
-from txnqueue.upkeep import Upkeep
-from txnqueue.waiting import Patience
+from txnqueue.messages import acquisition, browse, removal
+from txnqueue.messages import move as moving
+from txnqueue.messages.placement import check_headers, placing_of
+from txnqueue.messages.receive import Poller
+from txnqueue.messages.selector import Selector
+from txnqueue.messages.send import Sent, is_kept, staged
+from txnqueue.reports.metrics import DeadLetters
+from txnqueue.results import DrainResult
+from txnqueue.storage.payload import Part
+from txnqueue.storage.payload.schemas import check_schema, schema_from
+from txnqueue.transaction import Transaction, at_once, resolve
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import commit_alone
+from txnqueue.types import NOT_GIVEN, ChangeableSettings, Message, NotGiven, Rows, Until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
-    from txnqueue.transient import Carried
+    from txnqueue.storage.transient import TransientRows
 
 
-class Queue(Upkeep):
+class Queue:
     """A queue of a store. Every call is its own transaction unless one is given."""
+
+    def __init__(self, client: Client, info: QueueInfo, attempt: Attempt | None = None) -> None:
+        """Hold a queue; users get it from ``manager.queue`` or ``tx.queue``."""
+        self._client = client
+        self._opened = info
+        self._attempt = attempt
+
+    @property
+    def _bound(self) -> Attempt | None:
+        """What its calls work in, unless they say otherwise."""
+        return self._attempt
+
+    @property
+    def _info(self) -> QueueInfo:
+        """The queue as it was read last, by whatever call."""
+        return self._client.newest(self._opened)
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._opened.name
+
+    @property
+    def info(self) -> QueueInfo:
+        """What the catalog says of the queue."""
+        return self._info
+
+    @property
+    def schema(self) -> StructType:
+        """The payload's columns."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(dict(self._info.schema))
+
+    def __repr__(self) -> str:
+        """Show the name and the store."""
+        return f"<Queue {self.name} of {self._client.store.root}>"
+
+    def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
+        """Throw messages away, for good and on record.
+
+        What is in flight stays with who holds it: accepted, rejected or moved, it ends so;
+        if it is released, rolled back or its lease ends, it goes instead of coming back.
+
+        Args:
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+            reason: Why; it stands in the history.
+
+        Returns:
+            How many are gone at once.
+        """
+        return self._purge(None, where, reason)
+
+    def move(
+        self,
+        to: str | Queue,
+        where: str | None = None,
+        *,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Move waiting messages to another queue of the same columns; nothing is copied.
+
+        They get new places there by that queue's rules, and keep priority, delay and time to
+        live; what is in flight stays. Inside a transaction they are acquired now, and stand
+        in the other queue from its commit on; a roll back puts them back as they were.
+
+        Args:
+            to: The other queue, or its name.
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+            matching: Instead, only messages that have a match in this DataFrame.
+            on: The columns that match.
+            limit: At most so many, the first ones of each lane in turn; all when left out.
+            transaction: The transaction that moves them; None moves at once.
+
+        Returns:
+            How many were moved.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            SchemaMismatch: It has other columns.
+
+        Example::
+
+            with manager.transaction() as tx:
+                orders.move("orders-of-vips", "customer = 'c7'", transaction=tx)
+                audit.send([{"what": "moved c7"}], transaction=tx)
+        """
+        tx = self._resolve(transaction, f"{self.name}.move")
+        target = moving.target_of(self._client, to)
+
+        def route_of(part: QueueInfo) -> moving.Route:
+            there = target.in_memory() if part.transient else target
+            return moving.to_queue(self._client.of(part), part, there, self.schema)
+
+        selector = self._selector(where, matching, on)
+        return self._move(tx, route_of, "moved", selector, limit)
+
+    def dead_letters(self) -> DeadLetters:
+        """Count this queue's dead letters by the reason why they are dead.
+
+        Returns:
+            What came into the dead-letter queue from here; of a dead-letter queue itself, all
+            that came into it. ``redrive(where=…)`` on that queue sends some of them back.
+
+        Example::
+
+            orders.dead_letters().df().show()
+            manager.queue("orders.dead").redrive("_message.origin.reason = 'deliveries_max'")
+        """
+        return DeadLetters(self._client, self._info)
+
+    def redrive(
+        self,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Send dead letters back to the queues and lanes that they came from.
+
+        Their deliveries are counted from 0 again. Messages that were sent here stay.
+
+        Args:
+            where: Only messages that fulfil this SQL predicate over the columns of ``df``,
+                such as ``"_message.origin.reason = 'deliveries_max'"``.
+            limit: At most so many; all when left out.
+            transaction: As in ``move``.
+
+        Returns:
+            How many went back.
+
+        Raises:
+            QueueNotFound: A queue that they came from is gone.
+        """
+        tx = self._resolve(transaction, f"{self.name}.redrive")
+
+        def route_of(part: QueueInfo) -> moving.Route:
+            return moving.to_origin(self._client.of(part))
+
+        selector, among = self._selector(where), moving.came_from_elsewhere
+        return self._move(tx, route_of, "redriven", selector, limit, among)
+
+    def alter(
+        self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
+    ) -> dict[str, tuple[object, object]]:
+        """Add columns to the queue, or change settings, while others work on it.
+
+        Messages that are there, and sends that were staged before, have null in new columns.
+        The dead-letter queue gets the columns too. Repeating it changes nothing.
+
+        Args:
+            add: Nullable columns, as DDL or ``StructType``.
+            **settings: New values of ``lease_seconds``, ``deliveries_max``,
+                ``redelivery_delay_seconds``, ``redelivery_delay_seconds_max``,
+                ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
+                them; the others are fixed. What waits already for its redelivery goes by the
+                new values.
+
+        Returns:
+            What changed: by name, the former and the new value.
+
+        Raises:
+            SchemaMismatch: A column cannot be null, or is there with another type.
+            InvalidInput: A setting is fixed, or its value cannot be used.
+            QueueInUse: Columns of a dead-letter queue follow those of the queue that uses it.
+            QueueClosed: The queue is being dropped.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        at_once(self._client, f"{self.name}.alter")
+        columns = None if add is None else schema_from(self._client.store.spark, add)
+        if columns is not None:
+            check_schema(columns, None)
+        return alter(self._client, self._info, columns, settings)
+
+    def drop(self, *, reason: str | None = None) -> DropResult:
+        """Drop the queue with everything in it; repeating it goes on.
+
+        From the first step on it takes no work: a commit of an open transaction that sent to
+        it or received from it is aborted. A prepared transaction holds the second step back
+        until it is decided; then drop again, or ``manager.recover()``. Its history stays, and
+        so does its dead-letter queue, which can be dropped after it.
+
+        Args:
+            reason: Why; it stands in the history.
+
+        Returns:
+            Whether it is gone, and what holds it back if not.
+
+        Raises:
+            QueueInUse: It takes the dead letters of another queue.
+            TransactionNotGiven: Inside a transaction block.
+        """
+        at_once(self._client, f"{self.name}.drop")
+        check_text("reason", reason)
+        return drop(self._client, self._info, reason)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Attempt | None:
+        self._client.open()
+        return resolve(self._client, transaction, what, self._bound)
+
+    def _purge(self, gone: removal.Gone | None, where: str | None, reason: str | None) -> int:
+        """Throw messages away, and tell somebody which are gone at once."""
+        self._client.open()
+        at_once(self._client, f"{self.name}.purge")
+        check_text("reason", reason)
+        selector = self._selector(where)
+        return sum(
+            removal.purge(self._client.of(part), part, selector, reason, gone)
+            for part in self._client.parts_of(self._info)
+        )
+
+    def _selector(
+        self,
+        where: str | None,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+    ) -> Selector | None:
+        if where is None and matching is None and on is None:
+            return None
+        return Selector(self._client, self.name, self.schema, where, matching, on)
 
     def send(
         self,
@@ -91,7 +322,7 @@ class Queue(Upkeep):
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
         inside = self._resolve(transaction, f"{self.name}.send")
-        tx = inside or Transaction(self._client, None)
+        tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
             return Sent(0, "", tx.id, tx.receipt)
@@ -161,11 +392,13 @@ class Queue(Upkeep):
         wanted = self._selector(where, matching, on)
         if tx is not None and tx.already_committed:
             return Batch(self._client, self.schema, [], tx)
-        patience = Patience(self._client, self._info, wait_seconds)
+        patience = Poller(self._client, self._info, wait_seconds)
         while True:
             of_lane = wanted.of_lane if wanted else None
-            batch = self.claim(limit, tx, lease_seconds, wanted=of_lane)
-            if len(batch) or not patience.until_something_changes():
+            batch = claim_batch(
+                self._client, self._info, self.schema, limit, tx, lease_seconds, wanted=of_lane
+            )
+            if len(batch) or not patience.wait_for_change():
                 return batch
 
     def peek(self, limit: int = 20, where: str | None = None) -> DataFrame:
@@ -198,14 +431,14 @@ class Queue(Upkeep):
         """
         now_ms = self._client.runtime.now_ms()
 
-        def available(fold: QueueFold) -> int:
+        def available(fold: QueueState) -> int:
             return fold.available(now_ms, self._info.redelivery)
 
-        return looking.total(self._client, self._info, available)
+        return browse.total(self._client, self._info, available)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""
-        return looking.total(self._client, self._info, QueueFold.in_flight)
+        return browse.total(self._client, self._info, QueueState.in_flight)
 
     def drain(
         self,
@@ -267,70 +500,25 @@ class Queue(Upkeep):
 
     # ----------------------------------------------------------------------- for drains
 
-    def claim(
-        self,
-        limit: int,
-        transaction: Transaction | None,
-        lease_seconds: float | None = None,
-        upto: Upto | None = None,
-        wanted: Wanting | None = None,
-        before: Sequence[Held] = (),
-    ) -> Batch:
-        """Claim a batch, of both kinds of messages.
-
-        Args:
-            limit: At most so many messages.
-            transaction: What acquires them; None for a lease.
-            lease_seconds: For how long they are held.
-            upto: Leave out what was posted after this.
-            wanted: Cuts what a selector wants out of segments of a lane.
-            before: What was claimed already and belongs to the batch.
-        """
-
-        def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> Receiver:
-            version = upto_of(upto, part)
-            seconds = self._lease_seconds(transaction, lease_seconds)
-            return Receiver(
-                side, part, left, seconds, transaction, version, None, wanted, fresh_only
-            )
-
-        held = gather(self._client, self._info, limit, transaction, make, before)
-        batch = Batch(self._client, self.schema, held, transaction)
-        if transaction is not None and len(batch):
-            transaction.add_batch(batch)
-        return batch
-
-    def receiver(
-        self,
-        limit: int,
-        transaction: Transaction | None,
-        upto: Upto | None = None,
-        joined_with: str | None = None,
-        wanted: Wanting | None = None,
-    ) -> Receiver:
-        """Make the planner of a claim of durable messages that is joined with a commit."""
-        seconds = self._lease_seconds(transaction, None)
-        version = upto_of(upto, self._info)
-        return Receiver(
-            self._client, self._info, limit, seconds, transaction, version, joined_with, wanted
-        )
-
-    def left(self, upto: Upto | None, selector: Selector | None = None) -> tuple[bool, int]:
-        """Say whether there is something to receive, as ``looking.left``."""
-        return looking.left(self._client, self._info, upto, selector)
-
     # -------------------------------------------------------------------------- helpers
 
-    def _lease_seconds(self, transaction: Transaction | None, lease_seconds: float | None) -> float:
-        seconds = lease_seconds
-        if seconds is None and transaction is not None:
-            seconds = transaction.lease_seconds
-        if seconds is None:
-            seconds = self._info.settings.lease_seconds
-        check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        return seconds
+    def _move(
+        self,
+        tx: Attempt | None,
+        route_of: Callable[[QueueInfo], moving.Route],
+        reason: str,
+        selector: Selector | None,
+        limit: int | None,
+        among: Callable[[Segment], bool] = lambda segment: True,
+    ) -> int:
+        """Move what waits, by the commit of an attempt or at once."""
+        if tx is not None:
+            tx.follow_memory()
+        return acquisition.move(
+            self._client, self._info, tx, route_of, reason, selector, limit, among
+        )
 
-    def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[Carried]]:
+    def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
-        return looking.first(self._client, self._info, limit, self._selector(where))
+        return browse.first(self._client, self._info, limit, self._selector(where))

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnqueue.config import RetryPolicy
+from txnqueue.client.runtime import Runtime
+from txnqueue.core.settings import RetryPolicy
 from txnqueue.manager import QueueManager
-from txnqueue.payload.schemas import plain_schema
-from txnqueue.runtime import Runtime
-from txnqueue.store import MemoryStore, Store
+from txnqueue.storage.payload.schemas import plain_schema
+from txnqueue.storage.store import MemoryStore, Store
 
 __all__ = ["Clock", "MemoryStore", "memory_manager", "plain_schema"]
 

@@ -1,31 +1,40 @@
-"""A transaction: what works in it, and the block that ends it."""
+"""A transaction as its users hold it: what works in it, and the block that ends it."""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from txnqueue.changes import TableChanges
-from txnqueue.closing import is_closed
-from txnqueue.config import check_known_as, reason_of
-from txnqueue.contents import Contents
-from txnqueue.deciding import Receipt, StagedSend, Status
-from txnqueue.ending import Ending
-from txnqueue.errors import TransactionAborted, TransactionFinished
-from txnqueue.participants import Auxiliary
-from txnqueue.types import Database, TwoPhaseDatabase
+from txnqueue.client.client import Block, Client
+from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.settings import check_id
+from txnqueue.core.state.closing import is_closed
+from txnqueue.errors import (
+    Busy,
+    InvalidInput,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionIdReused,
+    TransactionMismatch,
+    TransactionNotGiven,
+    TransactionUnknown,
+)
+from txnqueue.table import TableChanges
+from txnqueue.transactions import commit
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.participants import Auxiliary
+from txnqueue.types import NOT_GIVEN, Database, NotGiven, TwoPhaseDatabase
 
 if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
     from txnqueue.queue import Queue
 
-logger = logging.getLogger("txnqueue")
 DatabaseT = TypeVar("DatabaseT", bound=Database)
 TwoPhaseT = TypeVar("TwoPhaseT", bound=TwoPhaseDatabase)
 
 
-class Transaction(Ending):
+class Transaction:
     """Work that happens entirely and once, or not at all. Single use.
 
     As a block it commits on exit and rolls back on an exception::
@@ -37,10 +46,45 @@ class Transaction(Ending):
     Without a block, ``commit()`` or ``rollback()`` ends it.
     """
 
-    takes_transient = True
-    """Whether it may send and receive messages that are in memory only."""
-    keeps = True
-    """Whether its commit may leave what it received under a lease of its own client."""
+    def __init__(self, attempt: Attempt) -> None:
+        """Hold an attempt that has not begun; users get it from ``manager.transaction``."""
+        self._attempt = attempt
+        self._entered = False
+
+    @property
+    def id(self) -> str:
+        """The id: given, or made."""
+        return self._attempt.id
+
+    @property
+    def status(self) -> Status:
+        """Where it stands, as far as this process knows."""
+        return self._attempt.status
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What its commit answered; None while it is not committed."""
+        return self._attempt.receipt
+
+    @property
+    def already_committed(self) -> bool:
+        """Whether its id was committed before: its calls then change nothing."""
+        return self._attempt.already_committed
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """How long what it receives is held; None: as the queue says."""
+        return self._attempt.lease_seconds
+
+    @property
+    def digest(self) -> str | None:
+        """What tells its work from other work under the same id."""
+        return self._attempt.digest
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What its decision says besides, as it was given."""
+        return self._attempt.metadata
 
     def queue(self, name: str) -> Queue:
         """Give a queue whose calls all work in this transaction.
@@ -48,9 +92,12 @@ class Transaction(Ending):
         Raises:
             QueueNotFound: There is no such queue.
         """
-        check_known_as(name, "name")
-        self.begin()
-        return self.client.make_queue(self.client.queue(name), self)
+        from txnqueue.queue import Queue  # which in turn hands out transactions, to drains
+
+        attempt = self._attempt
+        check_id(name, "name")
+        attempt.begin()
+        return Queue(attempt.client, attempt.client.queue(name), attempt)
 
     def exchange(self, name: str) -> Exchange:
         """Give an exchange that publishes in this transaction.
@@ -58,9 +105,11 @@ class Transaction(Ending):
         Raises:
             ExchangeNotFound: There is no such exchange.
         """
-        check_known_as(name, "name")
-        self.begin()
-        return self.client.make_exchange(name, self)
+        from txnqueue.exchange import open_exchange
+
+        check_id(name, "name")
+        self._attempt.begin()
+        return open_exchange(self._attempt.client, name, self._attempt)
 
     def table(self, name: str, *, lineage: bool = False) -> TableChanges:
         """Give a Delta table of the user's that this transaction changes when it commits.
@@ -74,7 +123,7 @@ class Transaction(Ending):
             lineage: Whether rows written carry the transaction's id, in a column
                 ``_transaction_id`` that the table must have.
         """
-        return TableChanges(self, name, lineage)
+        return TableChanges(self._attempt, name, lineage)
 
     @overload
     def enlist(
@@ -107,11 +156,11 @@ class Transaction(Ending):
                 billing = tx.enlist("billing", psycopg.connect(...))
                 billing.cursor().execute("INSERT INTO ...")
         """
-        self.check_active()
+        self._attempt.check_active()
         if self.already_committed:
-            self._participants.ignore(connection)
+            self._attempt.participants.ignore(connection)
         else:
-            self._participants.enlist(name, connection, last)
+            self._attempt.participants.enlist(name, connection, last)
         return connection
 
     def auxiliary(self, name: str, connection: Database) -> Auxiliary:
@@ -124,16 +173,64 @@ class Transaction(Ending):
             name: The data source: one connection each.
             connection: A DB-API 2.0 connection.
         """
-        self.check_active()
-        return self._participants.auxiliary(name, connection)
+        self._attempt.check_active()
+        return self._attempt.participants.auxiliary(name, connection)
+
+    def commit(self) -> Receipt:
+        """Decide that everything happened: one append.
+
+        Returns:
+            The receipt; under an id that was committed before, the first one.
+
+        Raises:
+            TransactionAborted: Surely not committed: somebody else aborted this attempt
+                after its lease, another attempt of the id was faster, or a queue is being
+                dropped, which is then the error's cause.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+            LeaseLost: Messages that were held under a lease are others' now; rolled back.
+            TransactionMismatch: Another transaction that is prepared settles messages of the
+                same lease: nothing was changed; decide that one, and commit again.
+        """
+        return commit.commit(self._attempt)
+
+    def prepare(self) -> None:
+        """Promise that either decision can be carried out, and wait for one.
+
+        From here on no time-out, crash or clean-up ends the transaction: only an explicit
+        ``commit`` or ``rollback``, here or through the manager.
+
+        Raises:
+            TransactionAborted: As in ``commit``.
+            TransactionUnknown: As in ``commit``.
+            TransactionMismatch: As in ``commit``.
+            InvalidInput: A database takes part that cannot prepare, or messages that are
+                in memory only; nothing was changed.
+        """
+        commit.prepare(self._attempt)
+
+    def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
+        """Decide that nothing happened; messages go back to their original places.
+
+        Messages acquired inside go back to the queue. Messages that were held under a
+        lease stay with their holder, unsettled.
+
+        Args:
+            reason: Why; it stands in the journal.
+            counted: Whether the messages' deliveries count; not if nobody looked at them.
+
+        Raises:
+            TransactionFinished: It is committed, maybe by an interrupted commit that landed.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+        """
+        commit.rollback(self._attempt, reason, counted=counted)
 
     def __enter__(self) -> Transaction:
         """Begin."""
         if self._entered:
             raise TransactionFinished("A transaction block can be used once: begin a new one.")
         self._entered = True
-        self.check_active()
-        self.client.blocks.append(self)
+        self._attempt.check_active()
+        self._attempt.client.blocks.append(self._attempt)
         return self
 
     def __exit__(
@@ -143,99 +240,125 @@ class Transaction(Ending):
         trace: TracebackType | None,
     ) -> None:
         """Commit, or roll back on an exception, which goes on."""
-        self.client.blocks.remove(self)
-        if self.already_committed:
-            self._participants.undo_ignored()
+        attempt = self._attempt
+        attempt.client.blocks.remove(attempt)
+        if attempt.already_committed:
+            attempt.participants.undo_ignored()
         if error is None:
-            if self.status is Status.ACTIVE:
+            if attempt.status is Status.ACTIVE:
                 try:
                     self.commit()
                 except Exception as failed:
-                    self.roll_back_after(failed)
+                    commit.roll_back_after(attempt, failed)
                     raise
             return
-        self.roll_back_after(error)
+        commit.roll_back_after(attempt, error)
 
     def __repr__(self) -> str:
         """Show the id and the status."""
         return f"<Transaction {self.id} {self.status.value}>"
 
-    # ------------------------------------------------------- for queues, batches, drains
 
-    @property
-    def staged(self) -> list[StagedSend]:
-        """What it has staged, in the order of the sends."""
-        return list(self._work.sends)
+class RepeatableTransaction(Transaction):
+    """A transaction whose block keeps a conflict to itself, so that it can be run again."""
 
-    @property
-    def slice(self) -> int:
-        """The slice that its payload is staged into."""
-        return self.client.slice_of(self._begun)
+    last = False
+    failure: Exception | None = None
 
-    @property
-    def takes_work(self) -> bool:
-        """Whether it is neither decided nor about to be."""
-        return self.status in (Status.NOT_STARTED, Status.ACTIVE) and not self.interrupted
-
-    def check_active(self) -> None:
-        """Check that it takes more work.
-
-        Raises:
-            TransactionFinished: It is decided, prepared, in doubt, or about to be decided: what
-                an interrupted commit has named can still land, and nothing else with it.
-        """
-        self.begin()
-        if self.interrupted:
-            raise TransactionFinished(
-                f"Transaction {self.id!r} was about to be decided and takes no more work: commit "
-                "it again, or roll it back."
-            )
-        if self.status is not Status.ACTIVE and not self.already_committed:
-            raise TransactionFinished(
-                f"Transaction {self.id!r} is {self.status.value} and takes no more work: begin a "
-                "new one."
-            )
-
-    def add_send(self, send: StagedSend) -> None:
-        """Take note of staged rows."""
-        self._work.sends.append(send)
-        if send.info.transient:
-            self._transient.begin(self.owner)
-
-    def claiming(self, *, transient: bool = False) -> None:
-        """Take note that a claim is about to be appended: a rollback must say so from now on."""
-        if transient:
-            self._transient.begin(self.owner)
-            self._transient.claimed = True
-        else:
-            self._claiming = True
-
-    def add_batch(self, batch: Contents) -> None:
-        """Take note of messages acquired inside."""
-        self._work.batches.append(batch)
-
-    def roll_back_after(self, error: BaseException, *, counted: bool = True) -> None:
-        """Roll back if nothing is decided yet; the error that led here is the one to see."""
-        if self.status is not Status.ACTIVE:
-            return
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:  # type: ignore[override]
+        """End the attempt; swallow what is worth another one."""
         try:
-            self.rollback(reason=reason_of(error), counted=counted)
-        except Exception as failed:
-            logger.warning("rollback failed transaction_id=%s error=%s", self.id, failed)
+            super().__exit__(kind, error, trace)
+        except (TransactionAborted, Busy, TransactionUnknown) as failure:
+            error = failure
+            if self._hopeless(failure):
+                raise
+            self.failure = failure
+            return True
+        if error is None or self._hopeless(error):
+            return False
+        self.failure = error
+        return True
 
-    def adopt(self, batch: Contents) -> None:
-        """Take note of a batch held under a lease that is settled in this transaction."""
-        if batch not in self._work.batches:
-            self._work.batches.append(batch)
-        if any(one.info.transient for one in batch.claims):
-            self._transient.begin(self.owner)
+    def _hopeless(self, error: BaseException) -> bool:
+        """Say whether another attempt is of no use, or not allowed."""
+        retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
+        final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
+        return self.last or not retryable or final
 
 
-def commit_alone(tx: Transaction) -> Receipt:
-    """Commit a call's own transaction; what closed under it is the call's own error."""
-    try:
-        return tx.commit()
-    except TransactionAborted as error:
-        if error.__cause__ is not None and is_closed(error.__cause__):
-            raise error.__cause__ from None
-        raise
+def attempt_of(transaction: Transaction) -> Attempt:
+    """Give the attempt behind a transaction, for the library's own rooms."""
+    return transaction._attempt
+
+
+def resolve(
+    client: Client,
+    transaction: Transaction | Attempt | NotGiven | None,
+    what: str,
+    bound: Attempt | None = None,
+) -> Attempt | None:
+    """Find the attempt that a call works in; None: a transaction of its own.
+
+    Args:
+        client: Whose call it is.
+        transaction: What the call was given.
+        what: The call, for messages.
+        bound: What the called object works in where the call says nothing.
+
+    Raises:
+        TransactionNotGiven: The call stands inside a block and says neither transaction=tx
+            nor transaction=None: a forgotten argument must not commit by itself.
+        InvalidInput: It is no transaction.
+        TransactionMismatch: The transaction belongs to another manager.
+        TransactionFinished: The transaction takes no more work.
+    """
+    if transaction is NOT_GIVEN:
+        if bound is not None:
+            bound.check_active()
+            return bound
+        if client.blocks:
+            raise _not_given(what, client.blocks[-1])
+        return None
+    if transaction is None:
+        return None
+    attempt = transaction._attempt if isinstance(transaction, Transaction) else transaction
+    if not isinstance(attempt, Attempt):
+        raise InvalidInput(
+            f"transaction={transaction!r}: give what manager.transaction() began, or None.",
+            name="transaction",
+        )
+    if attempt.client is not client:
+        raise TransactionMismatch(
+            f"Transaction {attempt.id!r} belongs to another manager: use the queue that "
+            "tx.queue(name) gives."
+        )
+    attempt.check_active()
+    return attempt
+
+
+def at_once(client: Client, what: str) -> None:
+    """Check that a call which no transaction can hold back stands outside of every block.
+
+    Raises:
+        TransactionNotGiven: It stands inside a block, and would survive its roll back.
+    """
+    if client.blocks:
+        inside = client.blocks[-1].id
+        raise TransactionNotGiven(
+            f"{what} inside the block of transaction {inside!r} takes effect at once, whatever "
+            "becomes of the transaction: call it before or after the block.",
+            transaction_id=inside,
+        )
+
+
+def _not_given(what: str, block: Block) -> TransactionNotGiven:
+    remedy = "transaction=None to do it at once"
+    if block.takes_work:
+        remedy = f"transaction=tx to do it in that transaction, or {remedy}"
+    else:
+        remedy = f"{remedy}, because that transaction is {block.status.value}"
+    return TransactionNotGiven(
+        f"{what} inside the block of transaction {block.id!r}: say {remedy}.",
+        transaction_id=block.id,
+    )

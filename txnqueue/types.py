@@ -7,8 +7,9 @@ checker and an editor know.
 from __future__ import annotations
 
 import datetime
+import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Union
 
 if TYPE_CHECKING:
     from typing import overload
@@ -341,3 +342,16 @@ class TwoPhaseDatabase(Protocol):
     def tpc_recover(self) -> Iterable[Any]:
         """List the branches that are prepared."""
         ...
+
+
+class NotGiven(enum.Enum):
+    """The type of an argument that was left out."""
+
+    NOT_GIVEN = "not given"
+
+    def __repr__(self) -> str:
+        """Show up readably in signatures."""
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN

@@ -10,10 +10,10 @@ import pytest
 
 from tests.conftest import LONG
 from tests.locks import SingleLock
-from txnqueue import custody
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import custody
 from txnqueue.manager import QueueManager
-from txnqueue.runtime import Runtime
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, Ids, runtime
 
 _NUMBERS = itertools.count(1)

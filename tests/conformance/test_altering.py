@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
+from tests.inside import claims_of
 from txnqueue.errors import (
     InvalidInput,
     LimitExceeded,
@@ -80,8 +81,8 @@ def test_changed_settings_hold_for_everybody_at_the_next_receive(world: World) -
     assert changes == {"lease_seconds": (300, 20), "deliveries_max": (10, 1)}
     held = other.receive(1)
     assert other.info.settings.deliveries_max == 1
-    assert held.claims[0].claim.deadline_ms - world.clock.now_ms == 300_000, "read before it"
-    assert other.receive(1).claims[0].claim.deadline_ms - world.clock.now_ms == 20_000
+    assert claims_of(held)[0].claim.deadline_ms - world.clock.now_ms == 300_000, "read before it"
+    assert claims_of(other.receive(1))[0].claim.deadline_ms - world.clock.now_ms == 20_000
     world.lease_over()
     third = world.open(queue, "c")
     assert len(third.receive(10)) == 0, "each came back alone, once"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory
-from tests.protocol.faults import Fault, FaultyStore, Injector
+from tests.faults.injection import Fault, FaultyStore, Injector
+from tests.inside import beside
 from txnqueue import QueueManager
 from txnqueue.errors import (
     AlreadySettled,
@@ -16,7 +17,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
 ROWS = [{"n": n, "key": "a"} for n in range(4)]
@@ -123,7 +124,7 @@ def test_a_commit_that_takes_one_message_is_no_step_of_the_others(world: World) 
     queue.send(ROWS)
     batch = queue.receive(4)
     messages = batch.messages()
-    with queue._client.begin_transaction() as tx:
+    with beside(queue) as tx:
         batch.accept(matching=messages[:1], transaction=tx)
     history = world.manager("auditor").history
     steps = [[s["step"] for s in history.trace(m["_message"]["id"])] for m in messages[:2]]

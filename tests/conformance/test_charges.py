@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
-from txnqueue import model
-from txnqueue.charges import Fault, fault_of
+from txnqueue.core import model
 from txnqueue.errors import (
     Busy,
     HandlerFailed,
@@ -23,6 +22,7 @@ from txnqueue.errors import (
     TableNotFound,
     TransactionAborted,
 )
+from txnqueue.messages.charges import Fault, fault_of
 
 pytestmark = in_memory
 
@@ -103,11 +103,11 @@ def test_what_no_message_can_cause_ends_the_drain_at_once_and_counts_no_delivery
 def test_a_defect_of_the_library_ends_the_drain_at_once_and_counts_no_delivery(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from txnqueue import placing
+    from txnqueue.messages import placement
 
     orders = world.queue(deliveries_max=1, dead_letter=True)
     orders.send(rows(1))
-    monkeypatch.setattr(placing, "check_number", None)  # calling it is a TypeError of ours
+    monkeypatch.setattr(placement, "check_number", None)  # calling it is a TypeError of ours
     with pytest.raises(HandlerFailed) as caught:
         world.open(orders, "b").drain(
             lambda batch, tx: tx.queue(orders.name).send(rows(2), priority=5)
@@ -367,11 +367,11 @@ def test_the_error_outlives_a_compaction_of_the_lane(
 def test_what_cannot_be_planned_of_the_next_claim_leaves_no_handled_batch_undecided(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from txnqueue import finding
+    from txnqueue.messages import duplicates
 
     orders, handled, reported, asked = world.queue(), [], [], []
     orders.send(rows(*range(4)))
-    real = finding.left_out
+    real = duplicates.left_out
 
     def left_out(*arguments: Any) -> Any:
         asked.append(True)
@@ -379,7 +379,7 @@ def test_what_cannot_be_planned_of_the_next_claim_leaves_no_handled_batch_undeci
             raise PayloadRemoved("the payload is away")
         return real(*arguments)
 
-    monkeypatch.setattr(finding, "left_out", left_out)
+    monkeypatch.setattr(duplicates, "left_out", left_out)
     with pytest.raises(PayloadRemoved):
         world.open(orders, "b").drain(
             lambda batch, tx: handled.append(numbers(batch)), batch_size=2, on_batch=reported.append
@@ -392,11 +392,11 @@ def test_what_cannot_be_planned_of_the_next_claim_leaves_no_handled_batch_undeci
 def test_what_could_not_be_planned_once_is_planned_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from txnqueue import finding
+    from txnqueue.messages import duplicates
 
     orders, asked = world.queue(), []
     orders.send(rows(*range(4)))
-    real = finding.left_out
+    real = duplicates.left_out
 
     def left_out(*arguments: Any) -> Any:
         asked.append(True)
@@ -404,7 +404,7 @@ def test_what_could_not_be_planned_once_is_planned_again(
             raise OSError("for a moment")
         return real(*arguments)
 
-    monkeypatch.setattr(finding, "left_out", left_out)
+    monkeypatch.setattr(duplicates, "left_out", left_out)
     result = world.open(orders, "b").drain(lambda batch, tx: None, batch_size=2)
     assert (result.messages, result.batches, result.finished) == (4, 2, True)
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
-from txnqueue import QueueManager, creation, model
+from txnqueue import QueueManager
+from txnqueue.admin import creation
+from txnqueue.core import model
 from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionMismatch
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
 DAY = 86_400.0

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
-from txnqueue.declaring import Step
+from txnqueue.admin.declarations import Step
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "queues.yaml"

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
-from txnqueue import model
+from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, InvalidInput
-from txnqueue.journal import AppendConflict
-from txnqueue.transaction import Transaction
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.transactions.attempt import Attempt
 
 
 def test_a_drain_consumes_what_was_there_at_its_start(world):
@@ -202,7 +202,7 @@ def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
     consumer = world.open(orders, "b")
-    plan, late = Transaction._plan_seal, []
+    plan, late = Attempt.plan_seal, []
 
     def too_late(self, kind, lost):
         if self.id == f"{run_id}/end" and not late:
@@ -215,7 +215,7 @@ def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one
         return plan(self, kind, lost + len(late))  # as after a lost race: it looks who won
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Transaction, "_plan_seal", too_late)
+        patch.setattr(Attempt, "plan_seal", too_late)
         result = consumer.drain(lambda batch, tx: None, run_id=run_id)
     assert (result.messages, result.finished, late) == (1, False, [1])
     assert consumer.drain(lambda batch, tx: None, run_id=run_id).finished

@@ -14,8 +14,8 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
-from txnqueue import model
-from txnqueue.deciding import Status
+from txnqueue.core import model
+from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     LeaseLost,
     QueueClosed,

@@ -15,10 +15,11 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.conformance.test_removing import state_of
-from txnqueue import duplicates, sifting
+from txnqueue.core.planning import claims
+from txnqueue.core.state import duplicates
 from txnqueue.errors import InvalidInput, LimitExceeded, PayloadRemoved, SchemaMismatch
-from txnqueue.payload import arranging
 from txnqueue.queue import Queue
+from txnqueue.storage.payload import arrangement
 
 WINDOW = 60.0
 WHERE = ["beside the position", "in the payload"]
@@ -28,7 +29,7 @@ WHERE = ["beside the position", "in the payload"]
 def ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the ids are read: beside their position, or in the payload."""
     if request.param == "in the payload":
-        monkeypatch.setattr(arranging, "IDS_IN_ENTRY_MAX", 0)
+        monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
     return str(request.param)
 
 
@@ -287,7 +288,7 @@ def test_without_a_window_nothing_is_looked_at(world: World) -> None:
 def test_very_many_duplicates_leave_in_several_appends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sifting, "DUPLICATES_MAX", 3)
+    monkeypatch.setattr(claims, "DUPLICATES_MAX", 3)
     queue = queue_of(world)
     send(queue, *((n, "ab"[n % 2]) for n in range(2)))
     assert all_of(queue) == [0, 1]
@@ -373,7 +374,7 @@ def test_a_selector_meets_no_duplicates(world: World) -> None:
 def test_payload_that_is_gone_is_said_to_be_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arranging, "IDS_IN_ENTRY_MAX", 0)
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
     queue = queue_of(world)
     sent = send(queue, (1, "a"))
     assert all_of(queue) == [1]

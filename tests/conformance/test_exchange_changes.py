@@ -17,9 +17,11 @@ from tests.conformance.conftest import (
 )
 from tests.conformance.test_exchanges import exchange
 from tests.conformance.working import Branch
-from txnqueue import creation, model
-from txnqueue.config import RetryPolicy
-from txnqueue.deciding import Status
+from tests.inside import topology
+from txnqueue.admin import creation
+from txnqueue.core import model
+from txnqueue.core.receipt import Status
+from txnqueue.core.settings import RetryPolicy
 from txnqueue.errors import (
     ExchangeClosed,
     ExchangeNotFound,
@@ -29,7 +31,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionNotGiven,
 )
-from txnqueue.journal import AppendConflict
+from txnqueue.storage.journal import AppendConflict
 
 
 def bound(world: World, *words: str, **said: Any) -> tuple[Any, list[Any]]:
@@ -217,7 +219,7 @@ def test_a_dropped_exchange_leaves_what_it_published_and_frees_its_name(world: W
     result = world.manager("c").drop_exchange(events.name, reason="moved")
     assert (result.exchange, result.dropped, result.held_by) == (events.name, True, ())
     assert events.name not in world.manager().list_exchanges()
-    assert world.manager().query_exchange(events.name).not_found
+    assert topology(world.manager()).query_exchange(events.name).not_found
     held.accept()
     for call in (
         lambda: late.publish(rows(9)),

@@ -18,7 +18,8 @@ from tests.conformance.conftest import (
 )
 from tests.conformance.test_removing import state_of
 from tests.conformance.working import Branch
-from txnqueue import model
+from tests.inside import topology
+from txnqueue.core import model
 from txnqueue.errors import (
     ExchangeExists,
     ExchangeNotFound,
@@ -534,12 +535,12 @@ def test_an_exchange_is_made_once_and_told(world: World) -> None:
         name, "topic", SCHEMA, durable=False, exist_ok=True, **said
     )
     assert again.info == manager.exchange(name).info
-    answer = manager.query_exchange(name)
+    answer = topology(manager).query_exchange(name)
     assert (answer.type, answer.durable, answer.not_found) == ("topic", False, False)
-    assert manager.query_exchange(world.name("nobody")).not_found
-    asked = manager.query_binding(name, rest.name, "a", {})
+    assert topology(manager).query_exchange(world.name("nobody")).not_found
+    asked = topology(manager).query_binding(name, rest.name, "a", {})
     assert not any(getattr(asked, bit) for bit in asked.__dataclass_fields__)
-    asked = manager.query_binding(name, world.name("nobody"), "b")
+    asked = topology(manager).query_binding(name, world.name("nobody"), "b")
     assert (asked.queue_not_found, asked.key_not_matched, asked.args_not_matched) == (
         True,
         True,
@@ -573,7 +574,7 @@ def test_the_default_exchange_sends_to_the_queue_of_that_name(world: World) -> N
     assert (published.count, published.queues) == (2, {queue.name: 2})
     assert published.returned_messages() == []
     assert numbers(queue.receive()) == [1, 2]
-    asked = world.manager().query_binding(queue=queue.name, routing_key=queue.name)
+    asked = topology(world.manager()).query_binding(queue=queue.name, routing_key=queue.name)
     assert not (asked.queue_not_matched or asked.key_not_matched)
     assert (default.describe()["type"], default.binding_rows()) == ("direct", [])
     with pytest.raises(QueueNotFound):
@@ -643,7 +644,7 @@ def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
 @in_memory
 def test_an_exchange_has_so_many_queues_and_no_more(world: World, monkeypatch: Any) -> None:
     monkeypatch.setattr("txnqueue.exchange.QUEUES_MAX", 1)
-    monkeypatch.setattr("txnqueue.routing.BINDINGS_MAX", 2)
+    monkeypatch.setattr("txnqueue.core.routing.BINDINGS_MAX", 2)
     events = exchange(world, "direct")
     left, right = world.queue("left"), world.queue("right")
     assert events.bind(left, "a")
@@ -657,7 +658,7 @@ def test_an_exchange_has_so_many_queues_and_no_more(world: World, monkeypatch: A
 
 @in_memory
 def test_so_many_ranges_and_no_more_unless_the_order_may_go(world: World, monkeypatch: Any) -> None:
-    monkeypatch.setattr("txnqueue.publishing.RANGES_PER_PUBLISH_MAX", 20)
+    monkeypatch.setattr("txnqueue.messages.publish.RANGES_PER_PUBLISH_MAX", 20)
     events = exchange(world, "direct")
     left, both = world.queue("left"), world.queue("both")
     events.bind(left, "a")

@@ -10,10 +10,11 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.databases.hiding import Hiding
-from txnqueue import forgetting, model
-from txnqueue.deciding import Status
+from txnqueue.admin import history_removal
+from txnqueue.core import model
+from txnqueue.core.receipt import Status
 from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionMismatch
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 
 DAY = 24 * 3600
 KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
@@ -136,7 +137,7 @@ def check_views(world: World, keeper: Any, queue: Any) -> None:
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keepers of a version that removed decisions with the rest of the history."""
     monkeypatch.setattr(model, "KEPT_FOR_EVER", frozenset())
-    monkeypatch.setattr(forgetting, "_decisions", lambda fence: {})
+    monkeypatch.setattr(history_removal, "_decisions", lambda fence: {})
 
 
 @in_memory

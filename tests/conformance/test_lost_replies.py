@@ -3,10 +3,11 @@
 import pytest
 
 from tests.conformance.conftest import World, numbers, pick, rows
+from tests.inside import attempt_id
 from txnqueue import QueueManager, Status
 from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionUnknown
-from txnqueue.journal import AppendConflict
-from txnqueue.store import MemoryStore
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.store import MemoryStore
 
 
 class UnluckyJournal:
@@ -215,7 +216,7 @@ def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(world, m
         def handler(tx):
             tx.queue(orders.name).send(rows(len(ran)))
             journal.faults = [] if ran else [fault]
-            ran.append(tx.attempt)
+            ran.append(attempt_id(tx))
 
         manager.run_transaction(handler)
         return len(ran)

@@ -14,8 +14,10 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
-from txnqueue import compacting, creation, model
-from txnqueue.deciding import Status
+from txnqueue.admin import creation
+from txnqueue.core import model
+from txnqueue.core.receipt import Status
+from txnqueue.core.state import compaction
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
@@ -23,7 +25,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     TransactionAborted,
 )
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 
 DAY = 24 * 3600
 
@@ -308,7 +310,7 @@ def test_a_claim_in_a_long_log_compacts_it(world: World, monkeypatch: pytest.Mon
     assert kinds.count(model.COMPACTED) == 1
     assert world.manager().history.verify().ok
     assert world.open(queue, "fresh").depth() == 0
-    assert compacting.LOG_MAX > 100
+    assert compaction.LOG_MAX > 100
 
 
 @in_memory

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from tests.conformance.conftest import World, on_delta_when_long
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
-from txnqueue.payload import delta
+from txnqueue.storage.payload import delta
 
 ID, KEY, PRIORITY, WAIT, LIVE = "a.b", "a`b", "--", "x'y", "weiß"
 SCHEMA = T.StructType(
@@ -38,7 +38,7 @@ def ids(rows: list[dict[str, Any]]) -> list[Any]:
 
 def ways(world: World, rows: list[dict[str, Any]], schema: T.StructType = SCHEMA) -> list[Any]:
     """Bring rows into every form that there is here."""
-    from txnqueue.payload.rows import arrow_table
+    from txnqueue.storage.payload.rows import arrow_table
 
     table = arrow_table(schema, rows)
     return [rows, table, *([world.spark.createDataFrame(table)] if world.has_frames else [])]

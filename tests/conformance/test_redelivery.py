@@ -10,7 +10,8 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.conformance.test_placing import state_of
 from tests.conformance.working import Branch
-from txnqueue import compacting, model
+from txnqueue.core import model
+from txnqueue.core.state import compaction
 from txnqueue.errors import InvalidInput, LeaseLost, LimitExceeded
 from txnqueue.protocols.dtx import XaStatus
 
@@ -19,7 +20,7 @@ DAY = 24 * 3600
 
 def compact_first_lane(keeper, queue):
     """Plan the compaction of a queue's first lane; the lock is held."""
-    return compacting.compact(keeper.fold(queue.info), 0, keeper.stamp())
+    return compaction.compact(keeper.fold(queue.info), 0, keeper.stamp())
 
 
 def fail(queue: Any, limit: int = 100) -> list[int]:
@@ -329,7 +330,7 @@ def test_a_store_whose_compactions_did_not_say_what_failed_goes_on(
 
     fail(orders, 10)
     with monkeypatch.context() as older:
-        older.setattr(compacting, "failures", lambda lane: [])
+        older.setattr(compaction, "failures", lambda lane: [])
         compact("older")
     fresh = world.open(orders, "fresh")
     assert fail(fresh, 5) == [*range(5)], "it is not known that they wait"

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
-from txnqueue import sending
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
+from txnqueue.messages import send
 
 
 def test_what_was_sent_is_received_in_the_order_of_its_commits(world):
@@ -147,7 +147,7 @@ def test_a_batch_says_until_when_it_is_held(world):
 
 @in_memory
 def test_a_send_that_lies_in_too_many_ranges_says_what_to_do(world, monkeypatch):
-    monkeypatch.setattr(sending, "RANGES_PER_SEND_MAX", 3)
+    monkeypatch.setattr(send, "RANGES_PER_SEND_MAX", 3)
     queue = world.queue(lanes=8)
     with pytest.raises(LimitExceeded, match="coalesce"):
         queue.send(rows(*range(80)))

@@ -16,7 +16,7 @@ from tests.conformance.conftest import (
 )
 from tests.conformance.test_removing import killed, state_of
 from tests.conformance.working import Branch, understand_divisors
-from txnqueue import acquiring
+from tests.inside import beside
 from txnqueue.errors import (
     AlreadySettled,
     InvalidInput,
@@ -26,6 +26,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionNotGiven,
 )
+from txnqueue.messages import acquisition
 from txnqueue.protocols.dtx import XaStatus
 
 
@@ -168,7 +169,7 @@ def test_redelivered_messages_move_at_once_and_do_not_count_a_delivery(world: Wo
 def test_a_lane_with_very_many_pieces_moves_in_several_claims(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acquiring, "REMOVALS_MAX", 2)
+    monkeypatch.setattr(acquisition, "REMOVALS_MAX", 2)
     queue, other = world.queue(), world.queue("other")
     for n in range(7):
         queue.send(rows(n))
@@ -489,12 +490,11 @@ def test_both_kinds_move_in_one_transaction(world: World) -> None:
     queue, other = world.queue(), world.queue("other")
     queue.send(rows(1, 2))
     queue.send(rows(3, 4), durable=False)
-    manager = queue._client.begin_transaction
-    with pytest.raises(Stop), manager() as tx:
+    with pytest.raises(Stop), beside(queue) as tx:
         assert queue.move(other, transaction=tx) == 4
         raise Stop
     assert sorted(standing(queue)) == [1, 2, 3, 4]
-    with manager() as tx:
+    with beside(queue) as tx:
         assert queue.move(other, limit=3, transaction=tx) == 3
         assert queue.receive(transaction=tx).move(other) == 1
         assert (queue.in_flight(), other.depth()) == (4, 0)
@@ -511,7 +511,7 @@ def test_a_purge_of_both_kinds_marks_what_is_in_flight(world: World) -> None:
     queue = world.queue()
     queue.send(rows(1, 2))
     queue.send(rows(3, 4), durable=False)
-    tx = queue._client.begin_transaction()
+    tx = beside(queue)
     batch = queue.receive(3, transaction=tx)
     assert len(batch) == 3
     assert queue.purge() == 1

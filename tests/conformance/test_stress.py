@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.conformance.conftest import numbers, rows
-from txnqueue import compacting, model
+from tests.inside import attempt_of
+from txnqueue.core import model
+from txnqueue.core.state import compaction
 from txnqueue.errors import Busy, LeaseLost, TransactionAborted
 from txnqueue.testing import Clock, MemoryStore, memory_manager
 
@@ -129,10 +131,10 @@ def test_what_a_compaction_says_is_of_one_version_whatever_other_threads_read(mo
     for _ in range(6):
         queue.receive(1).release()
     tx = other.transaction()
-    tx.begin()
+    attempt_of(tx).begin()
     other.queue("orders").receive(5, transaction=tx)
     manager._client.log_max = 3
-    plain, reading = compacting._waiting, []
+    plain, reading = compaction._waiting, []
 
     def interrupted(lane):
         """Between what waits and what is in flight another driver rolls back, a thread reads on."""
@@ -144,7 +146,7 @@ def test_what_a_compaction_says_is_of_one_version_whatever_other_threads_read(mo
             reading[0].join(0.2)  # it waits for the lock
         return found
 
-    monkeypatch.setattr(compacting, "_waiting", interrupted)
+    monkeypatch.setattr(compaction, "_waiting", interrupted)
     got = queue.receive(1)
     reading[0].join()
     got.release()

@@ -8,9 +8,9 @@ from tests.conformance.conftest import World, numbers, rows
 from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.errors import Busy, LeaseLost
-from txnqueue.payload import arranging
-from txnqueue.selecting import Selector
-from txnqueue.store import MemoryStore
+from txnqueue.messages.selector import Selector
+from txnqueue.storage.payload import arrangement
+from txnqueue.storage.store import MemoryStore
 
 
 class Watched:
@@ -259,7 +259,7 @@ def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(manager, m
 
     for name in ("texts", "table"):
         monkeypatch.setattr(payload, name, watched(name, getattr(payload, name)))
-    monkeypatch.setattr(arranging, "IDS_IN_ENTRY_MAX", 0)
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
     orders.send([*rows(1, 1, key="a"), *rows(2, key="b")])
     assert orders.move(grouped) == 2
     assert set(reads) == {"texts", "table"}

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.inside import attempt_id
 from txnqueue import RetryPolicy, Status
 from txnqueue.errors import (
     AlreadySettled,
@@ -317,7 +318,7 @@ def test_run_transaction_runs_again_after_a_conflict_and_commits_once(world):
     orders, tries = world.queue(), []
 
     def handler(tx):
-        tries.append(tx.attempt)
+        tries.append(attempt_id(tx))
         tx.queue(orders.name).send(rows(len(tries)))
         if len(tries) < 3:
             raise TransactionAborted("somebody was faster")

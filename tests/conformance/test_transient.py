@@ -17,10 +17,11 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
+from tests.inside import attempt_of
 from tests.silence import unanswered
-from txnqueue import transient
-from txnqueue.branches import Branches
-from txnqueue.deciding import Status
+from txnqueue.core.receipt import Status
+from txnqueue.core.redelivery import AT_ONCE
+from txnqueue.core.state import QueueState
 from txnqueue.errors import (
     AlreadySettled,
     InvalidInput,
@@ -33,9 +34,10 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
-from txnqueue.ledger import QueueFold
+from txnqueue.messages.claim import ClaimPlanner
+from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.queue import Queue
-from txnqueue.redelivery import AT_ONCE
+from txnqueue.storage import transient
 
 
 def version(queue: Queue) -> int:
@@ -280,7 +282,7 @@ def test_a_lost_durable_part_takes_the_transient_part_with_it(world: World) -> N
     others = world.manager("b")
     others._client.store.transient  # noqa: B018 (shared: this process)
     part = others.queue(queue.name)._client
-    receiver = others.queue(queue.name).receiver(10, None)
+    receiver = ClaimPlanner(part, queue.info, 10, 60, None)
     assert part.land(receiver.plan, "claim") is not None
     with pytest.raises(TransactionAborted):
         tx.commit()
@@ -664,7 +666,7 @@ def test_tidying_up_keeps_what_is_still_needed(world: World) -> None:
         abandoned.commit()
     assert held.accept() == 1
     again = world.manager().transaction(key)
-    again.begin()
+    attempt_of(again).begin()
     assert again.already_committed
     store.payload.keep(())
     gc.collect()
@@ -741,11 +743,11 @@ def test_an_interrupted_fold_loses_nothing(world: World, monkeypatch: pytest.Mon
     queue._client.store.transient.tidy()
     queue.send(rows(3))
 
-    def pressed(self: QueueFold, entry: Any) -> None:
+    def pressed(self: QueueState, entry: Any) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(QueueFold, "apply", pressed)
+    monkeypatch.setattr(QueueState, "apply", pressed)
     with pytest.raises(KeyboardInterrupt):
         queue.depth()
     assert (numbers(queue.peek_messages()), held.accept()) == ([2, 3], 1)

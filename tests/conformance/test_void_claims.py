@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.inside import attempt_of
 from tests.locks import in_another_thread
 from txnqueue.errors import TransactionAborted
 
@@ -41,7 +42,7 @@ def test_what_is_received_by_what_the_horizon_has_passed_is_free_at_once(world: 
     orders = world.queue()
     orders.send(rows(1))
     tx = world.manager("z").transaction()
-    tx.begin()
+    attempt_of(tx).begin()
     for _ in range(3):
         orders.send(rows(2))
     assert drained(orders) == [1, 2, 2, 2]

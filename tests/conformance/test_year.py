@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.faults import FaultyStore, Injector
-from txnqueue import QueueManager, creation
+from tests.faults.injection import FaultyStore, Injector
+from txnqueue import QueueManager
+from txnqueue.admin import creation
 from txnqueue.errors import HistoryRemoved
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
 DAY = 86_400

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
+from txnqueue.messages.selector import Selector
 from txnqueue.protocols.dtx import Connection, XaStatus, Xid
-from txnqueue.selecting import Selector
 
 _DIVISOR = re.compile(r"n % (\d+) = 0")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.world import World
+from tests.faults.world import World
 
 
 @pytest.fixture

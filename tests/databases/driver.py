@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tests import drivers
+from tests.faults.injection import Crash, Fault, Injector
+from tests.faults.world import World
+from tests.inside import attempt_of
 from tests.postgres import connect, insert
-from tests.protocol.faults import Crash, Fault, Injector
-from tests.protocol.world import World
-from txnqueue.store import DeltaStore
+from txnqueue.storage.store import DeltaStore
 from txnqueue.testing import Clock
 
 
@@ -50,7 +51,7 @@ def main(root: str, database: str, generation: str, now_ms: str, at: str, fault:
     for table in ("gold", "silver"):
         tx.table(f"{root}/{table}").append(batch.df.select("i"))
     insert(tx.enlist("ledger", connect(database)), message["i"])
-    count_calls(tx._participants._branches["ledger"], killer)
+    count_calls(attempt_of(tx).participants._branches["ledger"], killer)
     tx.commit()
     print(*killer.calls, sep=",")
     drivers.leave()

@@ -13,11 +13,11 @@ import pytest
 
 from tests.conftest import LONG
 from tests.drivers import start
+from tests.faults.injection import Fault
+from tests.faults.world import LEASE_SECONDS, World
 from tests.postgres import connect, values
-from tests.protocol.faults import Fault
-from tests.protocol.world import LEASE_SECONDS, World
-from txnqueue.deciding import Status
-from txnqueue.store import DeltaStore
+from txnqueue.core.receipt import Status
+from txnqueue.storage.store import DeltaStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVERY = 1 if LONG else 23

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.faults.injection import Crash, Fault, Injector
+from tests.faults.world import World
+from tests.inside import attempt_of
 from tests.postgres import insert, values
-from tests.protocol.faults import Crash, Fault, Injector
-from tests.protocol.world import World
-from txnqueue.deciding import Status
+from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     InvalidInput,
     TransactionAborted,
@@ -21,7 +22,8 @@ from txnqueue.errors import (
     TransactionMismatch,
     TransactionUnknown,
 )
-from txnqueue.participants import DECISIONS
+from txnqueue.transactions import commit
+from txnqueue.transactions.participants import DECISIONS
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 
@@ -147,7 +149,7 @@ def test_recovering_before_the_row_forbids_it(world: World, file: str) -> None:
     connection = sqlite3.connect(file)
     tx = world.manager("A").transaction(next(_KEYS))
     insert(tx.enlist("ledger", connection, last=True), 1)
-    last = tx._participants.last
+    last = attempt_of(tx).participants.last
     assert last is not None
     decide = last.decide
 
@@ -186,7 +188,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
     connection, key = sqlite3.connect(file), next(_KEYS)
     tx = world.manager("A").transaction(key)
     insert(tx.enlist("ledger", connection, last=True), 1)
-    last = tx._participants.last
+    last = attempt_of(tx).participants.last
     assert last is not None
 
     def unreachable() -> bool:
@@ -246,14 +248,14 @@ def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> N
     def handler(tx: Any) -> None:
         runs.append(tx.id)
         insert(tx.enlist("ledger", connection, last=True), 1)
-        decide = tx._participants.last.decide
+        decide = attempt_of(tx).participants.last.decide
 
         def decides() -> bool:
             decided = decide()
             journal.append = unreachable  # type: ignore[method-assign]
             return decided
 
-        tx._participants.last.decide = decides
+        attempt_of(tx).participants.last.decide = decides
 
     def unreachable(*_: Any) -> None:
         raise ConnectionError("the journal is away")
@@ -275,7 +277,7 @@ def test_one_bad_connection_holds_up_nobody(world: World, file: str) -> None:
     connection, key = sqlite3.connect(file), next(_KEYS)
     tx = world.manager("A").transaction(key)
     insert(tx.enlist("ledger", connection, last=True), 1)
-    tx._prepare()
+    commit._prepare(attempt_of(tx))
     connection.rollback()
     found = world.manager("B").recover({"broken": Broken(), "ledger": sqlite3.connect(file)})
     assert found.prepared == ()

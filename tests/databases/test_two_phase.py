@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.databases.hiding import Hiding
+from tests.faults.injection import Crash, Fault, Injector
+from tests.faults.world import World
+from tests.inside import attempt_of
 from tests.postgres import connect, insert, values
-from tests.protocol.faults import Crash, Fault, Injector
-from tests.protocol.world import World
-from txnqueue.deciding import Status
+from txnqueue.core.receipt import Status
 from txnqueue.errors import LimitExceeded, TransactionAborted
 
 _KEYS = (f"key-{n}" for n in itertools.count())
@@ -135,7 +136,7 @@ def test_a_kill_at_any_step_is_finished_from_both_sides(
     insert(tx.enlist("ledger", connection), 7)
     injector.arm()
     if step in ("prepare", "commit"):
-        branch = tx._participants._branches["ledger"]
+        branch = attempt_of(tx).participants._branches["ledger"]
         setattr(branch, step, dying(getattr(branch, step), step))
     else:
         injector.at, injector.fault = int(step[-1]), Fault.CRASH_AFTER
@@ -167,7 +168,7 @@ def test_others_branches_are_left_alone(world: World, database: str) -> None:
         other.tpc_prepare()
         mine = world.manager("A").transaction(next(_KEYS))
         insert(mine.enlist("ledger", connection), 1)
-        mine._participants.prepare()
+        attempt_of(mine).participants.prepare()
         other.close()
         connection.close()
     elsewhere = World(generation=100)  # ids of its own
@@ -187,7 +188,7 @@ def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, data
     with connect(database) as connection, connect(database) as recovering:
         tx = world.manager("A").transaction(key)
         insert(tx.enlist("ledger", connection), 1)
-        branch = tx._participants._branches["ledger"]
+        branch = attempt_of(tx).participants._branches["ledger"]
         branch.commit = dying(lambda: None, "before the commit")  # type: ignore[method-assign]
         listed = recovering.tpc_recover
 

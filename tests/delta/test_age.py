@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.delta.aging import age
-from tests.protocol.faults import Fault, FaultyStore, Injector
-from txnqueue import QueueManager, creation
-from txnqueue.store import DeltaStore
+from tests.faults.injection import Fault, FaultyStore, Injector
+from txnqueue import QueueManager
+from txnqueue.admin import creation
+from txnqueue.storage.store import DeltaStore
 from txnqueue.testing import Clock, runtime
 
 pytestmark = pytest.mark.spark

@@ -11,9 +11,9 @@ import pytest
 
 from tests.conftest import LONG
 from tests.delta.counting import Cost
-from tests.protocol.faults import Crash, Injector
-from tests.protocol.world import World
-from txnqueue import model
+from tests.faults.injection import Crash, Injector
+from tests.faults.world import World
+from txnqueue.core import model
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -22,7 +22,7 @@ from txnqueue.errors import (
     TransactionAborted,
 )
 from txnqueue.manager import QueueManager
-from txnqueue.store import DeltaStore
+from txnqueue.storage.store import DeltaStore
 
 pytestmark = pytest.mark.spark
 _NUMBERS = itertools.count(1)
@@ -386,7 +386,7 @@ def test_waiving_holds_off_an_applier_on_its_way(lake: Lake) -> None:
     path = lake.table()
     lake.decided_only(lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}]))
     late = lake.manager("late")
-    from txnqueue.applying import Applier
+    from txnqueue.transactions.table_applier import Applier
 
     on_its_way = Applier(late._client)
     (one,) = [c for cs in on_its_way._unapplied(None).values() for c in cs]

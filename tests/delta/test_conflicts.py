@@ -17,13 +17,13 @@ import pytest
 from tests.conftest import LONG
 from tests.delta.hdfs import MiniHdfs
 from tests.delta.units import APART, BARRED, RIVALS, unit
-from txnqueue.journal import AppendConflict
-from txnqueue.journal.delta import DeltaJournal
-from txnqueue.journal.lock import NoLock
-from txnqueue.journal.statements import Statements
-from txnqueue.journal.tables import TableNames
-from txnqueue.model import CLAIMED, Condition, Entry, Unit, next_sequence
-from txnqueue.planning import Plan
+from txnqueue.core.model import CLAIMED, Condition, Entry, Unit, next_sequence
+from txnqueue.core.planning import Plan
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.delta import DeltaJournal
+from txnqueue.storage.journal.lock import NoLock
+from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal.tables import TableNames
 
 pytestmark = pytest.mark.spark
 WAIT_SECONDS = 45

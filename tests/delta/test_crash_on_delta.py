@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
-from tests.protocol.faults import Fault
-from tests.protocol.matrix import Case, cases, run
-from tests.protocol.scenarios import OPERATIONS
-from tests.protocol.world import World
-from txnqueue.store import DeltaStore
+from tests.faults.injection import Fault
+from tests.faults.matrix import Case, cases, run
+from tests.faults.scenarios import OPERATIONS
+from tests.faults.world import World
+from txnqueue.storage.store import DeltaStore
 
 pytestmark = [pytest.mark.spark]
 MESSAGES = 2

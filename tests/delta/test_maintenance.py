@@ -9,7 +9,8 @@ import pytest
 
 from tests.conftest import LONG
 from tests.delta.counting import Cost
-from txnqueue import QueueManager, creation, maintenance
+from txnqueue import QueueManager
+from txnqueue.admin import creation, maintenance
 
 pytestmark = [pytest.mark.spark]
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0}

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import LONG
 from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput, PlatformMissing
-from txnqueue.payload import writes
+from txnqueue.storage.payload import writes
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
-from tests.protocol.audit import check
+from tests.faults.audit import check
 from txnqueue import QueueManager
 from txnqueue.errors import TxnQueueError
-from txnqueue.store import DeltaStore, MemoryStore
+from txnqueue.storage.store import DeltaStore, MemoryStore
 from txnqueue.testing import Clock, runtime
 
 pytestmark = [pytest.mark.spark]

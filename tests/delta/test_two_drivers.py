@@ -15,8 +15,9 @@ import pytest
 
 from tests.conftest import LONG
 from tests.drivers import start
-from tests.protocol.audit import check
-from txnqueue import QueueManager, model
+from tests.faults.audit import check
+from txnqueue import QueueManager
+from txnqueue.core import model
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KILLS = {"own": 100, "attached": 100} if LONG else {"attached": 10}

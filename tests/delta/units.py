@@ -10,12 +10,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from txnqueue import branching, catalog, demarcating, model, planning, sealing
-from txnqueue.config import QueueInfo, QueueSettings
-from txnqueue.ledger import Claim, Owner, QueueFold
-from txnqueue.model import Entry, Unit
-from txnqueue.planning import Disposition, Plan, Stamp
-from txnqueue.redelivery import AT_ONCE
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry, Unit
+from txnqueue.core.planning import Disposition, Plan, Stamp, branches, decisions
+from txnqueue.core.redelivery import AT_ONCE
+from txnqueue.core.settings import QueueInfo, QueueSettings
+from txnqueue.core.state import Claim, Owner, QueueState, catalog
+from txnqueue.core.state import branch as branching
 
 STAMP = Stamp("tester", None, 1_700_000_000_000)
 NEVER = 1 << 60
@@ -76,9 +77,9 @@ class Scene:
         nobody = model.next_sequence(f"state/{self.queue}", "state", 1)
         return unit(self.tag, "state", Plan(tuple(self.before), (nobody,)))
 
-    def fold(self) -> QueueFold:
+    def fold(self) -> QueueState:
         """Fold the state so far."""
-        fold = QueueFold(self.queue, 2)
+        fold = QueueState(self.queue, 2)
         mine = [e for e in self.state().entries if e.shard in fold.shards]
         fold.advance((replace(e, version=1) for e in mine), 1)
         return fold
@@ -101,7 +102,7 @@ class Scene:
     ) -> Plan:
         """Commit an attempt."""
         queues = {fact.queue_id or "" for fact in facts}
-        return sealing.seal(kind, owner, facts, queues, (), STAMP, {})
+        return decisions.seal(kind, owner, facts, queues, (), STAMP, {})
 
     def settled(self, held: Claim, owner: Owner) -> Entry:
         """Accept a claim inside a transaction."""
@@ -161,13 +162,13 @@ def two_attempts_of_a_key(tag: str) -> Pair:
 
 def a_commit_and_a_tombstone(tag: str) -> Pair:
     s = Scene(tag)
-    return s.pair(s.commit(s.owner(1)), sealing.rollback(s.owner(1), (), STAMP, "late"))
+    return s.pair(s.commit(s.owner(1)), decisions.rollback(s.owner(1), (), STAMP, "late"))
 
 
 def a_prepare_and_a_tombstone(tag: str) -> Pair:
     s = Scene(tag)
     prepare = s.commit(s.owner(1), (), model.PREPARED)
-    return s.pair(prepare, sealing.rollback(s.owner(1), (), STAMP, "late"))
+    return s.pair(prepare, decisions.rollback(s.owner(1), (), STAMP, "late"))
 
 
 def a_prepare_and_another_attempts_commit(tag: str) -> Pair:
@@ -178,8 +179,10 @@ def a_prepare_and_another_attempts_commit(tag: str) -> Pair:
 def two_decisions_of_a_prepared(tag: str) -> Pair:
     s = Scene(tag)
     prepared = s.prepared(s.owner(1))
-    commit = sealing.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
-    return s.pair(commit, sealing.decide_prepared(prepared, commit=False, stamp=STAMP, reason="no"))
+    commit = decisions.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
+    return s.pair(
+        commit, decisions.decide_prepared(prepared, commit=False, stamp=STAMP, reason="no")
+    )
 
 
 def two_claims_of_a_lane(tag: str) -> Pair:
@@ -194,7 +197,7 @@ def a_take_over_and_its_owners_commit(tag: str) -> Pair:
     owner = s.owner(1)
     held = s.claimed(owner)
     released = planning.release_claims(s.queue, [held], STAMP, "lease over")
-    over = sealing.rollback(owner, released, STAMP, "lease over") + s.claim(OTHER, 0, [held])
+    over = decisions.rollback(owner, released, STAMP, "lease over") + s.claim(OTHER, 0, [held])
     return s.pair(over, s.commit(owner, [s.settled(held, owner)]))
 
 
@@ -321,18 +324,18 @@ def a_commit_and_the_horizon(tag: str) -> Pair:
 def two_starts_of_a_branch(tag: str) -> Pair:
     s = Scene(tag)
     key = f"xid:{s.key(1)}"
-    starts = [demarcating.start(key, f"{a} {key}", 0, a, 60.0, None, STAMP) for a in "ab"]
+    starts = [branches.start(key, f"{a} {key}", 0, a, 60.0, None, STAMP) for a in "ab"]
     return s.pair(*starts)
 
 
 def a_join_and_a_commit_of_a_branch(tag: str) -> Pair:
     s = Scene(tag)
     key = f"xid:{s.key(1)}"
-    s.before += demarcating.start(key, f"a {key}", 0, "a", 60.0, None, STAMP).entries
-    s.before += demarcating.end(branching.fold(key, s.before), "a", (), (), STAMP).entries
+    s.before += branches.start(key, f"a {key}", 0, "a", 60.0, None, STAMP).entries
+    s.before += branches.end(branching.fold(key, s.before), "a", (), (), STAMP).entries
     branch = branching.fold(key, s.before)
-    join = demarcating.associate(branch, "b", None, STAMP)
-    return s.pair(join, demarcating.seal(branch, model.COMMITTED, STAMP))
+    join = branches.associate(branch, "b", None, STAMP)
+    return s.pair(join, branches.seal(branch, model.COMMITTED, STAMP))
 
 
 RIVALS: dict[str, Callable[[str], Pair]] = {
@@ -415,7 +418,7 @@ def joined_appends_on_other_lanes_and_shards(tag: str) -> Pair:
 def the_commit_of_a_prepared_and_closing(tag: str) -> Pair:
     s = Scene(tag)
     prepared = s.prepared(s.owner(1))
-    commit = sealing.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
+    commit = decisions.decide_prepared(prepared, commit=True, stamp=STAMP, reason=None)
     return s.pair(commit, s.closing())
 
 

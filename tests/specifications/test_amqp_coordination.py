@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.specifications.controllers import Scene, bodies, condition, message, row
-from txnqueue.deciding import Status
+from txnqueue.core.receipt import Status
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.amqp import (
     Accepted,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.faults import Crash, Fault, Injector
-from tests.protocol.world import World
+from tests.faults.injection import Crash, Fault, Injector
+from tests.faults.world import World
 from tests.silence import interrupted
 from txnqueue.errors import TransactionUnknown
 from txnqueue.protocols.amqp import (

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
-from tests.protocol.faults import Fault
+from tests.faults.injection import Fault
 from tests.specifications import test_amqp_coordination as coordination
 from tests.specifications import test_amqp_pipelining as pipelining
 from tests.specifications import test_amqp_work as work
 from tests.specifications import test_flow as flows
-from txnqueue.participants import Auxiliary
 from txnqueue.protocols.amqp import Connection, transactions
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.sending import SendingLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.flow import MessageFlow, Processing
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
+from txnqueue.transactions.participants import Auxiliary
 
 Break = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.conftest import World, alone_on_delta_when_long, in_memory, numbers, rows
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
-from txnqueue.config import BRANCH_SECONDS_MAX
+from txnqueue.core.settings import BRANCH_SECONDS_MAX
 from txnqueue.errors import (
     InvalidInput,
     TransactionFinished,

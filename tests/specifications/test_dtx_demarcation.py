@@ -15,13 +15,7 @@ from tests.conformance.conftest import (
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.errors import BranchMisused, InvalidInput, LimitExceeded, TransactionFinished
-from txnqueue.protocols.dtx import (
-    AccessTicket,
-    ChannelException,
-    ReplyCode,
-    XaStatus,
-    Xid,
-)
+from txnqueue.protocols.dtx import AccessTicket, ChannelException, ReplyCode, XaStatus, Xid
 
 rule = pytest.mark.rule
 
@@ -508,17 +502,8 @@ def test_a_session_is_not_decided_by_itself(world: World):
     channel.start(xid)
     session = channel._working
     assert session is not None
-    for refusal in (
-        session.commit,
-        session.rollback,
-        session.prepare,
-        session.__enter__,
-        lambda: session.table("gold"),
-        lambda: session.enlist("ledger", None),
-        lambda: session.auxiliary("ledger", None),
-    ):
-        with pytest.raises(BranchMisused):
-            refusal()
+    ends = {"commit", "rollback", "prepare", "__enter__", "table", "enlist", "auxiliary"}
+    assert ends.isdisjoint(dir(session))
     inside = channel.queue(dtx.orders.name).receive(1)
     with pytest.raises(BranchMisused, match="cannot be kept"):
         inside.keep()

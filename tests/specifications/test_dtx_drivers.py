@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.conftest import numbers
 from tests.conftest import LONG
 from tests.drivers import start
-from tests.protocol.audit import check
+from tests.faults.audit import check
 from tests.specifications.dtx_world import refused
 from txnqueue import QueueManager, Status
 from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid

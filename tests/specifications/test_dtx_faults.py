@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, rows
-from tests.protocol import world as faulty
-from tests.protocol.faults import Crash, Fault, Injector
+from tests.faults import world as faulty
+from tests.faults.injection import Crash, Fault, Injector
 from tests.silence import unanswered
 from tests.specifications.dtx_world import Dtx, refused
 from txnqueue.errors import TransactionFinished

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, alone_on_delta_when_long
+from tests.inside import topology
+from txnqueue.core.routing import BindingAnswer, ExchangeAnswer
 from txnqueue.protocols.dtx import AccessTicket, Channel, Connection, XaStatus, Xid
-from txnqueue.routing import BindingAnswer, ExchangeAnswer
 
 BITS = tuple(BindingAnswer.__dataclass_fields__)
 
@@ -26,6 +27,14 @@ def bound(world: World) -> Any:
     return manager
 
 
+def exchange(manager: Any, *given: Any) -> ExchangeAnswer:
+    return topology(manager).query_exchange(*given)
+
+
+def binding(manager: Any, *given: Any, **fields: Any) -> BindingAnswer:
+    return topology(manager).query_binding(*given, **fields)
+
+
 def bits(answer: BindingAnswer) -> set[str]:
     return {bit for bit in BITS if getattr(answer, bit)}
 
@@ -37,10 +46,10 @@ def test_a_field_that_is_not_given_is_not_looked_for(bound: Any) -> None:
     given = {"queue": "bound", "routing_key": "key", "arguments": said}
     for chosen in product((False, True), repeat=3):
         fields = {name: given[name] for name, here in zip(given, chosen, strict=True) if here}
-        assert bits(bound.query_binding("e", **fields)) == set()
+        assert bits(binding(bound, "e", **fields)) == set()
     # without an exchange it is the default one, to which queues are bound by their names
-    assert bits(bound.query_binding(queue="alone", routing_key="alone")) == set()
-    assert bits(bound.query_binding(routing_key="key")) == {"key_not_matched"}
+    assert bits(binding(bound, queue="alone", routing_key="alone")) == set()
+    assert bits(binding(bound, routing_key="key")) == {"key_not_matched"}
 
 
 @alone_on_delta_when_long
@@ -53,21 +62,24 @@ def test_each_bit_is_set_by_its_own_field_and_nothing_is_raised(bound: Any) -> N
     }
     for chosen in product((False, True), repeat=3):
         asked = [name for name, here in zip(wrong, chosen, strict=True) if here]
-        answer = bound.query_binding("e", **{name: wrong[name][0] for name in asked})
+        answer = binding(bound, "e", **{name: wrong[name][0] for name in asked})
         assert bits(answer) == set().union(*(wrong[name][1] for name in asked))
-    assert bits(bound.query_binding("e", "no queue")) == {"queue_not_found", "queue_not_matched"}
-    assert bits(bound.query_binding("no exchange")) == {"exchange_not_found"}
-    assert bits(bound.query_binding("no exchange", "no queue", "", {})) == set(BITS)
-    assert bits(bound.query_binding("e", arguments={"x-match": "some"})) == {"args_not_matched"}
+    assert bits(binding(bound, "e", "no queue")) == {
+        "queue_not_found",
+        "queue_not_matched",
+    }
+    assert bits(binding(bound, "no exchange")) == {"exchange_not_found"}
+    assert bits(binding(bound, "no exchange", "no queue", "", {})) == set(BITS)
+    assert bits(binding(bound, "e", arguments={"x-match": "some"})) == {"args_not_matched"}
     # a bit is about one field: that no one binding has all of them is not asked
     bound.exchange("e").bind("alone", "other", {"kind": "early", "x-match": "all"})
     mixed = {"kind": "early", "x-match": "all"}
-    assert bits(bound.query_binding("e", "bound", "other", mixed)) == set()
-    assert bits(bound.query_binding("e", "alone", "key", {"kind": "late"})) == {"args_not_matched"}
+    assert bits(binding(bound, "e", "bound", "other", mixed)) == set()
+    assert bits(binding(bound, "e", "alone", "key", {"kind": "late"})) == {"args_not_matched"}
     bound.exchange("e").unbind("alone", "other", mixed)
     # what is unbound is found no more
     bound.exchange("e").unbind("bound", "key", {"kind": "late", "x-match": "any"})
-    assert bits(bound.query_binding("e", "bound", "key")) == {
+    assert bits(binding(bound, "e", "bound", "key")) == {
         "queue_not_matched",
         "key_not_matched",
     }
@@ -76,9 +88,9 @@ def test_each_bit_is_set_by_its_own_field_and_nothing_is_raised(bound: Any) -> N
 @alone_on_delta_when_long
 @pytest.mark.rule("S4-36")
 def test_an_exchange_says_what_it_is_or_that_it_is_not_there(bound: Any) -> None:
-    assert bound.query_exchange("e") == ExchangeAnswer("headers", False, False, {"limit": 5})
-    assert bound.query_exchange() == ExchangeAnswer("direct", True, False, {})
-    assert bound.query_exchange("no exchange") == ExchangeAnswer("", None, True, {})
+    assert exchange(bound, "e") == ExchangeAnswer("headers", False, False, {"limit": 5})
+    assert exchange(bound) == ExchangeAnswer("direct", True, False, {})
+    assert exchange(bound, "no exchange") == ExchangeAnswer("", None, True, {})
 
 
 @pytest.fixture
@@ -91,12 +103,12 @@ def channel(bound: Any) -> Channel:
 @pytest.mark.rule("S4-34", "S4-35", "S4-36")
 def test_a_channel_answers_the_same(bound: Any, channel: Channel) -> None:
     ticket = AccessTicket("any")
-    for exchange in (None, "e", "no exchange"):
-        found = channel.exchange_query(exchange, ticket=ticket)
-        assert found == bound.query_exchange(exchange)
+    for name in (None, "e", "no exchange"):
+        found = channel.exchange_query(name, ticket=ticket)
+        assert found == exchange(bound, name)
         for queue, key in ((None, None), ("bound", "key"), ("alone", "other"), ("no queue", "")):
-            said = channel.binding_query(exchange, queue, key, {}, ticket=ticket)
-            assert said == bound.query_binding(exchange, queue, key, {})
+            said = channel.binding_query(name, queue, key, {}, ticket=ticket)
+            assert said == binding(bound, name, queue, key, {})
 
 
 @alone_on_delta_when_long

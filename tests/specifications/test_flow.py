@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.faults.injection import Crash, Fault, Injector, faults_of
+from tests.faults.world import World as CrashWorld
 from tests.postgres import connect, values
-from tests.protocol.faults import Crash, Fault, Injector, faults_of
-from tests.protocol.world import World as CrashWorld
 from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
@@ -21,14 +21,8 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
-from txnqueue.journal import AppendConflict
-from txnqueue.protocols.flow import (
-    LAKEHOUSE,
-    DataSource,
-    DataSourceFailed,
-    MessageFlow,
-    Processing,
-)
+from txnqueue.protocols.flow import LAKEHOUSE, DataSource, DataSourceFailed, MessageFlow, Processing
+from txnqueue.storage.journal import AppendConflict
 from txnqueue.testing import plain_schema
 
 _NUMBERS = itertools.count(1)

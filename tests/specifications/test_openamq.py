@@ -13,9 +13,9 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
-from tests.protocol.faults import Crash, FaultyStore, Injector, faults_of
+from tests.faults.injection import Crash, FaultyStore, Injector, faults_of
 from tests.silence import interrupted, unanswered
-from txnqueue.deciding import Status as Outcome
+from txnqueue.core.receipt import Status as Outcome
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
@@ -28,7 +28,7 @@ from txnqueue.errors import (
 )
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.openamq import Channel, Connection, Dispatch, Reply, Status
-from txnqueue.store import MemoryStore
+from txnqueue.storage.store import MemoryStore
 
 rule = pytest.mark.rule
 

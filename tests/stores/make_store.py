@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from txnqueue import QueueManager
-from txnqueue.applying import Applier
-from txnqueue.environment import local_spark
+from txnqueue.platform.local_spark import local_spark
+from txnqueue.transactions.table_applier import Applier
 
 SCHEMA = "older_stores"
 """The catalog schema through which the store knows the user's table."""

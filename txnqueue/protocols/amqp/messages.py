@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
-from txnqueue.payload import CORRELATION_ID, REPLY_TO
-from txnqueue.placing import check_headers, placing_of
+from txnqueue.messages.placement import check_headers, placing_of
 from txnqueue.protocols.amqp.types import (
     AmqpData,
     AmqpError,
@@ -23,6 +22,7 @@ from txnqueue.protocols.amqp.types import (
     Properties,
     Section,
 )
+from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
@@ -49,7 +49,7 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
         InvalidInput: It will not.
         AmqpError: Its body is not of the one kind that queues take.
     """
-    from txnqueue.payload.rows import arrow_table
+    from txnqueue.storage.payload.rows import arrow_table
 
     bodies: list[Any] = []
     header = Header()

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue import model
-from txnqueue.deciding import Status
+from txnqueue.core import model
+from txnqueue.core.receipt import Status
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.transactions import LiveTransaction
-from txnqueue.protocols.amqp.types import (
-    AmqpError,
-    ErrorCondition,
-    TransactionError,
-    TxnCapability,
-)
+from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, TransactionError, TxnCapability
+from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
-    from txnqueue.client import Client
+    from txnqueue.client.client import Client
     from txnqueue.manager import QueueManager
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.queue import Queue
@@ -124,16 +120,18 @@ class TransactionalResource:
                 raise AmqpError(
                     TransactionError.ROLLBACK, f"The global transaction {key!r} takes no more work."
                 )
-        transaction.begin()
+        attempt_of(transaction).begin()
         if global_id is not None:
-            transaction.claiming()  # a roll back is recorded: it ends the global transaction
+            attempt_of(
+                transaction
+            ).claiming()  # a roll back is recorded: it ends the global transaction
         deadline_ms = None
         if self.timeout_seconds is not None:
             deadline_ms = self.now_ms() + round(self.timeout_seconds * 1000)
         return LiveTransaction(txn_id, transaction, control, deadline_ms, global_id is not None)
 
     def _client(self) -> Client:
-        return self.manager.transaction().client
+        return attempt_of(self.manager.transaction()).client
 
 
 def _key_of_global(global_id: bytes | str) -> str:

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.protocols.amqp.links import Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
-from txnqueue.protocols.amqp.transactions import (
-    LiveTransaction,
-    OutgoingDelivery,
-    apply_defaults,
-)
+from txnqueue.protocols.amqp.transactions import LiveTransaction, OutgoingDelivery, apply_defaults
 from txnqueue.protocols.amqp.types import (
     Accepted,
     AmqpError,

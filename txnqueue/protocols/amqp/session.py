@@ -21,11 +21,7 @@ from txnqueue.protocols.amqp.performatives import (
     transactions_named,
 )
 from txnqueue.protocols.amqp.sending import SendingLink
-from txnqueue.protocols.amqp.transactions import (
-    IncomingDelivery,
-    LiveTransaction,
-    OutgoingDelivery,
-)
+from txnqueue.protocols.amqp.transactions import IncomingDelivery, LiveTransaction, OutgoingDelivery
 from txnqueue.protocols.amqp.types import (
     AmqpError,
     Coordinator,

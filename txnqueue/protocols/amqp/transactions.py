@@ -11,11 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import (
-    TransactionAborted,
-    TransactionFinished,
-    TransactionUnknown,
-)
+from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.protocols.amqp.messages import Posting, stage
 from txnqueue.protocols.amqp.performatives import Transfer
 from txnqueue.protocols.amqp.types import (
@@ -31,6 +27,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionalState,
     TransactionError,
 )
+from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -149,7 +146,7 @@ class LiveTransaction:
         if self.ended and self.error is not None:
             raise AmqpError(self.error.condition, self.error.description)
         try:
-            self.transaction.check_active()
+            attempt_of(self.transaction).check_active()
         except TransactionFinished as error:
             raise AmqpError(ErrorCondition.NOT_ALLOWED, str(error)) from error
 
@@ -185,11 +182,11 @@ class LiveTransaction:
         try:
             if self.error is not None:
                 raise AmqpError(self.error.condition, self.error.description)
-            if not self.transaction.interrupted:
+            if not attempt_of(self.transaction).interrupted:
                 self._say_everything()
         except Exception as error:
             refused = _refusal(error)
-            if not self.transaction.interrupted:
+            if not attempt_of(self.transaction).interrupted:
                 self.roll_back(refused.error)
             elif self.resolve(refused.error):
                 return

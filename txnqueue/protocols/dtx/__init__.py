@@ -19,12 +19,12 @@ Example::
 ``TpcConnection`` offers the same under the names of Python's DB-API 2.0 (PEP 249).
 """
 
-from txnqueue.branching import Ticket as AccessTicket
+from txnqueue.core.state.branch import Ticket as AccessTicket
 from txnqueue.protocols.dtx.channel import Channel, Connection
 from txnqueue.protocols.dtx.coordination import DtxCoordination
 from txnqueue.protocols.dtx.demarcation import DtxDemarcation
 from txnqueue.protocols.dtx.execution import Execution
-from txnqueue.protocols.dtx.querying import Querying
+from txnqueue.protocols.dtx.queries import Querying
 from txnqueue.protocols.dtx.replies import (
     BranchRolledBack,
     ChannelException,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from txnqueue.branches import Branches
-from txnqueue.config import BRANCH_SECONDS_DEFAULT, BRANCH_SECONDS_MAX, check_number
+from txnqueue.core.settings import BRANCH_SECONDS_DEFAULT, BRANCH_SECONDS_MAX, check_number
+from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.protocols.dtx.coordination import DtxCoordination
 from txnqueue.protocols.dtx.demarcation import DtxDemarcation
-from txnqueue.protocols.dtx.querying import Querying
+from txnqueue.protocols.dtx.queries import Querying
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnqueue.branching import Ending, Ticket
-from txnqueue.config import BRANCH_SECONDS_MAX, check_number
+from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_number
+from txnqueue.core.state.branch import Ending, Ticket
 from txnqueue.errors import LimitExceeded
 from txnqueue.protocols.dtx.replies import (
     STATUS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from txnqueue.branching import Ending, Ticket
+from txnqueue.core.state.branch import Ending, Ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.handles import ChannelExchange, ChannelQueue
 from txnqueue.protocols.dtx.replies import (
@@ -19,8 +19,8 @@ from txnqueue.protocols.dtx.replies import (
     about_branches,
     replying,
 )
+from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.protocols.dtx.xid import Xid, check_xid
-from txnqueue.sessions import Session
 
 if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
@@ -39,9 +39,9 @@ class DtxDemarcation(Lifetime):
         """Demarcate work on a connection."""
         self._connection = connection
         self._selected = False
-        self._working: Session | None = None
-        self._suspended: dict[Xid, Session] = {}
-        self._doubtful: dict[Xid, Session] = {}
+        self._working: BranchSession | None = None
+        self._suspended: dict[Xid, BranchSession] = {}
+        self._doubtful: dict[Xid, BranchSession] = {}
         """Whose association may have landed unheard: their names tell."""
 
     @property
@@ -187,7 +187,7 @@ class DtxDemarcation(Lifetime):
 
     def _associated(
         self, xid: Xid, join: bool, resume: bool, ticket: Ticket | None
-    ) -> Session | Ending:
+    ) -> BranchSession | Ending:
         """Associate with a branch; when that is in doubt, the next try goes on with it."""
         branches, key = self._connection.branches, xid.transaction_id
         session = self._doubtful.get(xid) or branches.session(key)
@@ -209,7 +209,7 @@ class DtxDemarcation(Lifetime):
         self._doubtful.pop(xid, None)
         return found
 
-    def _regained(self, xid: Xid) -> Session:
+    def _regained(self, xid: Xid) -> BranchSession:
         """Find the session of an association that was never heard of, and has landed.
 
         Raises:
@@ -225,7 +225,7 @@ class DtxDemarcation(Lifetime):
         raise NotFound(f"The channel does not work in {xid.transaction_id!r}.")
 
     def _end(
-        self, xid: Xid, session: Session, suspend: bool, fail: bool, ticket: Ticket | None
+        self, xid: Xid, session: BranchSession, suspend: bool, fail: bool, ticket: Ticket | None
     ) -> XaStatus:
         """End a session's work; unless that is in doubt, the channel works in it no more."""
         try:
@@ -241,7 +241,7 @@ class DtxDemarcation(Lifetime):
             self._suspended[xid] = session
         return STATUS[ending]
 
-    def _left(self, xid: Xid, session: Session) -> None:
+    def _left(self, xid: Xid, session: BranchSession) -> None:
         """Take note that a session works no more."""
         if self._working is session:
             self._working = None
@@ -249,7 +249,7 @@ class DtxDemarcation(Lifetime):
             if known.get(xid) is session:
                 del known[xid]
 
-    def _at_work(self) -> Session | None:
+    def _at_work(self) -> BranchSession | None:
         """Find what a call works in whose queue was taken outside of any branch."""
         self._check_open()
         return self._working

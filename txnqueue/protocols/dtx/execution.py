@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue import model, ranges
-from txnqueue.config import check_name
+from txnqueue.core import model, ranges
+from txnqueue.core.model import Entry, Range
+from txnqueue.core.planning import Plan
+from txnqueue.core.settings import check_name
 from txnqueue.errors import InvalidInput
-from txnqueue.model import Entry, Range
-from txnqueue.planning import Plan
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager

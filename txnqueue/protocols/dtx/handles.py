@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from txnqueue.exchange import Exchange
+from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.queue import Queue
-from txnqueue.sessions import Session
-from txnqueue.transaction import Transaction
+from txnqueue.transactions.attempt import Attempt
 
-AtWork = Callable[[], Session | None]
+AtWork = Callable[[], BranchSession | None]
 """Says in which branch's session a channel works now, if in any."""
 
 
@@ -22,7 +22,7 @@ class ChannelQueue(Queue):
         self._at_work = at_work
 
     @property
-    def _bound(self) -> Transaction | None:
+    def _bound(self) -> Attempt | None:
         return self._at_work()
 
 
@@ -35,5 +35,5 @@ class ChannelExchange(Exchange):
         self._at_work = at_work
 
     @property
-    def _bound(self) -> Transaction | None:
+    def _bound(self) -> Attempt | None:
         return self._at_work()

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from txnqueue.branching import Ending
+from txnqueue.core.state.branch import Ending
 from txnqueue.errors import (
     BranchExists,
     BranchMisused,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from txnqueue.branching import Ticket
+from txnqueue.core.state.branch import Ticket
 from txnqueue.protocols.dtx.channel import Connection
 from txnqueue.protocols.dtx.replies import (
     BranchRolledBack,

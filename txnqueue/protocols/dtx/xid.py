@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from txnqueue.config import BRANCH_PREFIX
+from txnqueue.core.settings import BRANCH_PREFIX
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 DATA_LENGTH_MAX = 128

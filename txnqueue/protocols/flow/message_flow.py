@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.config import check_flag, check_number
+from txnqueue.batch import claims_of
+from txnqueue.core.settings import check_flag, check_number
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.flow.processing import (
     LAKEHOUSE,
@@ -17,10 +18,11 @@ from txnqueue.protocols.flow.processing import (
     committed_after_all,
 )
 from txnqueue.protocols.reading import messages_of
+from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
-    from txnqueue.deciding import Receipt
+    from txnqueue.core.receipt import Receipt
     from txnqueue.manager import QueueManager
 
 logger = logging.getLogger("txnqueue")
@@ -180,7 +182,7 @@ class MessageFlow:
                     processing.commit_open()
         except BaseException as error:
             in_doubt = isinstance(error, TransactionUnknown)
-            committed = (in_doubt or main.interrupted) and committed_after_all(main)
+            committed = (in_doubt or attempt_of(main).interrupted) and committed_after_all(main)
             if not (in_doubt and committed):
                 if processing is not None:
                     processing.roll_back_open()
@@ -289,7 +291,7 @@ class MessageFlow:
 
     def _at_once(self, batch: Batch) -> bool:
         """Say whether a message is processed without a main transaction, once it is taken."""
-        return self.transacted == AUTOMATIC and batch.claims[0].info.transient
+        return self.transacted == AUTOMATIC and claims_of(batch)[0].info.transient
 
     def _through_nodes(self, processing: Processing) -> None:
         for node in self.nodes:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
-from txnqueue.participants import Auxiliary
 from txnqueue.protocols.reading import messages_of
+from txnqueue.transactions.participants import Auxiliary
 
 if TYPE_CHECKING:
-    from txnqueue.changes import TableChanges
     from txnqueue.manager import QueueManager
     from txnqueue.protocols.flow.message_flow import MessageFlow
+    from txnqueue.table import TableChanges
     from txnqueue.transaction import Transaction
     from txnqueue.types import Message, Rows
 

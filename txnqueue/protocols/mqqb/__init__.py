@@ -25,11 +25,7 @@ from txnqueue.protocols.mqqb.elements import (
     TransactionalOperation,
     TransactionCollection,
 )
-from txnqueue.protocols.mqqb.events import (
-    MessagePositionAvailable,
-    MessagePositionDeleted,
-    RStatus,
-)
+from txnqueue.protocols.mqqb.events import MessagePositionAvailable, MessagePositionDeleted, RStatus
 from txnqueue.protocols.mqqb.local_queue_manager import LocalQueueManager
 
 __all__ = [

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from txnqueue import model, ranges
-from txnqueue.client import Client
-from txnqueue.config import QueueInfo
-from txnqueue.ledger import Owner, QueueFold
-from txnqueue.model import Entry
+from txnqueue.client.client import Client
+from txnqueue.core import model, ranges
+from txnqueue.core.model import Entry
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import Owner, QueueState
 from txnqueue.protocols.mqqb.elements import (
     MessagePosition,
     OperationType,
@@ -21,11 +21,7 @@ from txnqueue.protocols.mqqb.elements import (
     Transaction,
     TransactionalOperation,
 )
-from txnqueue.protocols.mqqb.events import (
-    Event,
-    MessagePositionAvailable,
-    MessagePositionDeleted,
-)
+from txnqueue.protocols.mqqb.events import Event, MessagePositionAvailable, MessagePositionDeleted
 
 Origin = Mapping[str, Any] | None
 PURGED = "purged"
@@ -154,7 +150,7 @@ def _queues_of(operations: Iterable[TransactionalOperation]) -> dict[str, Queue]
 
 def _shards(infos: Iterable[QueueInfo]) -> set[str]:
     return {
-        shard for info in infos for shard in QueueFold(info.queue_id, info.settings.lanes).shards
+        shard for info in infos for shard in QueueState(info.queue_id, info.settings.lanes).shards
     }
 
 

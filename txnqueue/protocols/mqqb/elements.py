@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from txnqueue import model
 from txnqueue import queue as core
-from txnqueue.client import Client
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import PositionId, Range
+from txnqueue.core.state import Claim, LaneState, Owner, Position, QueueState
 from txnqueue.errors import InvalidInput
-from txnqueue.ledger import Claim, LaneFold, Owner, Position, QueueFold
-from txnqueue.model import PositionId, Range
-from txnqueue.receiving import part_of
+from txnqueue.messages.claim import part_of
 from txnqueue.transaction import Transaction as CoreTransaction
+from txnqueue.transaction import attempt_of
 
 Found = TypeVar("Found")
 
@@ -156,7 +157,7 @@ class Queue:
         Lanes of a queue have no order among each other; here they are listed as one.
         """
 
-        def standing(fold: QueueFold) -> list[tuple[Position, Range]]:
+        def standing(fold: QueueState) -> list[tuple[Position, Range]]:
             return [one for lane in fold.lanes.values() for one in _standing(fold, lane)]
 
         return self._listed(one for found in self._in_each_part(standing) for one in found)
@@ -165,7 +166,7 @@ class Queue:
         """Find where a message stands here."""
         send_id, offset = message.place
 
-        def here(fold: QueueFold) -> list[Position]:
+        def here(fold: QueueState) -> list[Position]:
             return [
                 position
                 for position in fold.positions.values()
@@ -181,7 +182,7 @@ class Queue:
         """Say where a position stands now, and under which claim if it is in flight."""
         _, offset = position.message_reference.place
 
-        def here(fold: QueueFold) -> tuple[State, Claim | None]:
+        def here(fold: QueueState) -> tuple[State, Claim | None]:
             known = fold.positions.get(position.position_id or ("", 0))
             if known is None:
                 return State.DELETED, None
@@ -213,13 +214,13 @@ class Queue:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _in_each_part(self, look: Callable[[QueueFold], Found]) -> list[Found]:
+    def _in_each_part(self, look: Callable[[QueueState], Found]) -> list[Found]:
         """Look at the durable part of the queue and at the transient one, if there is one."""
         found = []
         for part in self._client.parts_of(self.core.info):
             side = self._client.of(part)
             with side.lock:
-                found.append(look(side.fold_to_show(part)))
+                found.append(look(side.state_for_read(part)))
         return found
 
     def _listed(self, standing: Iterable[tuple[Position, Range]]) -> list[MessagePosition]:
@@ -274,7 +275,7 @@ class Transaction:
     @property
     def owner(self) -> Owner:
         """The attempt of the store."""
-        found = self.core.owner if self.core is not None else self.prepared
+        found = attempt_of(self.core).owner if self.core is not None else self.prepared
         assert found is not None
         return found
 
@@ -315,7 +316,7 @@ def identifier_of(transaction: Transaction | str) -> str:
     return transaction
 
 
-def _standing(fold: QueueFold, lane: LaneFold) -> Iterator[tuple[Position, Range]]:
+def _standing(fold: QueueState, lane: LaneState) -> Iterator[tuple[Position, Range]]:
     """List what stands in a lane, available or not."""
     for segment in lane.available:
         yield segment.position, (segment.first, segment.last)

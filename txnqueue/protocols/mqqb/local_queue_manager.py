@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from txnqueue import model
-from txnqueue.deciding import Status
-from txnqueue.errors import (
-    LeaseLost,
-    TransactionAborted,
-    TransactionFinished,
-    TransactionMismatch,
-)
+from txnqueue.core import model
+from txnqueue.core.receipt import Status
+from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionMismatch
 from txnqueue.protocols.mqqb.effects import Effects
 from txnqueue.protocols.mqqb.elements import Transaction, identifier_of
 from txnqueue.protocols.mqqb.events import RStatus
 from txnqueue.protocols.mqqb.operations import Operations
 from txnqueue.transaction import Transaction as CoreTransaction
+from txnqueue.transaction import attempt_of
 
 _GONE = (TransactionAborted, LeaseLost, TransactionMismatch)
 
@@ -117,9 +113,10 @@ class LocalQueueManager(Operations):
     def _look(self, core: CoreTransaction) -> str | None:
         """See how a transaction in doubt is decided, or that it is prepared."""
         state = self._client.key_state(core.id)
-        decided = state.decided(core.attempt)
-        if decided is None and core.attempt in state.prepared:
-            core.status = Status.PREPARED
+        attempt = attempt_of(core)
+        decided = state.decided(attempt.attempt_id)
+        if decided is None and attempt.attempt_id in state.prepared:
+            attempt.status = Status.PREPARED
         return decided
 
     def _committed(self, transaction: Transaction) -> bool:

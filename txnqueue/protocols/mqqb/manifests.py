@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from txnqueue import model
-from txnqueue.client import Client
-from txnqueue.config import QueueInfo
-from txnqueue.model import Entry, Item
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry, Item
+from txnqueue.core.planning.decisions import entry_from_json
+from txnqueue.core.settings import QueueInfo
 from txnqueue.protocols.mqqb.elements import (
     Message,
     MessagePosition,
@@ -16,7 +17,6 @@ from txnqueue.protocols.mqqb.elements import (
     Queue,
     TransactionalOperation,
 )
-from txnqueue.sealing import entry_from_json
 
 _DEQUEUES = (model.ACCEPTED, model.REJECTED)
 

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from txnqueue import acquiring, model, moving, ranges
-from txnqueue.config import check_text, reason_of
-from txnqueue.deciding import Status
+from txnqueue.batch import Batch, claim_batch
+from txnqueue.core import model, ranges
+from txnqueue.core.receipt import Status
+from txnqueue.core.settings import check_text, describe_error
+from txnqueue.core.state import LaneState, Owner, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
-from txnqueue.ledger import KeyState, LaneFold, Owner, Segment
+from txnqueue.messages import acquisition, move
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
 from txnqueue.protocols.mqqb.elements import Message as QueueMessage
 from txnqueue.protocols.mqqb.elements import (
@@ -28,7 +30,10 @@ from txnqueue.protocols.mqqb.elements import (
 from txnqueue.protocols.mqqb.events import Event, MessagePositionDeleted
 from txnqueue.protocols.mqqb.manifests import operations_of
 from txnqueue.protocols.reading import messages_of
+from txnqueue.queue import Queue as CoreQueue
 from txnqueue.transaction import Transaction as CoreTransaction
+from txnqueue.transaction import attempt_of
+from txnqueue.transactions.attempt import Attempt
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
@@ -95,7 +100,7 @@ class Operations:
             TransactionFinished: The identifier was used before.
         """
         core = self.manager.transaction(identifier, lease_seconds=lease_seconds)
-        core.begin()
+        attempt_of(core).begin()
         state = self._client.key_states([core.id])[core.id]
         if core.already_committed or state.decisions or state.prepared or core.id in self._own:
             raise TransactionFinished(
@@ -134,7 +139,7 @@ class Operations:
             raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
         with self._work(transaction_identifier) as (core, add):
             place.core.send([dict(body)], priority=priority, transaction=core)
-            staged = core.staged[-1]
+            staged = attempt_of(core).staged[-1]
             message = QueueMessage(f"{staged.send_id}:{staged.runs[0].first}")
             position = MessagePosition(place, message, pending=self._pending(core.id))
             add(TransactionalOperation(OperationType.ENQUEUE, position))
@@ -164,7 +169,7 @@ class Operations:
         check_text("reason", reason)
         with self._work(transaction_identifier) as (core, add):
             here = self._available(position)
-            batch = here.core.claim(1, core, wanted=_only(position))
+            batch = self._claimed(here.core, attempt_of(core), position)
             if not len(batch):
                 raise _not_available(position)
             found = messages_of(batch, core)[0]
@@ -195,7 +200,7 @@ class Operations:
             routes = [
                 (
                     part,
-                    moving.to_queue(
+                    move.to_queue(
                         self._client.of(part),
                         part,
                         target.core.info.in_memory() if part.transient else target.core.info,
@@ -204,9 +209,9 @@ class Operations:
                 )
                 for part in self._client.parts_of(here.info)
             ]
-            moved = acquiring.move_inside(
-                self._client, routes, here.schema, core, "moved", _only(position)
-            )
+            attempt = attempt_of(core)
+            attempt.follow_memory()
+            moved = acquisition.move_inside(self._client, routes, attempt, "moved", _only(position))
             if not moved:
                 raise _not_available(position)
             add(TransactionalOperation(OperationType.MOVE, position, target_queue_reference=target))
@@ -234,6 +239,11 @@ class Operations:
 
     # -------------------------------------------------------------------------- helpers
 
+    def _claimed(self, queue: CoreQueue, attempt: Attempt, position: MessagePosition) -> Batch:
+        """Acquire the message of a position, unless it is not available any more."""
+        wanted = _only(position)
+        return claim_batch(self._client, queue.info, queue.schema, 1, attempt, wanted=wanted)
+
     def _transactions(self) -> dict[str, Transaction]:
         self._client.open()
         entries = self._client.transaction_entries()
@@ -241,13 +251,13 @@ class Operations:
         for identifier, transaction in self._own.items():
             core = transaction.core
             assert core is not None
-            state = KeyState.of(identifier, entries)
-            decided = state.decided(core.attempt)
+            state = TransactionState.of(identifier, entries)
+            decided = state.decided(attempt_of(core).attempt_id)
             if decided is None or core.status is Status.UNKNOWN:
                 found[identifier] = transaction
         keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - set(self._own))
         for key in keys:
-            prepared = KeyState.of(key, entries).in_doubt
+            prepared = TransactionState.of(key, entries).in_doubt
             if prepared is not None:
                 pending = self._pending(key)
                 operations = operations_of(self._client, self.queue, prepared, pending)
@@ -266,12 +276,12 @@ class Operations:
             assert working.core is not None
             yield working.core, working.transactional_operation_collection.append
             return
-        alone = self._client.begin_transaction()
+        alone = self.manager.transaction()
         made = Transaction(alone.id, core=alone)
         try:
             yield alone, made.transactional_operation_collection.append
         except BaseException as error:  # nobody saw the message: its delivery does not count
-            self._tell(partial(alone.rollback, reason_of(error), counted=False), made)
+            self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
             raise
         alone.commit()
         self._process(made, Effects(self._client, made))
@@ -283,7 +293,7 @@ class Operations:
                 f"There is no transaction {identifier!r} here that takes work: create one.",
                 transaction_id=identifier,
             )
-        transaction.core.check_active()
+        attempt_of(transaction.core).check_active()
         return transaction
 
     def _available(self, position: MessagePosition) -> Queue:
@@ -330,11 +340,11 @@ class Operations:
             logger.warning("event failed event=%s error=%s", type(event).__name__, error)
 
 
-def _only(position: MessagePosition) -> Callable[[LaneFold, Sequence[Segment]], list[Segment]]:
+def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]], list[Segment]]:
     """Cut one message out of segments of a lane."""
     _, offset = position.message_reference.place
 
-    def wanted(lane: LaneFold, segments: Iterable[Segment]) -> list[Segment]:
+    def wanted(lane: LaneState, segments: Iterable[Segment]) -> list[Segment]:
         return [
             segment.cut(offset, offset)
             for segment in segments

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import Batch
-from txnqueue.config import check_flag
-from txnqueue.deciding import Receipt
-from txnqueue.deciding import Status as Outcome
+from txnqueue.core.receipt import Receipt
+from txnqueue.core.receipt import Status as Outcome
+from txnqueue.core.settings import check_flag
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
@@ -24,7 +24,7 @@ from txnqueue.exchange import Exchange
 from txnqueue.protocols.openamq.dispatches import Dispatches, Tags
 from txnqueue.protocols.openamq.lists import Dispatch, Held, Reply, by_batch
 from txnqueue.queue import Queue
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
@@ -101,7 +101,7 @@ class Channel(Dispatches):
             self._connection.dispatch_waiting([queue] if sent.count else ())
             return Reply(count=sent.count, receipt=sent.receipt)
         transaction = self._open_transaction()
-        before = len(transaction.staged)
+        before = len(attempt_of(transaction).staged)
         sent = target.send(rows, durable=persistent, transaction=transaction, **placing)
         self._hold(transaction, before, persistent)
         return Reply(count=sent.count)
@@ -140,7 +140,7 @@ class Channel(Dispatches):
         _check_given("publish", placing, _ROUTING)
         target = self._manager.exchange(exchange)
         inside = self._open_transaction() if self._is_transacted(transacted) else None
-        before = len(inside.staged) if inside is not None else 0
+        before = len(attempt_of(inside).staged) if inside is not None else 0
         published = target.publish(
             rows, routing_key=routing_key, durable=persistent, transaction=inside, **placing
         )
@@ -152,7 +152,7 @@ class Channel(Dispatches):
 
     def _hold(self, transaction: Transaction, before: int, persistent: bool) -> None:
         """Take note of what a send or a publish has staged."""
-        for staged in transaction.staged[before:]:
+        for staged in attempt_of(transaction).staged[before:]:
             queue = Queue(self._manager._client, staged.info)
             count = sum(run.count for run in staged.runs)
             if count:
@@ -263,7 +263,7 @@ class Channel(Dispatches):
         try:
             with self._forgetting_lost():
                 for batch, names in by_batch(acknowledged):
-                    if not transaction.interrupted:
+                    if not attempt_of(transaction).interrupted:
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
         except (TransactionAborted, LeaseLost):
@@ -324,7 +324,7 @@ class Channel(Dispatches):
     def _open_transaction(self) -> Transaction:
         if self._transaction is None:
             self._transaction = self._manager.transaction()
-        self._transaction.check_active()
+        attempt_of(self._transaction).check_active()
         return self._transaction
 
     def _acknowledged(self) -> list[Dispatch]:

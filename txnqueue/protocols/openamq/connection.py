@@ -85,7 +85,7 @@ class Connection:
         for part in client.parts_of(opened.info):
             side = client.of(part)
             with side.lock:
-                found += queued(side.fold_to_show(part), persistent=not part.transient)
+                found += queued(side.state_for_read(part), persistent=not part.transient)
         return found
 
     def dispatch_waiting(

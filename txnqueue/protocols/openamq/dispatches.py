@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from txnqueue import holding
-from txnqueue.batch import Batch
-from txnqueue.catalog import DEAD_SUFFIX
-from txnqueue.config import LEASE_SECONDS_MAX, MESSAGES_PER_RECEIVE_MAX, check_number, check_text
-from txnqueue.errors import (
-    InvalidInput,
-    LeaseLost,
-    QueueClosed,
-    QueueNotFound,
-    TransactionFinished,
+from txnqueue.batch import Batch, claims_of
+from txnqueue.core.settings import (
+    LEASE_SECONDS_MAX,
+    MESSAGES_PER_RECEIVE_MAX,
+    check_number,
+    check_text,
 )
+from txnqueue.core.state.catalog import DEAD_SUFFIX
+from txnqueue.errors import InvalidInput, LeaseLost, QueueClosed, QueueNotFound, TransactionFinished
+from txnqueue.messages import settlement
 from txnqueue.protocols.openamq.lists import (
     Consumer,
     Delivery,
@@ -176,7 +175,7 @@ class Dispatches:
 
     def _received(self, source: Queue, batch: Batch) -> Iterator[Dispatch]:
         delivery = Delivery(batch)
-        for one in batch.claims:
+        for one in claims_of(batch):
             for position_id, ranges in one.claim.items.items():
                 for message_id in ids(one.positions[position_id].send_id, ranges):
                     self._tag += 1
@@ -261,7 +260,7 @@ class Dispatches:
             for transient in (False, True):
                 mine = [one for one in held if one.info.transient == transient]
                 if mine:
-                    deadline_ms = holding.extend(client.of(mine[0].info), mine, seconds)
+                    deadline_ms = settlement.extend(client.of(mine[0].info), mine, seconds)
                     for one in mine:
                         one.claim.deadline_ms = deadline_ms
         return Reply(count=len(self._dispatched))

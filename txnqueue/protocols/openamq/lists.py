@@ -8,15 +8,16 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txnqueue import receiving as core
-from txnqueue.batch import Batch
-from txnqueue.client import Client
-from txnqueue.deciding import Receipt, StagedSend
-from txnqueue.ledger import QueueFold
-from txnqueue.model import Range
-from txnqueue.payload import Part
-from txnqueue.publishing import Published
+from txnqueue.batch import Batch, claims_of
+from txnqueue.client.client import Client
+from txnqueue.core.model import Range
+from txnqueue.core.receipt import Receipt
+from txnqueue.core.state import QueueState
+from txnqueue.messages import claim as core
+from txnqueue.messages.publish import Published
+from txnqueue.messages.staged import StagedSend
 from txnqueue.queue import Queue
+from txnqueue.storage.payload import Part
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.dispatches import Dispatches
@@ -88,7 +89,7 @@ class Dispatch:
     acknowledged: bool = field(default=False, init=False)
     looked_at: bool = field(default=False, init=False)
     _delivery: Delivery = field(repr=False, kw_only=True)
-    _held: core.Held = field(repr=False, kw_only=True)
+    _held: core.HeldClaim = field(repr=False, kw_only=True)
 
     @property
     def message(self) -> Message:
@@ -168,7 +169,7 @@ class Consumer:
     limit: int
 
 
-def queued(fold: QueueFold, *, persistent: bool) -> Iterator[Queued]:
+def queued(fold: QueueState, *, persistent: bool) -> Iterator[Queued]:
     """List the messages of one part of a queue."""
     for lane in fold.lanes.values():
         for segment in lane.available:
@@ -198,7 +199,7 @@ def by_batch(found: Iterable[Dispatch]) -> list[tuple[Batch, list[str]]]:
 
 def held_by(client: Client, batch: Batch) -> Iterator[str]:
     """List the messages of a batch that are still ours."""
-    for one in batch.claims:
+    for one in claims_of(batch):
         side = client.of(one.info)
         with side.lock:
             claim = side.fold(one.info).claim(*one.claim.name)

@@ -1,0 +1,272 @@
+"""Landing one append, against a journal that answers as a script says."""
+
+import pytest
+
+from txnqueue.client.append import land
+from txnqueue.core import model
+from txnqueue.core.model import Entry, Unit
+from txnqueue.core.planning import Plan
+from txnqueue.core.settings import RetryPolicy
+from txnqueue.errors import Busy, StoreBusy, TransactionAborted, TransactionUnknown
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.memory import MemoryJournal
+from txnqueue.testing import Clock, runtime
+
+SHARD, STREAM = "lane/q/0", "lane/0"
+
+
+def numbered(sequence, word="mine"):
+    """Plan an entry that takes a sequence number."""
+    entry = Entry(SHARD, STREAM, model.CLAIMED, sequence=sequence, body={"word": word})
+    return Plan((entry,), (model.next_sequence(SHARD, STREAM, sequence),))
+
+
+class Script:
+    """A journal that does what the script says, append by append; then all goes well.
+
+    fails: nothing lands · reply lost: it lands · late: it lands while the client waits ·
+    conflict: Delta says so, and nothing landed · conflict though landed · rival: another
+    client takes the next sequence number first · locked: the store's own error.
+    """
+
+    def __init__(self, *script):
+        self.inner = MemoryJournal()
+        self.script = list(script)
+        self.offered = []
+        self.late = []
+        self.waits = []
+        self.reads_fail = False
+        self.known_version = self.inner.known_version
+
+    def append(self, units, metadata):
+        self.offered.append(units[0])
+        what = self.script.pop(0) if self.script else "lands"
+        if what == "locked":
+            raise StoreBusy
+        if what == "late":
+            self.late.append((units, metadata))
+        if what == "rival":
+            rival = numbered(self.next(), "rival")
+            self.inner.append([Unit.of(f"rival{self.next()}", rival.entries, ())], {})
+        if what in ("lands", "rival", "reply lost", "conflict though landed"):
+            answer = self.inner.append(units, metadata)
+        if what in ("conflict", "conflict though landed"):
+            raise AppendConflict
+        if what in ("fails", "late", "reply lost"):
+            raise ConnectionError(what)
+        return answer
+
+    def read(self, shards, after=-1, upto=None):
+        if self.reads_fail:
+            raise ConnectionError("cannot read either")
+        return self.inner.read(shards, after, upto)
+
+    def next(self):
+        return max((e.sequence for e in self.entries()), default=0) + 1
+
+    def entries(self):
+        return self.inner.read([SHARD]).entries
+
+    def words(self):
+        return [e.body["word"] for e in self.entries()]
+
+    def land(self, plan, attempts_max=5, **named):
+        """Land a plan; while it waits, what is late lands and the clock is turned."""
+        clock = Clock()
+
+        def sleep(seconds):
+            self.waits.append(seconds)
+            clock.advance(seconds)
+            while self.late:
+                self.inner.append(*self.late.pop())
+
+        policy = RetryPolicy(attempts_max, seconds_max=60, wait_seconds_first=1)
+        return land(self, runtime(clock, "me", policy, sleep), plan, operation="test", **named)
+
+    def land_next(self, **named):
+        """Land an entry with whatever sequence number is next when it is planned."""
+        return self.land(lambda lost: numbered(self.next(), f"mine {lost}"), **named)
+
+
+@pytest.mark.parametrize("answer", ["reply lost", "conflict though landed"])
+def test_what_landed_is_done_whatever_the_store_said(answer):
+    script = Script(answer)
+    landed = script.land(lambda lost: numbered(1))
+    assert (landed.version, landed.entries) == (1, script.entries())
+    assert len(script.offered) == 1
+
+
+def test_what_lands_late_lands_once():
+    script = Script("late")
+    landed = script.land(lambda lost: numbered(1))
+    assert landed.version == 1
+    assert script.words() == ["mine"]
+
+
+@pytest.mark.parametrize("answer", ["fails", "conflict"])
+def test_the_same_content_is_said_again_under_the_same_append_id(answer):
+    """A late first try and its repetition are then one append, not two."""
+    script = Script(answer, answer)
+    script.land(lambda lost: numbered(1))
+    assert len(script.offered) == 3
+    assert len({unit.append_id for unit in script.offered}) == 1
+
+
+def test_content_is_the_same_though_time_has_passed():
+    script, times = Script("fails"), iter((1, 2))
+
+    def plan(lost):
+        entry = Entry(SHARD, STREAM, model.CLAIMED, body={"word": "x"}, recorded_at_ms=next(times))
+        return Plan((entry,), (model.layout_unchanged(),))
+
+    script.land(plan)
+    assert script.offered[0] is script.offered[1]
+
+
+def test_a_lost_race_is_planned_again_under_a_new_append_id():
+    script = Script("rival", "rival")
+    landed = script.land_next()
+    assert script.words() == ["rival", "rival", "mine 2"]
+    assert len({unit.append_id for unit in script.offered}) == 3
+    assert [e.sequence for e in landed.entries] == [3]
+
+
+def test_what_landed_is_read_from_the_journal_not_from_the_last_plan():
+    """The first try landed late, and the second plan was lost to it: the first one counts."""
+    script = Script("late")
+    landed = script.land(lambda lost: numbered(1, f"plan {lost}"))
+    assert [e.body["word"] for e in landed.entries] == ["plan 0"]
+    assert script.words() == ["plan 0"]
+
+
+def test_losing_every_race_is_busy_and_nothing_landed():
+    script = Script(*["rival"] * 9)
+    with pytest.raises(Busy) as caught:
+        script.land_next(attempts_max=4)
+    assert caught.value.tries == len(script.offered) == 4
+    assert script.words() == ["rival"] * 4
+
+
+def test_conflicts_alone_are_busy():
+    """A reported conflict that did not land is surely lost: there is nothing in doubt."""
+    with pytest.raises(Busy):
+        Script("conflict", "conflict").land(lambda lost: numbered(1), attempts_max=2)
+
+
+@pytest.mark.parametrize("answers", [["fails", "fails"], ["fails", "conflict"]])
+def test_giving_up_after_a_lost_reply_is_unknown_not_busy(answers):
+    """The try whose reply was lost may still land."""
+    with pytest.raises(TransactionUnknown) as caught:
+        Script(*answers).land(lambda lost: numbered(1), attempts_max=2, transaction_id="k")
+    assert caught.value.transaction_id == "k"
+    assert "manager.outcome('k')" in str(caught.value)
+
+
+def test_when_even_reading_fails_the_outcome_is_unknown():
+    script = Script("reply lost")
+    script.reads_fail = True
+    with pytest.raises(TransactionUnknown) as caught:
+        script.land(lambda lost: numbered(1))
+    assert isinstance(caught.value.last_error, ConnectionError)
+
+
+def test_an_unknown_append_without_a_transaction_is_known_by_its_append_id():
+    script = Script("fails")
+    with pytest.raises(TransactionUnknown) as caught:
+        script.land(lambda lost: numbered(1), attempts_max=1)
+    assert caught.value.transaction_id == f"append:{script.offered[0].append_id}@{SHARD}"
+
+
+def test_patience_ends_by_time_too():
+    script = Script(*["conflict"] * 99)
+    with pytest.raises(Busy):
+        script.land(lambda lost: numbered(1), attempts_max=99)
+    assert 60 <= sum(script.waits) <= 65
+
+
+def test_waits_grow_and_are_drawn_with_jitter():
+    script = Script(*["conflict"] * 4)
+    script.land(lambda lost: numbered(1))
+    assert script.waits == [0.5, 1.0, 2.0, 2.5]
+
+
+def test_a_planners_error_goes_on_when_nothing_landed():
+    script = Script("rival")
+
+    def plan(lost):
+        if lost:
+            raise TransactionAborted("somebody was faster")
+        return numbered(1)
+
+    with pytest.raises(TransactionAborted, match="faster"):
+        script.land(plan)
+
+
+def test_a_planners_error_gives_way_to_an_earlier_try_that_landed():
+    """What stands in the way is our own late try: not an error, but the result."""
+    script = Script("late")
+
+    def plan(lost):
+        if script.entries():
+            raise TransactionAborted("it is gone")
+        return numbered(1)
+
+    assert script.land(plan).entries == script.entries()
+
+
+def test_nothing_to_do_is_no_append():
+    script = Script()
+    assert script.land(lambda lost: None) is None
+    assert script.offered == []
+
+
+def test_nothing_left_to_do_gives_the_earlier_try_that_landed():
+    script = Script("late")
+    landed = script.land(lambda lost: None if script.entries() else numbered(1))
+    assert landed.entries == script.entries()
+
+
+def test_the_stores_own_error_goes_on():
+    with pytest.raises(StoreBusy):
+        Script("locked").land(lambda lost: numbered(1))
+
+
+def test_the_stores_own_error_after_a_lost_reply_is_unknown():
+    with pytest.raises(TransactionUnknown) as caught:
+        Script("fails", "locked").land(lambda lost: numbered(1))
+    assert isinstance(caught.value.__cause__, StoreBusy)
+
+
+def test_an_interrupt_is_not_swallowed():
+    def plan(lost):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Script().land(plan)
+
+
+def test_the_commit_says_who_did_what():
+    script = Script()
+    script.land(lambda lost: numbered(1), transaction_id="k", queue="orders")
+    _, metadata = script.inner.commits[-1]
+    said = {name: metadata[name] for name in ("operation", "transaction_id", "queue", "actor")}
+    assert said == {"operation": "test", "transaction_id": "k", "queue": "orders", "actor": "me"}
+
+
+def test_a_landed_append_knows_its_commit_seq():
+    landed = Script().land(lambda lost: numbered(1))
+    assert landed.commit_seq == landed.version * 1024 == 1024
+
+
+def test_two_tries_that_both_land_are_both_ours():
+    """Planned anew after a late first try, a second claim may land beside it."""
+    script = Script("late", "reply lost")
+    landed = script.land_next()
+    assert [e.sequence for e in landed.entries] == [1, 2]
+
+
+def test_an_earlier_try_that_landed_late_is_not_forgotten_after_a_win():
+    """Else its messages are held until their lease ends, and count as delivered."""
+    script = Script("late")
+    landed = script.land_next()
+    assert [e.sequence for e in landed.entries] == [1, 2]

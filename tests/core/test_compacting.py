@@ -1,0 +1,213 @@
+"""Compaction: a fold from the newest compaction is the fold from the beginning."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.test_ledger import LEASE, OTHER, STAMP, TX, Log
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Disposition, Removal, Selection
+from txnqueue.core.redelivery import AT_ONCE
+from txnqueue.core.state import QueueState, Segment, compaction
+from txnqueue.errors import StoreCorrupt
+
+LANES = 2
+STEPS = 60
+
+
+class CompactedLog(Log):
+    """A log that compactions are written into, from whatever version."""
+
+    def compact(self, lane: int = 0) -> Entry:
+        return self.land(self.plan(lane))
+
+    def plan(self, lane: int) -> Entry:
+        return compaction.compact(self.fold, lane, STAMP).entries[0]
+
+    def land(self, entry: Entry) -> Entry:
+        body = json.loads(json.dumps(dict(entry.body)))  # what the store gives back
+        return self.append(replace(entry, body=body))[0]
+
+    def cold(self, without: Any = ()) -> QueueState:
+        fold = QueueState("q", len(self.fold.lanes))
+        kept = [entry for entry in self.entries if entry.entry_id not in without]
+        compaction.advance(fold, kept, self.version)
+        return fold
+
+    def superfluous(self) -> list[Entry]:
+        """What the newest compactions made superfluous."""
+        newest = {e.lane: e for e in self.entries if e.kind == model.COMPACTED}
+        return [
+            e
+            for e in self.entries
+            if e.lane in newest
+            and e is not newest[e.lane]
+            and not compaction.is_after(e, newest[e.lane])
+            and e.entry_id not in compaction.names(newest[e.lane])
+            and not compaction.stays(e, newest[e.lane])
+        ]
+
+
+def state(fold: QueueState) -> Any:
+    """Everything that a fold knows, but how long its logs are."""
+    lanes = {
+        number: (lane.next_sequence, lane.available, lane.claims, lane.touched)
+        for number, lane in fold.lanes.items()
+    }
+    return lanes, fold.positions, fold._unretired
+
+
+def live(log: CompactedLog, chance: random.Random) -> None:
+    """Do something in the life of a queue."""
+    lane = chance.randrange(LANES)
+    claims = [c for c in log.fold.claims() if c.lane == lane]
+    often = ("post", "post", "claim", "claim", "settle", "settle")
+    act = chance.choice((*often, "void", "extend", "bind", "purge", "refuse", "purge in flight"))
+    if act == "post":
+        first = chance.randrange(5)
+        parts = [(first, first + chance.randrange(6))]
+        if chance.random() < 0.3:
+            parts.append((20, 20 + chance.randrange(3)))
+        log.post(*parts, lane=lane, priority=chance.choice((4, 4, 4, 9)))
+    elif act == "claim":
+        log_claim(log, lane, chance)
+    elif act == "void" and claims:
+        log_claim(log, lane, chance, ended=[chance.choice(claims)])
+    elif act == "settle" and claims:
+        claim = chance.choice(claims)
+        kind = chance.choice((model.ACCEPTED, model.RELEASED, model.REJECTED))
+        items = None
+        if chance.random() < 0.5:
+            position_id, parts = next(iter(claim.items.items()))
+            items = ((position_id, ((parts[0][0], parts[0][0]),)),)
+        owner = claim.holder if claim.holder.is_transaction else None
+        log.settle(claim, kind, items, owner, counted=chance.random() < 0.5)
+    elif act in ("extend", "bind") and claims:
+        claim = chance.choice(claims)
+        sequence = log.fold.lanes[lane].next_sequence
+        if act == "extend":
+            log.append(planning.lease_extended("q", claim, sequence, 9_000, STAMP))
+        elif not claim.owner.is_transaction:
+            log.append(planning.bind("q", claim, OTHER, sequence, STAMP))
+    elif act == "refuse" and claims:
+        claim = chance.choice(claims)
+        sequence = None if claim.holder.is_transaction else log.fold.lanes[lane].next_sequence
+        refused = Disposition(model.RELEASED, counted=True, undeliverable_here=True)
+        owner = claim.holder if sequence is None else None
+        log.append(planning.settlement("q", claim, refused, STAMP, sequence=sequence, owner=owner))
+    elif act == "purge in flight" and claims:
+        held = [
+            Segment(log.fold.positions[position_id], parts[0][0], parts[0][0])
+            for position_id, parts in chance.choice(claims).items.items()
+        ]
+        chosen = Selection(lane, log.fold.lanes[lane].next_sequence)
+        plan, _ = planning.purge_pending("q", chosen, held, STAMP, "why")
+        log.append(*plan.entries)
+    elif act == "purge":
+        chosen = log.select(lane=lane, limit=2)
+        if chosen.segments:
+            removal = Removal(model.PURGED, tuple(chosen.segments), "why")
+            chosen.segments = []
+            plan, _ = planning.remove("q", "q", chosen, removal, STAMP)
+            log.append(*plan.entries)
+
+
+def log_claim(log: CompactedLog, lane: int, chance: random.Random, ended: Any = ()) -> None:
+    chosen = log.select(chance.randrange(1, 12), lane, ended)
+    owner = chance.choice((LEASE, TX, OTHER))
+    if chosen.segments:
+        counts = chance.random() < 0.8
+        log.append(*planning.claim("q", chosen, owner, 2_000, STAMP, counts=counts).entries)
+
+
+@settings(max_examples=150)
+@given(seed=st.integers(0, 2**32))
+def test_a_fold_from_the_newest_compaction_is_the_fold_from_the_beginning(seed: int) -> None:
+    chance, log = random.Random(seed), CompactedLog(LANES)
+    planned: tuple[int, Entry] | None = None
+    for _ in range(STEPS):
+        if planned is None and chance.random() < 0.15:
+            lane = chance.randrange(LANES)
+            planned = (lane, log.plan(lane))
+        elif planned is not None and chance.random() < 0.5:
+            lane, entry = planned
+            planned = None
+            # Like every entry of the lane it lands only if nobody took its number. Facts of
+            # the backlog may have landed since its pin.
+            if entry.sequence == log.fold.lanes[lane].next_sequence:
+                log.land(entry)
+        else:
+            live(log, chance)
+        expected = state(log.fold)
+        assert state(log.cold()) == expected
+        superfluous = log.superfluous()
+        some = chance.sample(superfluous, chance.randint(0, len(superfluous)))
+        assert state(log.cold({e.entry_id for e in some})) == expected
+        assert state(log.cold({e.entry_id for e in superfluous})) == expected
+
+
+def test_facts_that_landed_after_the_pin_count() -> None:
+    log = CompactedLog()
+    log.post((0, 9))
+    held = log.claim(4, TX)
+    entry = log.plan(0)
+    log.settle(held, model.ACCEPTED, owner=TX)
+    log.post((50, 59))
+    log.land(entry)
+    fold = log.cold({e.entry_id for e in log.superfluous()})
+    assert state(fold) == state(log.fold)
+    assert fold.available(0, AT_ONCE) == 16
+    assert fold.in_flight() == 0
+
+
+def test_delivery_counts_and_the_size_of_the_former_claim_are_carried() -> None:
+    log = CompactedLog()
+    log.post((0, 19))
+    log.settle(log.claim(20), model.RELEASED, counted=True)
+    log.compact()
+    fold = log.cold({e.entry_id for e in log.superfluous()})
+    assert [(s.delivery_count, s.former) for s in fold.lanes[0].available] == [(1, 20)]
+
+
+def test_positions_that_nobody_touched_are_not_written_out() -> None:
+    log = CompactedLog()
+    for _ in range(50):
+        log.post((0, 9))
+    log.claim(5)
+    entry = log.compact()
+    assert len(entry.body["waiting"]) == len(compaction.names(entry)) == 1
+    assert log.cold().available(0, AT_ONCE) == 495
+
+
+def test_a_position_that_is_missing_is_an_error() -> None:
+    log = CompactedLog()
+    position_id = log.post((0, 9))
+    log.claim(5)
+    log.compact()
+    with pytest.raises(StoreCorrupt, match="names the position"):
+        log.cold({position_id})
+
+
+def test_a_compaction_pays_when_the_log_is_much_longer_than_it() -> None:
+    log = CompactedLog()
+    log.post((0, 99))
+    for _ in range(10):
+        log.settle(log.claim(10), model.RELEASED)
+    lane = log.fold.lanes[0]
+    assert lane.log == 20
+    assert compaction.is_due(lane, 20)
+    assert not compaction.is_due(lane, 21)
+    log.compact()
+    assert (lane.log, log.cold().lanes[0].log) == (0, 0)
+    for _ in range(40):  # many pieces in flight: as long as the log that it would replace
+        log.claim(1)
+    assert lane.log == 40
+    assert not compaction.is_due(lane, 20)

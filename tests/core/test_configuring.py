@@ -1,0 +1,76 @@
+"""Where a setting comes from, and what is said when it cannot be used."""
+
+import pytest
+
+from txnqueue.core.configuration import OPTIONS, Configuration, Value
+from txnqueue.core.settings import QueueSettings, RetryPolicy
+from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.manager import QueueManager
+from txnqueue.storage.store import MemoryStore
+
+CONF = {"spark.txnqueue.queue.lanes": "3", "spark.sql.ansi.enabled": "true"}
+ENVIRON = {"TXNQUEUE_QUEUE_LANES": "5", "TXNQUEUE_QUEUE_LEASE_SECONDS": " 12.5 ", "HOME": "/"}
+
+
+def test_an_argument_comes_before_spark_before_the_environment_before_the_default():
+    both = Configuration(CONF.get, ENVIRON)
+    assert both.value("queue.lanes", 7) == Value("queue.lanes", 7, "argument")
+    spark = Value("queue.lanes", 3, "spark.txnqueue.queue.lanes")
+    assert both.value("queue.lanes") == spark
+    variable = Value("queue.lanes", 5, "TXNQUEUE_QUEUE_LANES")
+    assert Configuration({}.get, ENVIRON).value("queue.lanes") == variable
+    assert Configuration({}.get, {}).value("queue.lanes") == Value("queue.lanes", 1, "default")
+    assert both.value("queue.lease_seconds").value == 12.5
+    assert [value.key for value in both.values()] == list(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "error", "allowed"),
+    [
+        ("queue.lanes", "0", LimitExceeded, "a whole number from 1 to 256"),
+        ("queue.lanes", "2.5", InvalidInput, "a whole number from 1 to 256"),
+        ("queue.lease_seconds", "long", InvalidInput, "a number from 0.001 to 604800"),
+        ("queue.lease_seconds", "nan", LimitExceeded, "a number from 0.001 to 604800"),
+        ("queue.ordered", "yes", InvalidInput, "true or false"),
+        ("actor", " ", InvalidInput, "a text that is not empty"),
+        ("retry.attempts_max", "10001", LimitExceeded, "a whole number from 1 to 10000"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(key, text, error, allowed):
+    variable = OPTIONS[key].variable
+    for said, source in (
+        (Configuration({}.get, {variable: text}), variable),
+        (Configuration({f"spark.txnqueue.{key}": text}.get, {}), f"spark.txnqueue.{key}"),
+    ):
+        with pytest.raises(error) as caught:
+            said.value(key)
+        assert str(caught.value) == f"{source}={text!r}: {key} is {allowed}."
+        assert (caught.value.name, caught.value.source) == (key, source)
+
+
+def test_the_defaults_are_those_of_the_library():
+    nothing = Configuration({}.get, {})
+    assert nothing.retry() == RetryPolicy()
+    assert nothing.queue_settings({}) == QueueSettings()
+    settings = {name.removeprefix("queue."): None for name in OPTIONS if name[:6] == "queue."}
+    assert nothing.queue_settings(settings) == QueueSettings()
+
+
+def test_a_manager_takes_what_the_environment_says(monkeypatch):
+    monkeypatch.setenv("TXNQUEUE_ACTOR", "nightly")
+    monkeypatch.setenv("TXNQUEUE_RETRY_ATTEMPTS_MAX", "3")
+    monkeypatch.setenv("TXNQUEUE_QUEUE_DELIVERIES_MAX", "4")
+    monkeypatch.setenv("TXNQUEUE_QUEUE_DEAD_LETTER", "False")
+    manager = QueueManager(None, store=MemoryStore())
+    queue = manager.create_queue("orders", "n long", lanes=2)
+    settings = queue.info.settings
+    assert (settings.lanes, settings.deliveries_max, settings.dead_letter) == (2, 4, False)
+    assert manager.create_queue("other", "n long", deliveries_max=6).info.settings.lanes == 1
+    queue.send([{"n": 1}])
+    assert {row["actor"] for row in manager.history.change_rows()} == {"nightly"}
+    monkeypatch.setenv("TXNQUEUE_QUEUE_DELIVERIES_MAX", "many")
+    with pytest.raises(InvalidInput, match="TXNQUEUE_QUEUE_DELIVERIES_MAX='many'"):
+        QueueManager(None, store=MemoryStore()).create_queue("orders", "n long")
+    monkeypatch.setenv("TXNQUEUE_RETRY_ATTEMPTS_MAX", "0")
+    with pytest.raises(LimitExceeded, match="ATTEMPTS_MAX='0'"):
+        QueueManager(None, store=MemoryStore())

@@ -1,0 +1,116 @@
+"""The rule of duplicates against one that compares every two messages, whoever knows how much."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from txnqueue.core import ranges
+from txnqueue.core.state import Position, duplicates
+from txnqueue.core.state.duplicates import Duplicates, digest, write_ids
+
+HOUR_MS = 3_600_000
+
+
+def position_of(version: int, size: int, at_ms: int, origin: dict[str, object] | None) -> Position:
+    """Make a position whose messages lie in two ranges."""
+    parts = ((0, 0), (5, 5 + size - 2)) if size > 1 else ((3, 3),)
+    place = (version, 0, 0)
+    return Position(
+        (f"a{version}", 0), "q", version % 2, "p", 0, "s", parts, 4, None, None, 1, origin, None,
+        place, at_ms,
+    )  # fmt: skip
+
+
+class Everything:
+    """Some hours of a queue: who posts what when, and what has left."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.window_ms = self.random.choice((60_000, HOUR_MS, 5 * HOUR_MS))
+        self.now_ms = 10**9
+        self.log: list[tuple[str, Position, list[str], tuple[tuple[int, int], ...]]] = []
+        self.names: dict[int, list[str]] = {}
+        self.standing: dict[int, Position] = {}
+        self.twice: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.firsts: dict[str, list[int]] = {}
+        self.clients = [self.cold(), self.cold()]
+
+    def cold(self) -> Duplicates:
+        """Make a client that learns from the log what there is."""
+        made = Duplicates(self.window_ms)
+        for what in getattr(self, "log", ()):
+            self.tell(made, *what)
+        return made
+
+    def tell(self, client: Duplicates, kind, position, names, twice) -> None:
+        if kind == "posted":
+            few = write_ids(map(digest, names)) if position.place[0] % 3 else None
+            client.posted(position, few)
+        else:
+            client.left_out(position.position_id, twice)
+            client.retired(position.position_id)
+
+    def note(self, *what) -> None:
+        self.log.append(what)
+        for client in self.clients:
+            self.tell(client, *what)
+
+    def post(self) -> None:
+        draw = self.random
+        skew_ms = draw.randint(-HOUR_MS // 2, HOUR_MS // 2)
+        origin = {"queue": "elsewhere"} if draw.random() < 0.1 else None
+        names = [f"k{draw.randrange(12)}" for _ in range(draw.randint(1, 4))]
+        position = position_of(len(self.log), len(names), self.now_ms + skew_ms, origin)
+        offsets = [n for first, last in position.ranges for n in range(first, last + 1)]
+        found = []
+        for offset, name in zip(offsets, names, strict=True):
+            firsts, at_ms = self.firsts.setdefault(name, []), position.posted_at_ms
+            if origin is None and any(at_ms - first < self.window_ms for first in firsts):
+                found.append(offset)
+            else:
+                firsts.append(at_ms)
+        self.standing[position.place[0]], self.names[position.place[0]] = position, names
+        self.twice[position.place[0]] = ranges.of_offsets(found)
+        self.note("posted", position, names, ())
+
+    def claim(self) -> int:
+        """Let a client look at a position, and take it away."""
+        number = self.random.choice(list(self.standing)[:5])
+        position, client = self.standing.pop(number), self.random.choice(self.clients)
+        if not client.looked_at(position.position_id):
+            arrivals = client.to_look_at(position, self.now_ms)
+            for arrival in arrivals:
+                names = self.names[arrival.position.place[0]]
+                arrival.ids = arrival.ids or b"".join(map(digest, names))
+            client.learn(arrivals)
+        twice = client.of(position.position_id)
+        assert twice == self.twice[number]
+        self.note("left", position, self.names[number], twice)
+        return len(twice)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_everybody_finds_the_same_duplicates(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "ARRIVALS_MIN", 3)
+    monkeypatch.setattr(duplicates, "LOOK_AHEAD", 5)
+    world, found = Everything(seed), 0
+    for _ in range(300):
+        chance = world.random.random()
+        world.now_ms += world.random.choice((0, 1_000, 60_000, HOUR_MS // 4))
+        if chance < 0.05:
+            world.clients[world.random.randrange(2)] = world.cold()
+        elif chance < 0.5 or not world.standing:
+            world.post()
+        else:
+            found += world.claim()
+    assert found > 10
+    kept = [len(client._arrivals) for client in world.clients]
+    assert min(kept) < 150, "old positions are forgotten"
+
+
+def test_two_ids_have_two_digests_and_null_has_none() -> None:
+    assert digest("a") != digest("b")
+    assert digest(None) == duplicates.NO_ID != digest("")
+    assert len(digest("x" * 1000)) == duplicates.DIGEST_BYTES

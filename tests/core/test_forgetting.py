@@ -1,0 +1,124 @@
+"""What may be removed of the history, and what is left of entries that named more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txnqueue.admin.retention import Retention
+from txnqueue.client import archive
+from txnqueue.client.archive import Past
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.state import retention
+from txnqueue.errors import HistoryRemoved, InvalidInput
+
+
+def advanced(version: int, day: str | None) -> Entry:
+    """An entry that advanced the horizon, and said a day."""
+    body = {"v": 1, "staging": [], **({} if day is None else {"day": day})}
+    return Entry(
+        model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=version - 1, body=body,
+        append_id=f"h{version}", version=version,
+    )  # fmt: skip
+
+
+def posted(name: str, version: int, queue_id: str = "q") -> Entry:
+    """A position of three messages."""
+    return Entry(
+        model.backlog_shard(queue_id), "lane/0", model.POSTED, queue_id=queue_id, lane=0,
+        append_id=name, ranges=((0, 2),), count=3, version=version,
+    )  # fmt: skip
+
+
+def naming(kind: str, version: int, *names: str, **body: Any) -> Entry:
+    """An entry of a lane that names one message of each of some positions."""
+    items, ranges, count = model.pack_items(((name, 0), ((1, 1),)) for name in names)
+    return Entry(
+        model.lane_shard("q", 0), "lane/0", kind, sequence=version, queue_id="q", lane=0,
+        append_id=f"e{version}", ranges=ranges, count=count, body={"items": items, **body},
+        version=version,
+    )  # fmt: skip
+
+
+DAYS = [advanced(5, "2026-01-01"), advanced(9, "2026-01-03"), advanced(12, "2026-01-03")]
+
+
+@pytest.mark.parametrize(
+    ("last_day", "found"),
+    [
+        ("2025-12-31", None),
+        ("2026-01-01", (5, "2026-01-01")),
+        ("2026-01-02", (5, "2026-01-01")),  # the next day was said too late to reach back to this
+        ("2026-01-03", (9, "2026-01-03")),  # where it was said first
+        ("2026-09-09", (9, "2026-01-03")),
+    ],
+)
+def test_the_history_begins_where_the_last_day_was_said_that_is_old_enough(
+    last_day: str, found: Any
+) -> None:
+    other = Entry(model.FENCE, "history", model.HISTORY_REMOVED, body={"day": "2026-01-02"})
+    assert retention.beginning([*reversed(DAYS), other], last_day) == found
+
+
+def test_what_said_no_day_begins_nothing() -> None:
+    assert retention.beginning([advanced(5, None)], "2026-09-09") is None
+    assert model.archive_day([advanced(5, None)]) == ""
+    assert model.archive_day([*DAYS, advanced(14, None)]) == "2026-01-03"
+
+
+def test_the_oldest_position_of_a_queue_keeps_what_came_after_it() -> None:
+    entries = [posted("a", 4), posted("b", 7), posted("c", 3, "other"), posted("d", 8, "late")]
+    assert retention.oldest_standing([*entries, *DAYS], 8) == {"q": 4, "other": 3}
+
+
+def test_older_entries_speak_only_of_what_is_known() -> None:
+    whole = (
+        posted("known", 4),
+        naming(model.CLAIMED, 5, "known", "gone"),
+        naming(model.CLAIMED, 6, "gone"),
+        naming(model.CLAIMED, 7, "gone", supersedes=[5]),
+        naming(model.PURGED, 8, "gone", "known"),
+        naming(model.CLAIMED, 20, "gone"),
+    )
+    found = archive.known(whole, 10)
+    assert [entry.version for entry in found] == [4, 5, 7, 8, 20]
+    named = {e.version: model.unpack_items(e) for e in found}
+    only = [(("known", 0), ((1, 1),))]
+    assert (named[5], named[7], named[8]) == (only, [], only)
+    assert found[1].count == 2, "how large a claim was stays true"
+    assert found[-1] is whole[-1], "what is new is all there, or something is wrong"
+    assert archive.known(whole, -1) is whole
+
+
+def test_what_was_prepared_and_lost_its_decision_is_not_open() -> None:
+    prepared = Entry("transaction/0", "x", model.PREPARED, attempt="1", append_id="p")
+    committed = Entry("transaction/0", "x", model.COMMITTED, attempt="1", append_id="c")
+    assert archive.decided([prepared], []) == []
+    assert archive.decided([prepared, committed], []) == [prepared, committed]
+    assert archive.decided([prepared], [committed]) == [prepared]
+
+
+def test_an_older_beginning_leaves_for_the_archive() -> None:
+    said = [
+        Entry(model.FENCE, "history", model.HISTORY_REMOVED, begun=begun, version=begun + 10)
+        for begun in (5, 9)
+    ]
+    assert model.beginning(said) == 9
+    assert retention.finished([*said, advanced(30, "2026-01-05")], 29) == said[:1]
+
+
+def test_a_commit_before_the_beginning_is_refused_with_the_oldest_one() -> None:
+    past = Past((), 20, 9)
+    past.check_known(model.commit_seq(9))
+    with pytest.raises(HistoryRemoved) as refused:
+        past.check_known(model.commit_seq(9) - 1)
+    assert refused.value.details["commit_seq"] == model.commit_seq(9)
+    Past((), 20).check_known(0)
+
+
+def test_the_history_is_kept_as_long_as_payload_or_longer() -> None:
+    assert Retention(history_days=7).history_days == 7
+    with pytest.raises(InvalidInput, match=r"history_retention_days=6.*payload_retention_days=7"):
+        Retention(history_days=6)

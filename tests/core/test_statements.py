@@ -1,0 +1,205 @@
+"""On which thread and session a statement runs, and what waits for it."""
+
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("filelock")
+pytest.importorskip("delta")
+
+from filelock import FileLock, Timeout
+
+from txnqueue.errors import PlatformMissing
+from txnqueue.storage.journal.sessions import APPLICATION
+from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal.tables import TableNames
+
+WAIT_SECONDS = 20
+
+
+class Session:
+    """As much of a Spark session as statements need; it does nothing."""
+
+    def __init__(self):
+        self.settings = {APPLICATION: "a cluster's"}
+        unset = self.settings.pop
+        self.conf = SimpleNamespace(
+            set=self.settings.__setitem__, unset=lambda key: unset(key, None)
+        )
+        context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+        self.sparkContext = SimpleNamespace(_jsc=context, setLocalProperty=lambda *_: None)
+
+    def newSession(self):
+        return Session()
+
+    def sql(self, statement):
+        assert statement.startswith(("SET fs.defaultFS", "SELECT reflect"))
+        value = str(os.getpid()) if "reflect" in statement else ("", "file:///")
+        return SimpleNamespace(collect=lambda: [value if isinstance(value, tuple) else (value,)])
+
+
+@pytest.fixture
+def statements(tmp_path):
+    return Statements(Session(), TableNames.of(str(tmp_path)))
+
+
+class Slow:
+    """A statement that returns when it is told to."""
+
+    def __init__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, *_):
+        self.begun.set()
+        assert self.go_on.wait(WAIT_SECONDS)
+        return "done"
+
+
+def in_background(act):
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def interrupted(act, once):
+    """Do something and press Ctrl-C as soon as something has happened."""
+
+    def press():
+        assert once.wait(WAIT_SECONDS)
+        time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    pressing = in_background(press)
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    pressing.join()
+
+
+@pytest.mark.parametrize("what", ["committing", "staging", "reading", "of its own"])
+def test_what_takes_long_keeps_nobody_from_appending_or_reading(statements, what):
+    slow = Slow()
+    long = {
+        "committing": lambda: statements.committing("archive", slow),
+        "staging": lambda: statements.staging("payload-q", statements.session, slow),
+        "reading": lambda: statements.run(slow),
+        "of its own": lambda: statements.alone(slow),
+    }
+    thread = in_background(long[what])
+    assert slow.begun.wait(WAIT_SECONDS)
+    assert statements.append(lambda session: "landed") == "landed"
+    assert statements.run(lambda: "read") == "read"
+    assert statements.committing("table-t", lambda session: "changed") == "changed"
+    assert not slow.go_on.is_set()
+    slow.go_on.set()
+    thread.join()
+
+
+def test_appends_have_a_session_and_a_thread_for_themselves(statements):
+    def where(*sessions):
+        return (threading.current_thread().name, *sessions)
+
+    appends = {statements.append(where) for _ in range(3)}
+    assert len(appends) == 1
+    thread, session = appends.pop()
+    others = {statements.alone(where), statements.committing("archive", where)}
+    assert session not in {found for _, found in others} | {statements.session}
+    assert thread not in {name for name, _ in others} | {statements.run(where)[0]}
+
+
+def test_of_two_statements_at_once_each_has_a_session_of_its_own(statements):
+    both, seen = threading.Barrier(2), []
+
+    def together(session):
+        both.wait(WAIT_SECONDS)
+        seen.append(session)
+
+    threads = [in_background(lambda t=t: statements.committing(t, together)) for t in "ab"]
+    for thread in threads:
+        thread.join()
+    assert len({id(session) for session in seen}) == 2
+
+
+def test_a_table_is_changed_by_one_statement_at_a_time(statements, monkeypatch):
+    monkeypatch.setattr(statements, "_lock", lambda table: SimpleNamespace(held=Nothing))
+    slow, order = Slow(), []
+
+    def one(session):
+        slow()
+        order.append("first")
+
+    first = in_background(lambda: statements.committing("a", one))
+    assert slow.begun.wait(WAIT_SECONDS)
+    second = in_background(lambda: statements.committing("a", lambda s: order.append("second")))
+    time.sleep(0.05)
+    assert order == []
+    slow.go_on.set()
+    first.join()
+    second.join()
+    assert order == ["first", "second"]
+
+
+class Nothing:
+    """No lock."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+@pytest.mark.parametrize("after", ["an append", "a reading", "another commit", "a staging"])
+def test_an_interrupted_append_ends_before_anything_else_begins(statements, tmp_path, after):
+    slow, order = Slow(), []
+
+    def append(session):
+        slow()
+        order.append("append")
+
+    interrupted(lambda: statements.append(append), slow.begun)
+    follow = {
+        "an append": lambda: statements.append(lambda session: order.append("after")),
+        "a reading": lambda: statements.run(lambda: order.append("after")),
+        "another commit": lambda: statements.committing("x", lambda s: order.append("after")),
+        "a staging": lambda: statements.staging(
+            "p", statements.session, lambda: order.append("after")
+        ),
+    }
+    thread = in_background(follow[after])
+    other = FileLock(tmp_path / ".locks" / "journal.lock")
+    with pytest.raises(Timeout):
+        other.acquire(timeout=0.05)  # another process gets nowhere
+    assert order == []
+    slow.go_on.set()
+    thread.join()
+    assert order == ["append", "after"]
+    other.acquire(timeout=WAIT_SECONDS)
+    other.release()
+
+
+def test_a_lock_is_held_until_an_interrupted_statement_has_returned(statements, tmp_path):
+    slow = Slow()
+    interrupted(lambda: statements.committing("archive", slow), slow.begun)
+    other = FileLock(tmp_path / ".locks" / "archive.lock")
+    with pytest.raises(Timeout):
+        other.acquire(timeout=0.05)
+    slow.go_on.set()
+    other.acquire(timeout=WAIT_SECONDS)
+    other.release()
+
+
+def test_what_numbers_writes_is_unset_in_every_session_of_ours(statements):
+    sessions = [statements.session, statements.appending, statements.compiling]
+    sessions += [statements.alone(lambda session: session)]
+    assert all(APPLICATION not in session.settings for session in sessions)
+
+
+def test_of_a_stopped_session_nothing_is_asked(statements):
+    statements.user.sparkContext._jsc = None
+    for act in (statements.append, statements.alone, statements.run):
+        with pytest.raises(PlatformMissing, match="stopped"):
+            act(lambda *_: pytest.fail("it was asked"))

@@ -1,0 +1,155 @@
+"""Run one operation with one fault, recover, and check every promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.faults.injection import Crash, Fault, Injector, faults_of
+from tests.faults.scenarios import Operation
+from tests.faults.world import World, check_exactly_once, drain
+from txnqueue.core.receipt import Status
+from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
+from txnqueue.protocols.dtx.sessions import BranchSession
+from txnqueue.transaction import Transaction
+
+RECOVERIES = ("same", "other", "two")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the crash matrix."""
+
+    operation: Operation
+    at: int
+    call: str
+    fault: Fault
+    recovery: str
+
+    def __str__(self) -> str:
+        where = f"{self.operation.name} / call {self.at} {self.call}"
+        return f"{where} / {self.fault.value} / {self.recovery}"
+
+
+def calls_of(operation: Operation, messages: int) -> list[str]:
+    """Find which store calls an operation makes, in a world of its own."""
+    world = fresh(messages, unique=operation.unique)
+    injector = Injector()
+    client = world.manager("A", injector)
+    subject = begin(world, operation, client)
+    injector.arm()
+    operation.act(client, subject)
+    return injector.calls
+
+
+def cases(operation: Operation, messages: int = 6) -> Iterator[Case]:
+    """List all cells of one operation, in worlds where so many messages wait."""
+    for at, call in enumerate(calls_of(operation, messages)):
+        for fault in faults_of(call):
+            for recovery in RECOVERIES:
+                yield Case(operation, at, call, fault, recovery)
+
+
+def fresh(messages: int = 6, *, unique: bool = False) -> World:
+    """Make a world in memory with its queues."""
+    world = World(messages=messages)
+    world.create("in", lanes=2, unique=unique)
+    world.create("out")
+    world.create_table()
+    return world
+
+
+def begin(world: World, operation: Operation, client: object) -> object:
+    """Send the messages and prepare the operation."""
+    setup = world.helper("creator")
+    setup.queue("in").send([{"i": world.base + i} for i in range(world.messages)])
+    world.sent += world.messages
+    client.list_queues()  # open the store, as any client has before it works
+    subject = operation.prepare(world, client)
+    world.clock.advance(1)
+    world.began_at = world.store.journal.version()
+    return world if subject is None else subject
+
+
+def run(world: World, case: Case) -> None:
+    """Run one cell in a world, which is drained and whole again afterwards."""
+    operation = case.operation
+    injector = Injector(case.at, case.fault)
+    client = world.manager("A", injector)
+    subject = begin(world, operation, client)
+    injector.arm()
+    reported = act(operation, client, subject)
+    injector.disarm()
+    if case.recovery != "two":
+        injector.flush()  # what was on its way lands before the recovery
+    world.ledger()
+    recover(world, case.recovery)
+    injector.flush()  # or only after it
+    world.lease_over()
+    drain(world.helper("Z"))
+    ledger = world.ledger()
+    landed = operation.landed(world, ledger)
+    if reported == "ok":
+        assert landed, f"{case}: reported done, and is not in the journal"
+    if reported == "failed" and operation.whole:
+        assert not landed, f"P9 {case}: reported failed, and landed"
+    if operation.key is not None:
+        key = f"{operation.key}{world.suffix}"
+        status = world.helper("reader").outcome(key).status
+        assert (status is Status.COMMITTED) == (key in ledger.committed), f"{case}: {status}"
+    if operation.sends and landed:
+        world.sent += operation.sends
+    check_exactly_once(world, ledger, world.sent)
+    world.next()
+
+
+def act(operation: Operation, client: object, subject: object) -> str:
+    """Do it, and say what the client was told."""
+    try:
+        operation.act(client, subject)
+    except Crash:
+        return "crashed"
+    except TransactionUnknown:
+        return "unknown"
+    except KeyboardInterrupt:
+        return "crashed" if operation.name.startswith("rollback") else interrupted(subject)
+    except (TxnQueueError, ConnectionError):
+        return "failed"
+    return "ok"
+
+
+def interrupted(subject: object) -> str:
+    """Do what a block does when its user presses a key: roll back, whatever is on its way."""
+    if not isinstance(subject, Transaction) or subject.status is not Status.ACTIVE:
+        return "crashed"
+    if isinstance(subject, BranchSession):  # which only its branch's time-out ends
+        return "crashed"
+    try:
+        subject.rollback()
+    except TransactionFinished:
+        return "ok"
+    return "failed" if subject.status is Status.ROLLED_BACK else "unknown"
+
+
+def recover(world: World, recovery: str) -> None:
+    """Let clients recover: the same one again at once, another one, or two at a time."""
+    if recovery == "same":
+        names = ["A"]
+    else:
+        world.lease_over()
+        names = ["B"] if recovery == "other" else ["B", "C"]
+    clients = [world.manager(name, actor=f"{name} again") for name in names]
+    for client in clients:
+        client.recover()
+    waiting = {key for client in clients for key in client.recover().prepared}
+    undecided = {key for key in world.prepared if _open(world, key)}
+    assert undecided <= waiting, f"P5 {undecided - waiting} is prepared and not listed"
+    for key in sorted(waiting):
+        for client in clients:
+            client.commit(key)
+    for client in clients:
+        drain(client)
+
+
+def _open(world: World, key: str) -> bool:
+    return world.helper("reader").outcome(key).status is Status.PREPARED

@@ -1,0 +1,124 @@
+"""With maintenance a claim and a commit cost the same, however much has happened before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txnqueue.manager import QueueManager
+from txnqueue.storage.journal.memory import MemoryJournal
+from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import Clock, runtime
+
+COMMITS_BEFORE, COMMITS_AFTER = 100, 10_000
+EVERY = 500
+"""So many commits lie between one maintenance and the next."""
+COMMITS_PER_ROUND = 3
+
+
+class CountingJournal(MemoryJournal):
+    """A journal that counts which entries calls look at: those read, and those of guards."""
+
+    looked_at = reads = 0
+
+    def read(self, shards: Any, after: int = -1, upto: int | None = None) -> Any:
+        reading = super().read(shards, after, upto)
+        self.looked_at += len(reading.entries)
+        self.reads += 1
+        return reading
+
+    def _admitted(self, unit: Any, snapshot: int) -> bool:
+        self.looked_at += sum(len(self._shards.get(shard, ())) for shard in unit.reads)
+        return super()._admitted(unit, snapshot)
+
+
+class Plant:
+    """A queue that is worked on all the time."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = MemoryStore(), Clock()
+        self.store.journal = CountingJournal()
+        self.number = 0
+        self.worker = self.manager()
+        self.worker.create_queue("in", "n long", lanes=2)
+
+    def manager(self) -> QueueManager:
+        self.number += 1
+        made = runtime(self.clock, f"m{self.number}")
+        return QueueManager(None, store=self.store, runtime=made)
+
+    def work(self, commits: int, maintained: bool) -> None:
+        queue = self.worker.queue("in")
+        for number in range(commits // COMMITS_PER_ROUND):
+            self.clock.advance(1)
+            queue.send([{"n": number}])
+            queue.receive(5).accept()
+            if maintained and number % (EVERY // COMMITS_PER_ROUND) == 0:
+                self.maintain()
+        if maintained:
+            self.maintain()
+
+    def maintain(self) -> None:
+        self.manager().maintain(transaction_seconds_max=10)
+
+    def costs(self) -> dict[str, int]:
+        """Count the entries that a cold client's work looks at, and a warm one's."""
+        found = {}
+        client = self.manager()
+        for name in ("cold", "warm"):
+            queue = client.queue("in")
+            for act in ("send", "claim", "commit"):
+                before = self.store.journal.looked_at
+                if act == "send":
+                    queue.send([{"n": 1}])
+                elif act == "claim":
+                    tx = client.transaction()
+                    tx.queue("in").receive(1)
+                else:
+                    tx.commit()
+                found[f"{name} {act}"] = self.store.journal.looked_at - before
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_work_costs_the_same_after_ten_thousand_commits_as_after_a_hundred() -> None:
+    plant = Plant()
+    plant.work(COMMITS_BEFORE, maintained=True)
+    before = plant.costs()
+    plant.work(COMMITS_AFTER - COMMITS_BEFORE, maintained=True)
+    after = plant.costs()
+    commits = len(plant.store.journal.commits)
+    print(f"entries looked at after {COMMITS_BEFORE}: {before}; after {commits}: {after}")
+    assert commits > COMMITS_AFTER - 10
+    for name, count in after.items():
+        assert count <= 1.2 * before[name] + 10, f"{name}: {before[name]} and then {count}"
+
+
+def test_without_maintenance_it_grows() -> None:
+    plant = Plant()
+    plant.work(90, maintained=False)
+    before = plant.costs()
+    plant.work(900, maintained=False)
+    after = plant.costs()
+    assert after["cold claim"] > 5 * before["cold claim"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "cold", "warm"), [("recover", 3, 2), ("metrics", 3, 2), ("maintain", 8, 7)]
+)
+def test_what_asks_all_queues_reads_no_more_often_for_many(ask: str, cold: int, warm: int) -> None:
+    for queues in (1, 40):
+        plant = Plant()
+        for number in range(queues):
+            queue = plant.worker.create_queue(f"q{number}", "n long", dead_letter=False)
+            queue.send([{"n": number}])
+            queue.receive(1)
+        counted = []
+        client = plant.manager()
+        for _ in range(2):
+            before = plant.store.journal.reads
+            getattr(client, ask)()
+            counted.append(plant.store.journal.reads - before)
+        assert counted == [cold, warm]

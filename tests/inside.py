@@ -1,0 +1,25 @@
+"""The one door by which tests reach the inside: what a move of the core may change."""
+
+from txnqueue.batch import claims_of
+from txnqueue.core.state.topology import Topology
+from txnqueue.manager import QueueManager
+from txnqueue.queue import Queue
+from txnqueue.transaction import Transaction, attempt_of
+from txnqueue.transactions.attempt import Attempt
+
+__all__ = ["attempt_id", "attempt_of", "beside", "claims_of", "topology"]
+
+
+def attempt_id(transaction: Transaction) -> str:
+    """Name the attempt behind a transaction."""
+    return attempt_of(transaction).attempt_id
+
+
+def beside(queue: Queue) -> Transaction:
+    """Begin a transaction of the manager that opened a queue."""
+    return Transaction(Attempt(queue._client))
+
+
+def topology(manager: QueueManager) -> Topology:
+    """Read the exchanges and bindings of a store."""
+    return manager._client.topology()

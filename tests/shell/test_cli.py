@@ -1,0 +1,585 @@
+"""The command line: exit codes, output, and that repeating a command is harmless."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+typer = pytest.importorskip("typer")
+from typer.testing import CliRunner  # noqa: E402
+
+from txnqueue import errors  # noqa: E402
+from txnqueue.cli.console import Options, exit_code  # noqa: E402
+from txnqueue.cli.main import app  # noqa: E402
+from txnqueue.cli.presentation import plain, printable  # noqa: E402
+from txnqueue.manager import QueueManager  # noqa: E402
+from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = "id long, name string"
+
+
+class Shell:
+    """Runs commands on a store in memory, each with a manager of its own."""
+
+    def __init__(self):
+        self.store, self.clock = MemoryStore(), Clock()
+        self.runs = 0
+
+    def factory(self, options: Options):
+        self.runs += 1
+        made = runtime(self.clock, f"client{self.runs}")
+        manager = QueueManager(
+            None,
+            store=self.store,
+            runtime=made,
+            actor=options.actor,
+            run_id=options.run_id,
+            consumer=options.consumer,
+        )
+        return manager, None
+
+    def __call__(self, *arguments, code=0):
+        result = CliRunner().invoke(app, [str(a) for a in arguments], obj=self.factory)
+        assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+        return result
+
+    def json(self, *arguments, code=0):
+        result = self(*arguments, "--output", "json", code=code)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def shell():
+    made = Shell()
+    made("create", "orders", "--schema", SCHEMA)
+    return made
+
+
+@pytest.fixture
+def three(tmp_path):
+    path = tmp_path / "three.csv"
+    path.write_text('id,name\n1,a\n2,"b, ""quoted"""\n3,\n', encoding="utf-8")
+    return path
+
+
+# ----------------------------------------------------------------------------- the codes
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.TransactionUnknown(), 76),
+        (errors.TransactionIdReused(), 2),
+        (errors.TransactionAborted(), 75),
+        (errors.Busy(), 75),
+        (errors.StoreBusy(), 75),
+        (errors.LeaseLost(), 75),
+        (errors.SchemaMismatch(), 2),
+        (errors.LimitExceeded(), 2),
+        (errors.StoreNotFound(), 3),
+        (errors.StoreCorrupt(), 3),
+        (errors.QueueNotFound(), 3),
+        (errors.QueueExists(), 3),
+        (errors.PlatformMissing(), 3),
+        (errors.PayloadRemoved(), 3),
+        (errors.HistoryRemoved(), 3),
+        (errors.HandlerFailed(), 4),
+        (ValueError("x"), 1),
+    ],
+)
+def test_every_error_has_its_exit_code(error, code):
+    assert exit_code(error) == code
+
+
+def test_the_codes_stand_in_the_help():
+    shown = CliRunner().invoke(app, ["send", "--help"])
+    assert shown.exit_code == 0
+    said = " ".join(shown.stdout.split())
+    assert "75 conflicts" in said and "77 committed" in said
+
+
+def test_the_version_is_shown():
+    from txnqueue import __version__
+
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == __version__
+
+
+def test_usage_errors_are_2(shell, three):
+    shell("send", "orders", code=2)
+    shell("receive", "orders", "--accept", "--hold", code=2)
+    shell("history", "--where", "id = 1", code=2)
+    shell("history", "--queue", "orders", "--as-of", "1", "--message", "x:1", code=2)
+    shell("receive", "orders", "--limit", "0", code=2)
+    shell("create", "no/name", "--schema", SCHEMA, code=2)
+    shell("create", "typed", "--schema", "id nonsense", code=2)
+
+
+def test_an_error_is_one_line_with_the_remedy_and_no_traceback(shell):
+    result = shell("depth", "nothing", code=3)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "orders" in result.stderr
+    assert "Traceback" in shell("depth", "nothing", "--verbose", code=3).stderr
+
+
+@pytest.mark.parametrize(("verbose", "level"), [(False, "OFF"), (True, None)])
+def test_a_spark_of_our_own_logs_nothing_that_comes_as_an_error(monkeypatch, verbose, level):
+    pytest.importorskip("pyspark")
+    from txnqueue.cli.console import start_spark
+    from txnqueue.platform import local_spark as environment
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    asked = []
+    monkeypatch.setattr(environment, "local_spark", lambda *_, **given: asked.append(given))
+    start_spark(short_lived=True, verbose=verbose)
+    assert asked[0]["settings"].get("spark.log.level") == level
+
+
+def test_a_rollback_of_what_is_not_there_is_a_mistake_of_the_call(
+    shell: Shell, three: Path
+) -> None:
+    shell("send", "orders", three, "--transaction-id", "load/1")
+    for key in ("unknown", "load/1"):
+        shell("rollback", key, "--reason", "why", code=2)
+    shell("maintain", "--no-vacuum", "--full-vacuum", code=2)
+
+
+def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
+    shell("send", "orders", three)
+    shell("receive", "orders", "--hold", "--consumer", "gone")
+    said = shell.json("release", "orders", "--consumer", "gone", "--reason", "it hangs")
+    assert said[0]["released"] == 3
+    assert shell.json("depth", "orders")[0]["available"] == 3
+
+
+def test_the_path_of_an_unknown_message_is_no_answer(shell):
+    result = shell("history", "--message", "nobody:17", code=3)
+    assert "No such message" in result.stderr
+    assert shell.json("history", "--message", "nobody:17", code=3) == []
+
+
+def test_a_missing_root_is_said_before_spark_starts(monkeypatch):
+    monkeypatch.delenv("TXNQUEUE_ROOT", raising=False)
+    result = CliRunner().invoke(app, ["list"])
+    assert result.exit_code == 2
+    assert "--root" in result.stderr
+
+
+def test_an_unexpected_error_is_1_and_names_itself(shell):
+    def broken(options):
+        raise RuntimeError("first line\nsecond line")
+
+    result = CliRunner().invoke(app, ["list"], obj=broken)
+    assert result.exit_code == 1
+    assert "unexpected RuntimeError: first line" in result.stderr
+    assert "second" not in result.stderr
+
+
+@pytest.mark.parametrize("kind", [errors.Busy, errors.TransactionAborted, errors.StoreBusy])
+def test_conflicts_ask_the_scheduler_to_try_again(kind):
+    def busy(options):
+        raise kind()
+
+    assert CliRunner().invoke(app, ["list"], obj=busy).exit_code == 75
+
+
+def test_without_typer_there_is_one_clear_sentence():
+    code = "import sys; sys.modules['typer'] = None; import txnqueue.cli.main"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 3
+    assert done.stderr.strip() == (
+        "txnqueue: the command line needs typer: pip install 'txnqueue[cli]'"
+    )
+
+
+# --------------------------------------------------------------------------------- queues
+
+
+def test_create_says_what_there_is_and_repeats_only_if_allowed(shell):
+    shell("create", "orders", "--schema", SCHEMA, code=3)
+    found = shell.json("create", "orders", "--schema", SCHEMA, "--exist-ok")
+    assert found[0]["queue"] == "orders"
+    shell("create", "orders", "--schema", "id string", "--exist-ok", code=2)
+
+
+def test_list_shows_every_queue_once(shell):
+    assert [row["queue"] for row in shell.json("list")] == ["orders", "orders.dead"]
+    assert "orders.dead" in shell("list").stdout
+
+
+def test_a_store_that_was_never_made_is_3():
+    Shell()("list", code=3)
+
+
+# -------------------------------------------------------------------------------- sending
+
+
+def test_a_csv_file_is_sent_as_typed_messages(shell, three):
+    sent = shell.json("send", "orders", three)
+    assert sent[0]["count"] == 3
+    assert not sent[0]["already_committed"]
+    rows = shell.json("peek", "orders")
+    assert [(row["id"], row["name"]) for row in rows] == [
+        (1, "a"),
+        (2, 'b, "quoted"'),
+        (3, None),
+    ]
+
+
+def test_json_lines_and_parquet_are_sent_too(shell, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"id": 1, "name": "a"}\n{"id": 2}\n', encoding="utf-8")
+    parquet.write_table(pa.table({"id": [3], "name": ["c"]}), tmp_path / "more.parquet")
+    assert shell.json("send", "orders", lines)[0]["count"] == 2
+    assert shell.json("send", "orders", tmp_path / "more.parquet")[0]["count"] == 1
+    assert [row["id"] for row in shell.json("peek", "orders")] == [1, 2, 3]
+
+
+def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell, three):
+    first = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
+    again = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
+    assert again["already_committed"]
+    assert again["count"] == 0
+    assert again["commit_seq"] == first["commit_seq"]
+    assert shell.json("depth", "orders")[0]["available"] == 3
+    spoken = shell("send", "orders", three, "--transaction-id", "load-7").stdout
+    assert spoken.startswith("Already committed")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wrong.csv", "id,name\nx,a\n"),
+        ("unknown.csv", "id,nam\n1,a\n"),
+        ("unknown.json", '{"id": 1, "nam": "a"}\n'),
+        ("wrong.json", '{"id": "x"}\n'),
+        ("no.json", "not json\n"),
+        ("file.txt", "id\n1\n"),
+        ("no.parquet", "x"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_as_a_whole(shell, tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    result = shell("send", "orders", tmp_path / name, code=2)
+    assert result.stderr.count("\n") == 1
+    assert shell.json("depth", "orders")[0]["available"] == 0
+
+
+def test_a_missing_file_is_2(shell, tmp_path):
+    assert "no file" in shell("send", "orders", tmp_path / "gone.csv", code=2).stderr
+
+
+# ------------------------------------------------------------------------------ receiving
+
+
+def test_receive_prints_and_gives_back(shell, three):
+    shell("send", "orders", three)
+    assert [row["id"] for row in shell.json("receive", "orders", "--limit", "2")] == [1, 2]
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 3, "in_flight": 0}
+    assert shell.json("peek", "orders")[0]["_message"]["delivery_count"] == 0
+
+
+def test_receive_accept_consumes(shell, three):
+    shell("send", "orders", three)
+    shell("receive", "orders", "--limit", "2", "--accept")
+    assert [row["id"] for row in shell.json("receive", "orders", "--accept")] == [3]
+    result = shell("receive", "orders", "--accept")
+    assert result.stdout == ""
+    assert "nothing to receive" in result.stderr
+
+
+def test_receive_hold_keeps_until_the_lease_ends(shell, three):
+    shell("send", "orders", three)
+    shell("receive", "orders", "--limit", "2", "--hold", "--lease-seconds", "60")
+    assert shell.json("depth", "orders")[0]["in_flight"] == 2
+    assert [row["id"] for row in shell.json("receive", "orders")] == [3]
+    shell.clock.advance(61)
+    assert shell.json("receive", "orders")[0]["id"] == 1
+
+
+def test_the_same_consumer_takes_over_at_once(shell, three):
+    shell("send", "orders", three)
+    shell("receive", "orders", "--hold", "--consumer", "me")
+    assert shell.json("receive", "orders") == []
+    assert shell.json("receive", "orders", "--consumer", "me")[0]["id"] == 1
+
+
+def test_messages_that_could_not_be_printed_are_given_back(shell, three, monkeypatch):
+    from txnqueue.cli.presentation import Printer
+
+    def broken(*arguments):
+        raise BrokenPipeError
+
+    shell("send", "orders", three)
+    monkeypatch.setattr(Printer, "messages", broken)
+    shell("receive", "orders", "--accept", code=1)
+    monkeypatch.undo()
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 3, "in_flight": 0}
+
+
+# ----------------------------------------------------------------- transactions, history
+
+
+def test_outcome_knows_what_was_committed(shell, three):
+    sent = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
+    found = shell.json("outcome", "load-7")[0]
+    assert (found["status"], found["commit_seq"]) == ("committed", sent["commit_seq"])
+    assert shell.json("outcome", "never", code=76)[0]["status"] == "unknown"
+
+
+def test_recover_names_what_it_aborted_and_what_waits(shell, three):
+    shell("send", "orders", three)
+    manager = memory_manager(shell.store, shell.clock, "dead")
+    waiting = manager.transaction("waiting")
+    manager.queue("orders").receive(1, transaction=waiting)
+    waiting.prepare()
+    lost = manager.transaction("lost")
+    manager.queue("orders").receive(1, transaction=lost)
+    shell.clock.advance(1_000)
+    found = shell.json("recover")[0]
+    assert found == {
+        "aborted": ["lost"],
+        "released": 1,
+        "prepared": ["waiting"],
+        "heuristic": [],
+        "waiting": [],
+        "databases": [],
+        "drops": [],
+        "exchange_drops": [],
+    }
+    assert shell.json("recover")[0]["aborted"] == []
+    assert "waits for a decision: waiting" in shell("recover").stdout
+    manager.decide_heuristically("waiting", commit=True, reason="its coordinator is gone")
+    assert shell.json("recover")[0]["heuristic"] == ["waiting"]
+    assert "decided by an operator, and not forgotten: waiting" in shell("recover").stdout
+
+
+def test_history_shows_events_states_and_paths(shell, three):
+    sent = shell.json("send", "orders", three, "--actor", "ann", "--run-id", "r1")[0]
+    message = shell.json("receive", "orders", "--limit", "1", "--accept")[0]["_message"]["id"]
+    events = shell.json("history")
+    assert {event["kind"] for event in events} >= {"posted", "committed", "claimed", "accepted"}
+    posted = next(event for event in events if event["kind"] == "posted")
+    assert (posted["actor"], posted["run_id"]) == ("ann", "r1")
+    assert len(shell.json("history", "--limit", "1")) == 1
+    assert shell.json("history", "--queue", "orders.dead") == []
+
+    then = shell.json("history", "--as-of", sent["commit_seq"])
+    assert next(row for row in then if row["queue"] == "orders")["available"] == 3
+    rows = shell.json("history", "--as-of", sent["commit_seq"], "--queue", "orders")
+    assert [row["id"] for row in rows] == [1, 2, 3]
+
+    steps = [row["step"] for row in shell.json("history", "--message", message)]
+    assert steps == ["sent", "claimed", "accepted"]
+    shell("history", "--as-of", "999999999", code=2)
+
+
+def test_tables_are_for_people(shell, three):
+    shell("send", "orders", three)
+    for command in (["list"], ["peek", "orders"], ["history"], ["receive", "orders"]):
+        assert "─" in shell(*command).stdout or "━" in shell(*command).stdout
+    assert shell("depth", "orders").stdout == "orders: 3 available, 0 in flight\n"
+
+
+def test_doctor_answers_without_a_store():
+    result = CliRunner().invoke(app, ["doctor", "--output", "json"])
+    assert result.exit_code in (0, 3)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {"name", "found", "verdict", "meaning"} == set(rows[0])
+
+
+# ------------------------------------------------------------------------------ presenting
+
+
+def test_values_become_json():
+    import datetime
+    from decimal import Decimal
+
+    day = datetime.date(2026, 1, 2)
+    found = plain({"a": float("nan"), "b": b"\x00", "c": Decimal("1.10"), "d": day, "e": [1]})
+    assert found == {"a": "nan", "b": "AA==", "c": "1.10", "d": "2026-01-02", "e": [1]}
+    assert plain({"m": [("k", 1), ("l", None)]}) == {"m": {"k": 1, "l": None}}
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    assert printable("a\x1b[31mb") == "a\\x1b[31mb"
+
+
+# ---------------------------------------------------------------------------------- spark
+
+
+@pytest.mark.spark
+def test_files_are_read_by_the_queues_schema_with_spark(spark, tmp_path, three):
+    root = str(tmp_path / "store")
+
+    def run(*arguments, code=0):
+        def factory(options):
+            return QueueManager(spark, options.root, consumer=options.consumer), spark
+
+        words = [*map(str, arguments), "--root", root, "--output", "json"]
+        result = CliRunner().invoke(app, words, obj=factory)
+        assert result.exit_code == code, (result.stdout, result.stderr)
+        return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+    run("depth", "orders", code=3)
+    run("create", "orders", "--schema", SCHEMA)
+    assert run("send", "orders", three, "--transaction-id", "a")[0][0]["count"] == 3
+    assert run("send", "orders", three, "--transaction-id", "a")[0][0]["already_committed"]
+    bad = {
+        "wrong.csv": "id,name\nx,a\n",
+        "unknown.csv": "id,nam\n1,a\n",
+        "wrong.json": '{"id": "x"}\n',
+        "unknown.json": '{"id": 1, "nam": "a"}\n',
+        "no.json": "not json\n",
+        "no.parquet": "x",
+    }
+    for name, text in bad.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        _, said = run("send", "orders", tmp_path / name, code=2)
+        assert said.count("\n") == 1, said
+    (tmp_path / "more.jsonl").write_text('{"name": "d", "id": 4}\n', encoding="utf-8")
+    assert run("send", "orders", tmp_path / "more.jsonl")[0][0]["count"] == 1
+    rows = run("receive", "orders", "--accept")[0]
+    assert [(row["id"], row["name"]) for row in rows] == [
+        (1, "a"),
+        (2, 'b, "quoted"'),
+        (3, None),
+        (4, "d"),
+    ]
+    assert run("depth", "orders")[0][0]["available"] == 0
+    traced = run("history", "--queue", "orders", "--where", "id = 4")[0]
+    assert [row["step"] for row in traced] == ["sent", "claimed", "accepted"]
+
+
+def test_what_waits_is_purged_moved_and_sent_back(shell, three):
+    shell("create", "others", "--schema", SCHEMA)
+    shell("send", "orders", three, "--priority", 9)
+    assert shell.json("move", "orders", "others") == [
+        {"queue": "orders", "to": "others", "moved": 3}
+    ]
+    manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
+    manager.queue("others").receive().reject(reason="bad")
+    (found,) = shell.json("dead-letters", "others")
+    assert (found["queue"], found["reason"], found["waiting"]) == ("others", "bad", 3)
+    assert shell.json("redrive", "others.dead")[0]["redriven"] == 3
+    assert shell.json("dead-letters", "others") == []
+    assert shell("purge", "others", code=2).stdout == ""
+    assert shell.json("purge", "others", "--yes")[0]["purged"] == 3
+    shell("send", "orders", three, "--delay-seconds", 60)
+    row = next(r for r in shell.json("metrics") if r["queue"] == "orders")
+    assert (row["delayed"], row["visible"]) == (3, 0)
+    assert 'txnqueue_delayed{queue="orders"} 3' in shell("metrics", "--prometheus").stdout
+    shell.clock.advance(61)
+    shell("send", "orders", three, "--ttl-seconds", 5)
+    shell.clock.advance(5)
+    assert shell.json("depth", "orders")[0]["available"] == 3
+
+
+def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell, three):
+    shell("send", "orders", three)
+    manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
+    tx = manager.transaction("T")
+    tx.queue("orders").receive(1)
+    tx.prepare()
+    assert shell("drop", "orders", code=2).stdout == ""
+    assert "T" in shell("drop", "orders", "--yes", code=75).stdout
+    assert shell.json("recover")[0]["drops"][0]["held_by"] == ["T"]
+    shell("send", "orders", three, code=3)
+    manager.rollback("T")
+    result = shell.json("drop", "orders", "--yes", "--reason", "replaced")
+    assert result == [{"queue": "orders", "dropped": True, "held_by": [], "messages": 3}]
+    assert [row["queue"] for row in shell.json("list")] == ["orders.dead"]
+    shell("drop", "orders", "--yes", code=3)
+    shell("drop", "orders", "--yes", "--missing-ok")
+    assert "queue_dropped" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
+
+
+def test_declared_queues_are_applied_once(shell, tmp_path):
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues:\n  bills:\n    schema: n long\n    lanes: 2\ndrop: [orders]\n")
+    created = [{"action": "create", "queue": "bills", "changes": ""}]
+    assert shell.json("apply", file, "--dry-run", code=5) == created
+    assert shell.json("apply", file) == created
+    assert shell.json("apply", file) == [] == shell.json("apply", file, "--dry-run")
+    file.write_text("queues:\n  bills:\n    schema: n long, note string\n    lease_seconds: 9\n")
+    altered = shell.json("apply", file)[0]
+    assert altered["changes"] == "lease_seconds: 300.0 -> 9, column note: none -> string"
+    file.write_text("drop: [orders]\n")
+    assert shell.json("apply", file, "--drop")[0]["action"] == "drop"
+    for text in ("queues: [", "- bills", "queus: {}"):
+        file.write_text(text)
+        assert "queue" in shell("apply", file, code=2).stderr
+    shell("apply", tmp_path / "nowhere.yaml", code=2)
+
+
+def test_the_doctor_shows_what_the_environment_sets(shell, monkeypatch):
+    monkeypatch.setenv("TXNQUEUE_ACTOR", "nightly")
+    monkeypatch.setenv("TXNQUEUE_QUEUE_LANES", "none")
+    rows = {row["name"]: row for row in shell.json("doctor", code=3)}
+    assert (rows["actor"]["found"], rows["actor"]["verdict"]) == ("nightly", "ok")
+    assert rows["queue.lanes"]["verdict"] == "error"
+    assert "a whole number from 1 to 256" in rows["queue.lanes"]["meaning"]
+    assert "run_id" not in rows
+
+
+def test_what_is_published_goes_to_the_queues_that_are_bound(shell, three):
+    shell("create", "audit", "--schema", SCHEMA)
+    shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "headers")
+    assert shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
+    assert not shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
+    shell("bind", "events", "orders", "--argument", "kind", "--argument", "x-match=any")
+    told = shell.json("publish", "events", three, "--header", "kind=late", "--transaction-id", "p")
+    assert told[0]["queues"] == {"audit": 3, "orders": 3}
+    again = shell.json("publish", "events", three, "--header", "kind=late", "--transaction-id", "p")
+    assert (again[0]["count"], again[0]["already_committed"]) == (0, True)
+    assert shell.json("publish", "events", three)[0]["unroutable"] == 3
+    assert shell.json("unbind", "events", "audit", "--argument", "kind=late")[0]["changed"]
+    assert [row["queue"] for row in shell.json("bindings", "events")] == ["orders"]
+    kinds = [row["kind"] for row in shell.json("bindings", "events", "--history")]
+    assert kinds == ["bound", "bound", "unbound"]
+    listed = shell.json("exchanges")
+    assert [(row["name"], row["type"], row["bindings"]) for row in listed] == [
+        ("events", "headers", 1)
+    ]
+    shell("bind", "nobody", "orders", code=3)
+    shell("bind", "events", "orders", "--argument", "=x", code=2)
+
+
+def test_an_exchange_grows_and_is_dropped(shell, three):
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "fanout")
+    shell("bind", "events", "orders")
+    refused = shell("alter-exchange", "events", "--add", "note string", code=2)
+    assert "orders" in refused.output
+    manager.queue("orders").alter(add="note string")
+    told = shell.json("alter-exchange", "events", "--add", "note string")
+    assert told == [{"exchange": "events", "changes": {"column note": "string"}}]
+    assert "nothing" in shell("alter-exchange", "events", "--add", "note string").output
+    tx = manager.transaction("t")
+    tx.exchange("events").publish([{"id": 1}])
+    tx.prepare()
+    shell("drop-exchange", "events", code=2)
+    held = shell.json("drop-exchange", "events", "--yes", code=75)
+    assert held == [{"exchange": "events", "dropped": False, "held_by": ["t"]}]
+    assert shell.json("exchanges")[0]["closing"]
+    shell("publish", "events", three, code=3)
+    assert shell.json("recover")[0]["exchange_drops"] == held
+    assert "held back" in shell("recover").output
+    manager.commit("t")
+    assert "is dropped" in shell("drop-exchange", "events", "--yes", "--reason", "old").output
+    shell("drop-exchange", "events", "--yes", code=3)
+    shell("drop-exchange", "events", "--yes", "--missing-ok")
+    assert manager.queue("orders").depth() == 1

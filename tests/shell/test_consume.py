@@ -1,0 +1,408 @@
+"""``txnqueue consume``: the job that a scheduler runs, and repeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+from tests.faults.injection import Crash
+from tests.shell.test_cli import SCHEMA, Shell
+from txnqueue.cli import handlers
+from txnqueue.cli.signals import on_sigterm
+from txnqueue.errors import HandlerFailed, InvalidInput
+from txnqueue.testing import memory_manager, plain_schema
+
+SEEN: list[list[int]] = []
+"""What the handlers of this module were handed."""
+
+
+def refuse_three(batch: Any, tx: Any) -> None:
+    if 3 in [row["id"] for row in batch.messages()]:
+        raise ValueError("three")
+
+
+def send_to_nowhere(batch: Any, tx: Any) -> None:
+    tx.queue("nowhere").send(batch.messages())
+
+
+def remember(batch: Any, tx: Any) -> None:
+    SEEN.append([row["id"] for row in batch.messages()])
+
+
+def fail(batch: Any, tx: Any) -> None:
+    raise ZeroDivisionError("no")
+
+
+def send_on(batch: Any, tx: Any) -> None:
+    tx.queue("done").send(batch.messages())
+
+
+def change_table(batch: Any, tx: Any) -> None:
+    tx.table("gold").append(batch.to_arrow())
+
+
+def die_at_the_fourth(batch: Any, tx: Any) -> None:
+    if len(SEEN) == 3:
+        raise Crash("killed")
+    remember(batch, tx)
+    send_on(batch, tx)
+
+
+def terminate_in_the_second(batch: Any, tx: Any) -> None:
+    if len(SEEN) == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    remember(batch, tx)
+
+
+def terminate_and_hang(batch: Any, tx: Any) -> None:
+    remember(batch, tx)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+
+
+@pytest.fixture
+def shell() -> Shell:
+    SEEN.clear()
+    made = Shell()
+    made("create", "orders", "--schema", SCHEMA)
+    made("create", "done", "--schema", SCHEMA)
+    manager = memory_manager(made.store, made.clock, "sender")
+    manager.queue("orders").send([{"id": i} for i in range(10)])
+    return made
+
+
+def consume(shell: Shell, handler: str, *options: Any, code: int = 0) -> dict[str, Any]:
+    name = f"tests.shell.test_consume:{handler}"
+    lines = shell.json("consume", "orders", "--handler", name, *options, code=code)
+    return lines[0] if lines else {}
+
+
+def test_a_queue_is_drained(shell: Shell) -> None:
+    said = consume(shell, "remember", "--batch-size", 4, "--run-id", "night")
+    assert SEEN == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert said == {
+        "queue": "orders",
+        "run_id": "night",
+        "messages": 10,
+        "batches": 3,
+        "errors": 0,
+        "dead_lettered": 0,
+        "finished": True,
+        "already_finished": False,
+        "applied": True,
+        "stopped": False,
+    }
+
+
+def test_a_finished_run_and_an_empty_queue_are_nothing_to_do(shell: Shell) -> None:
+    consume(shell, "remember", "--run-id", "night")
+    again = consume(shell, "remember", "--run-id", "night", "--nothing-exit-code", 99, code=99)
+    assert again["already_finished"] and len(SEEN) == 1
+    assert consume(shell, "remember")["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "left"),
+    [("--max-batches=2", 4), ("--max-messages=4", 6), ("--max-seconds=0", 10)],
+)
+def test_a_run_has_bounds(shell: Shell, bound: str, left: int) -> None:
+    said = consume(shell, "remember", "--batch-size", 3, bound)
+    assert not said["finished"] and said["messages"] == 10 - left
+    assert shell.json("depth", "orders")[0] == {
+        "queue": "orders",
+        "available": left,
+        "in_flight": 0,
+    }
+
+
+def test_a_failing_handler_has_its_own_code(shell: Shell) -> None:
+    result = shell(
+        "consume", "orders", "--handler", "tests.shell.test_consume:fail", "--errors-max", 2, code=4
+    )
+    assert "ZeroDivisionError" in result.stderr
+    assert shell.json("depth", "orders")[0]["available"] == 10
+
+
+def test_dead_letters_have_their_own_code_and_tell_the_last_error(shell: Shell) -> None:
+    said = consume(shell, "refuse_three", "--run-id", "night", code=6)
+    assert (said["messages"], said["dead_lettered"], said["finished"]) == (9, 1, True)
+    (letters,) = shell.json("dead-letters", "orders")
+    assert (letters["waiting"], letters["reason"]) == (1, "deliveries_max")
+    assert letters["error"] == "ValueError: three"
+    assert "ValueError: three" in shell("peek", "orders.dead").stdout
+    assert consume(shell, "refuse_three", "--run-id", "night")["already_finished"]
+
+
+def test_who_does_not_mind_dead_letters_says_so(shell: Shell) -> None:
+    assert consume(shell, "refuse_three", "--dead-letters-exit-code", 0)["dead_lettered"] == 1
+
+
+def test_a_run_that_consumed_nothing_and_failed_is_no_success(shell: Shell) -> None:
+    manager = memory_manager(shell.store, shell.clock, "reader")
+    shell("create", "one", "--schema", SCHEMA, "--deliveries-max", 1)
+    manager.queue("one").send([{"id": 3}])
+    name = "tests.shell.test_consume:refuse_three"
+    result = shell("consume", "one", "--handler", name, "--output", "json", code=4)
+    said = json.loads(result.stdout)
+    assert (said["messages"], said["errors"], said["dead_lettered"]) == (0, 1, 1)
+    assert "ValueError: three" in result.stderr
+
+
+def test_a_mistake_of_the_job_ends_the_run_and_says_what_it_did(shell: Shell) -> None:
+    said = consume(shell, "send_to_nowhere", code=4)
+    assert (said["messages"], said["errors"], said["dead_lettered"]) == (0, 1, 0)
+    waiting = memory_manager(shell.store, shell.clock, "reader").queue("orders").peek_messages()
+    assert {row["_message"]["delivery_count"] for row in waiting} == {0}
+
+
+@pytest.mark.parametrize(
+    "target", ["-- send: nowhere", "-- append: /no/table", "-- merge: t on id"]
+)
+def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
+    shell: Shell, tmp_path: Path, target: str
+) -> None:
+    file = tmp_path / "job.sql"
+    file.write_text(f"-- reject: gone\nSELECT * FROM batch;\n{target}\nSELECT * FROM batch")
+    before = len(shell.store.journal.commits)
+    result = shell("consume", "orders", "--sql", file, code=2)
+    assert target in result.stderr and len(result.stderr.splitlines()) == 1
+    assert len(shell.store.journal.commits) == before
+
+
+@pytest.mark.parametrize("text", ["def handle(:", "import there_is_none"])
+def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    name = f"broken_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidInput, match="cannot be imported"):
+        handlers.load(f"{name}:handle")
+
+
+def test_remarks_behind_a_query_are_no_part_of_it() -> None:
+    (step, other) = handlers.parse(
+        "-- send: a\nSELECT * FROM batch;\n-- the rest is kept\n\n-- send: b\nSELECT 1 AS x\n"
+    )
+    assert (step.query, other.query) == ("SELECT * FROM batch", "SELECT 1 AS x")
+
+
+def test_killed_after_three_batches_and_repeated_twice_everything_happens_once(
+    shell: Shell,
+) -> None:
+    options = ("--batch-size", 1, "--run-id", "night", "--consumer", "job")
+    with pytest.raises(Crash):
+        result = shell.factory
+        from typer.testing import CliRunner
+
+        from txnqueue.cli.main import app
+
+        arguments = ["consume", "orders", "--handler", "tests.shell.test_consume:die_at_the_fourth"]
+        CliRunner().invoke(
+            app, [*arguments, *map(str, options)], obj=result, catch_exceptions=False
+        )
+    assert SEEN == [[0], [1], [2]]
+    first = consume(shell, "send_on", *options)
+    assert (first["messages"], first["finished"]) == (7, True)
+    second = consume(shell, "send_on", *options)
+    assert (second["messages"], second["already_finished"]) == (0, True)
+    manager = memory_manager(shell.store, shell.clock, "reader")
+    done = sorted(row["id"] for row in manager.queue("done").peek_messages(100))
+    assert done == list(range(10))
+    committed = [e.stream for c, _ in shell.store.journal.commits for e in c if e.attempt]
+    assert {f"night/{n}" for n in range(10)} <= set(committed)
+
+
+def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell) -> None:
+    said = consume(shell, "terminate_in_the_second", "--batch-size", 3)
+    assert SEEN == [[0, 1, 2], [3, 4, 5]]
+    assert said["stopped"] and not said["finished"] and said["messages"] == 6
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 4, "in_flight": 0}
+
+
+def test_a_batch_that_goes_on_too_long_after_sigterm_is_rolled_back(shell: Shell) -> None:
+    name = "tests.shell.test_consume:terminate_and_hang"
+    shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130)
+    assert len(SEEN) == 1
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 10, "in_flight": 0}
+
+
+def test_the_signals_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with on_sigterm(5) as stop:
+        assert not stop()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_log_is_json_lines(shell: Shell) -> None:
+    name = "tests.shell.test_consume:remember"
+    result = shell("consume", "orders", "--handler", name, "--batch-size", 4, "--run-id", "r")
+    lines = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
+    batches = [line for line in lines if line["event"] == "batch committed"]
+    assert [b["messages"] for b in batches] == [4, 4, 2]
+    assert [b["transaction_id"] for b in batches] == ["r/0", "r/1", "r/2"]
+    assert lines[-1]["event"] == "drain ended" and lines[-1]["finished"]
+
+
+def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
+    tables = shell.store.tables
+    tables.create("gold", plain_schema(SCHEMA))
+    apply = tables.apply
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the table's storage is away")
+
+    tables.apply = refuses  # type: ignore[method-assign]
+    said = consume(shell, "change_table", "--run-id", "r", code=77)
+    assert said["messages"] == 10 and not said["applied"]
+    waiting = shell.json("recover", code=77)[0]["waiting"]
+    assert "away" in waiting[0]["reason"] and waiting[0]["table"] == "gold"
+    tables.apply = apply  # type: ignore[method-assign]
+    assert shell.json("recover")[0]["waiting"] == []
+    assert tables.rows("gold").num_rows == 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--handler", "nowhere.at.all:handle"),
+        ("--handler", "tests.shell.test_consume:nothing"),
+        ("--handler", "tests.shell.test_consume"),
+        ("--sql", "no/such/file.sql"),
+        ("--handler", "a:b", "--sql", "c"),
+        ("--handler", "tests.shell.test_consume:remember", "--until", "never"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
+    shell("consume", "orders", *options, code=2)
+    assert shell.json("depth", "orders")[0]["available"] == 10
+
+
+def test_a_sql_file_says_what_becomes_of_rows() -> None:
+    steps = handlers.parse(
+        """-- nightly
+        -- reject: cancelled
+        SELECT * FROM batch WHERE gone;
+        -- merge: gold.totals on a, b
+        SELECT a, b, count(*) AS n
+        FROM batch GROUP BY a, b
+        """
+    )
+    assert [(s.verb, s.target, s.keys) for s in steps] == [
+        ("reject", "cancelled", ()),
+        ("merge", "gold.totals", ("a", "b")),
+    ]
+    assert steps[0].query == "SELECT * FROM batch WHERE gone"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "SELECT 1", "-- send: q", "-- merge: t\nSELECT 1", "-- a comment"]
+)
+def test_a_sql_file_that_says_it_not_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        handlers.parse(text)
+
+
+def test_a_handler_is_found_beside_the_job(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "my_job.py").write_text("def handle(batch, tx):\n    return 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert handlers.load("my_job:handle")(None, None) == 5  # type: ignore[arg-type]
+    sys.modules.pop("my_job")
+
+
+@pytest.mark.spark
+def test_a_sql_file_routes_a_batch_on_delta(spark: Any, tmp_path: Path) -> None:
+    from txnqueue.manager import QueueManager
+
+    root, totals = str(tmp_path / "store"), str(tmp_path / "totals")
+    manager = QueueManager(spark, root)
+    for name in ("orders", "done"):
+        manager.create_queue(name, SCHEMA)
+    spark.sql(f"CREATE TABLE delta.`{totals}` (name string, n long) USING delta")
+    rows = [{"id": i, "name": "ab"[i % 2]} for i in range(5)] + [{"id": 9, "name": None}]
+    manager.queue("orders").send(rows)
+    file = tmp_path / "job.sql"
+    file.write_text(
+        "-- reject: nameless\nSELECT * FROM batch WHERE name IS NULL;\n"
+        "-- send: done\nSELECT * FROM batch WHERE name = 'a';\n"
+        f"-- merge: {totals} on name\n"
+        "SELECT name, count(*) AS n FROM batch WHERE name IS NOT NULL GROUP BY name"
+    )
+    job = handlers.read_sql(str(file))
+    _cannot_run(manager, spark, tmp_path, totals)
+    job.check(manager, manager.queue("orders"), spark)
+    assert manager.queue("orders").depth() == 6
+    result = manager.queue("orders").drain(job)
+    assert (result.messages, result.applied) == (6, True)
+    assert sorted(r["id"] for r in manager.queue("done").peek_messages()) == [0, 2, 4]
+    assert manager.queue("orders.dead").depth() == 1
+    assert sorted(map(tuple, spark.read.format("delta").load(totals).collect())) == [
+        ("a", 3),
+        ("b", 2),
+    ]
+
+
+WRONG = {
+    "-- send: done\nSELECT id, nmae AS name FROM batch": "nmae",
+    "-- send: done\nSELECT id, name AS title FROM batch": "'title' is not in the schema",
+    "-- send: done\nSELECT name AS id FROM batch": "takes bigint, not string",
+    "-- send: done\nSELEKT id FROM batch": "SYNTAX",
+    "-- send: done\nDROP TABLE delta.`{totals}`": "SYNTAX",
+    "-- send: done\nSELECT * FROM no_such_table": "no_such_table",
+    "-- reject: bad\nSELECT id FROM batch": "_message",
+    "-- append: {totals}\nSELECT name, id AS m FROM batch": "'m'",
+    "-- merge: {totals} on id\nSELECT name, id AS n FROM batch": "'id' must be in the rows",
+    "-- merge: {totals} on name\nSELECT name, id FROM batch": "'id' must be in the rows",
+    "-- append: {totals}-gone\nSELECT name, id AS n FROM batch": "no table",
+}
+
+
+def _cannot_run(manager: Any, spark: Any, folder: Path, totals: str) -> None:
+    """What cannot run is refused by one line that says where and why."""
+    for number, (text, why) in enumerate(WRONG.items()):
+        file = folder / f"wrong{number}.sql"
+        file.write_text("-- reject: nameless\nSELECT * FROM batch WHERE name IS NULL;\n")
+        with file.open("a") as more:
+            more.write(text.replace("{totals}", totals))
+        with pytest.raises(InvalidInput) as caught:
+            handlers.read_sql(str(file)).check(manager, manager.queue("orders"), spark)
+        said = str(caught.value)
+        assert why in said and f"wrong{number}.sql" in said and "\n" not in said, said
+    assert spark.read.format("delta").load(totals).count() == 0  # it was not dropped
+
+
+@pytest.mark.spark
+def test_what_spark_cannot_plan_is_the_jobs_fault_and_what_it_cannot_compute_may_be_a_messages(
+    spark: Any, tmp_path: Path
+) -> None:
+    from txnqueue.manager import QueueManager
+
+    orders = QueueManager(spark, str(tmp_path / "store")).create_queue("orders", "id long")
+    orders.send([{"id": 0}])
+
+    def misspelt(batch: Any, tx: Any) -> None:
+        batch.df.select("amout").count()
+
+    def misspelt_predicate(batch: Any, tx: Any) -> None:
+        batch.reject(where="amout < 0")
+
+    def wrong_column(batch: Any, tx: Any) -> None:
+        tx.queue("orders").send(batch.df.selectExpr("id AS amount"))
+
+    def divides(batch: Any, tx: Any) -> None:
+        tx.queue("orders").send(batch.df.selectExpr("CAST(100 DIV id AS long) AS id"))
+
+    for handler, count in ((misspelt, 0), (misspelt_predicate, 0), (wrong_column, 0), (divides, 1)):
+        with pytest.raises(HandlerFailed) as caught:
+            orders.drain(handler, errors_max=1 if handler is divides else 20)
+        assert caught.value.result.errors == 1
+        (row,) = orders.peek_messages()
+        assert row["_message"]["delivery_count"] == count, handler

@@ -1,0 +1,267 @@
+"""The local session, and what the doctor says about a machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from txnqueue.errors import PlatformMissing
+from txnqueue.platform import local_spark
+from txnqueue.platform.doctor import doctor
+from txnqueue.platform.local_spark import Java
+
+COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+JAVA_MODULES = "java.base@{version}\njava.sql@{version}\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    installed = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "pyarrow": "26.0.1"}
+
+    def version(name: str) -> str:
+        if installed.get(name) is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    return installed
+
+
+def install_java(folder: Path, modules: str) -> str:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ncat <<EOF\n{modules}EOF\n")
+    java.chmod(0o755)
+    return str(java)
+
+
+def fetched(home: Path, *names: str) -> list[Path]:
+    jars = [home / "some jars" / name for name in names]
+    for jar in jars:
+        jar.parent.mkdir(exist_ok=True)
+        jar.touch()
+    local_spark._remember(COORDINATE, ",".join(jar.as_uri() for jar in jars))
+    return jars
+
+
+def settings(**given: str) -> Mapping[str, str]:
+    dotted = {key.replace("_", "."): value for key, value in given.items()}
+    return local_spark._settings(2, "2g", dotted, COORDINATE)
+
+
+@pytest.mark.parametrize(
+    ("spark", "delta", "coordinate"),
+    [
+        ("4.2.0", "4.4.0", COORDINATE),
+        ("4.0.1", "4.4.0", "io.delta:delta-spark_4.0_2.13:4.4.0"),
+        ("4.0.1", "4.0.1", "io.delta:delta-spark_2.13:4.0.1"),
+        ("4.1.1", "4.1.0", "io.delta:delta-spark_4.1_2.13:4.1.0"),
+    ],
+)
+def test_the_package_of_delta_follows_the_installed_versions(versions, spark, delta, coordinate):
+    versions.update({"pyspark": spark, "delta-spark": delta})
+    assert local_spark.delta_coordinate() == coordinate
+
+
+@pytest.mark.parametrize("name", ["pyspark", "delta-spark"])
+def test_a_missing_package_is_named_with_its_remedy(versions, name):
+    del versions[name]
+    with pytest.raises(PlatformMissing, match=rf"^{name} .*pip install 'txnqueue\[spark\]'"):
+        local_spark.local_spark()
+
+
+def test_the_import_needs_no_spark():
+    code = "import sys, txnqueue.environment; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_missing_java_is_told_before_spark_starts(versions, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(PlatformMissing, match=r"JAVA_HOME .*nowhere"):
+        local_spark.local_spark()
+    check = next(check for check in doctor() if check.name == "Java")
+    assert (check.found, check.verdict) == ("missing", "error")
+
+
+def test_java_home_wins_over_the_path(tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    install_java(other, JAVA_MODULES.format(version="21.0.1") + "jdk.incubator.vector@21.0.1\n")
+    monkeypatch.setenv("PATH", str(other / "bin") + os.pathsep + os.environ["PATH"])
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert local_spark.find_java() == Java(str(other / "bin" / "java"), "21.0.1", True)
+
+    home = tmp_path / "home"
+    path = install_java(home, JAVA_MODULES.format(version="11.0.2"))
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert local_spark.find_java() == Java(path, "11.0.2", False)
+
+
+@pytest.mark.parametrize(
+    ("modules", "problem"),
+    [
+        (JAVA_MODULES.format(version="11.0.2"), "Java 17 or newer"),
+        (JAVA_MODULES.format(version="21.0.8"), "lacks the module jdk.incubator.vector"),
+        ("", "is 8 or older"),
+    ],
+)
+def test_a_java_that_cannot_run_spark_is_told(versions, tmp_path, monkeypatch, modules, problem):
+    install_java(tmp_path, modules)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PlatformMissing, match=problem):
+        local_spark.local_spark()
+
+
+def test_the_first_start_resolves_only_what_spark_lacks(home):
+    first = settings()
+    assert first["spark.jars.packages"] == COORDINATE
+    assert "com.fasterxml.jackson.core:*," in first["spark.jars.excludes"]
+    assert "spark.jars" not in first
+
+
+def test_later_starts_use_the_files(home):
+    jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
+    later = settings()
+    assert later["spark.jars"] == ",".join(jar.as_uri() for jar in jars)
+    assert "spark.jars.packages" not in later
+
+
+def test_a_lost_file_is_fetched_again(home):
+    fetched(home, "delta-spark.jar", "delta-storage.jar")[1].unlink()
+    assert local_spark.cached_jars(COORDINATE) == []
+    assert settings()["spark.jars.packages"] == COORDINATE
+
+
+def test_jars_of_a_foreign_session_are_not_remembered(home):
+    fetched(home, "postgresql.jar")
+    assert local_spark.cached_jars(COORDINATE) == []
+
+
+def test_given_settings_win_and_given_lists_are_kept(home):
+    fetched(home, "delta-spark.jar")
+    merged = settings(
+        spark_ui_enabled="true",
+        spark_sql_extensions="my.Extension",
+        spark_driver_extraJavaOptions="-Xss4m",
+        spark_jars="mine.jar",
+    )
+    assert merged["spark.ui.enabled"] == "true"
+    assert merged["spark.sql.extensions"] == f"{local_spark.DELTA_EXTENSION},my.Extension"
+    assert merged["spark.driver.extraJavaOptions"].startswith("-Duser.timezone=UTC ")
+    assert merged["spark.driver.extraJavaOptions"].endswith(" -Xss4m")
+    assert merged["spark.jars"].endswith("delta-spark.jar,mine.jar")
+
+
+def test_given_packages_are_resolved_together_with_delta(home):
+    fetched(home, "delta-spark.jar")
+    merged = settings(spark_jars_packages="org.postgresql:postgresql:42.7.4")
+    assert merged["spark.jars.packages"] == f"{COORDINATE},org.postgresql:postgresql:42.7.4"
+    assert "spark.jars" not in merged
+
+
+def test_given_files_of_delta_are_used_as_they_are(home):
+    merged = settings(spark_jars="/opt/delta-spark_4.2_2.13-4.4.0.jar")
+    assert merged["spark.jars"] == "/opt/delta-spark_4.2_2.13-4.4.0.jar"
+    assert "spark.jars.packages" not in merged
+
+
+@pytest.mark.parametrize(
+    ("root", "found", "verdict", "meaning"),
+    [
+        ("/lake/messaging", "file:", "ok", "by a lock"),
+        ("file:///lake", "file:", "ok", "loss of power"),
+        ("hdfs://name/lake", "hdfs:", "ok", "Several drivers"),
+        ("abfss://c@a.dfs.core.windows.net/lake", "abfss:", "ok", "Several drivers"),
+        ("gs://bucket/lake", "gs:", "ok", "Several drivers"),
+        ("s3a://bucket/lake", "s3a:", "warning", "DynamoDB"),
+        ("S3://bucket/lake", "s3:", "warning", "Only one driver"),
+        ("oci://bucket/lake", "oci:", "warning", "not known"),
+        ("lake.messaging", "the catalog schema lake.messaging", "warning", "location"),
+    ],
+)
+def test_the_doctor_judges_the_storage(root, found, verdict, meaning):
+    check = doctor(root)[-1]
+    assert (check.name, check.found, check.verdict) == ("storage", found, verdict)
+    assert meaning in check.meaning
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "verdict"),
+    [
+        ("pyspark", "4.2.0", "ok"),
+        ("pyspark", "4.0.0", "error"),
+        ("pyspark", "4.3.0", "warning"),
+        ("delta-spark", "4.4.1", "warning"),
+        ("delta-spark", None, "error"),
+        ("pyarrow", "17.0.0", "error"),
+        ("filelock", None, "warning"),
+    ],
+)
+def test_the_doctor_judges_the_packages(versions, name, version, verdict):
+    versions[name] = version
+    check = next(check for check in doctor() if check.name == name)
+    assert (check.found, check.verdict) == (version or "missing", verdict)
+
+
+def test_the_doctor_says_whether_a_start_needs_the_network(versions, home):
+    before = next(check for check in doctor() if check.name == "Delta's jars")
+    fetched(home, "delta-spark.jar")
+    after = next(check for check in doctor() if check.name == "Delta's jars")
+    assert (before.verdict, after.verdict) == ("warning", "ok")
+    assert (before.found, after.found) == ("not fetched yet", "jar files: 1")
+
+
+def test_every_meaning_is_one_sentence():
+    for check in doctor("/lake"):
+        assert check.meaning.endswith(".")
+        assert "\n" not in check.meaning
+
+
+def test_the_command_line_knows_only_fetch(capsys):
+    assert local_spark.main(["fetsch"]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_fetch_tells_what_is_missing(versions, capsys):
+    del versions["delta-spark"]
+    assert local_spark.main(["fetch"]) == 3
+    assert "delta-spark is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_the_session_keeps_utc_and_writes_delta(spark, tmp_path):
+    zones = spark.sql(
+        "SELECT current_timezone(), reflect('java.time.ZoneId', 'systemDefault')"
+    ).first()
+    assert tuple(zones) == ("UTC", "UTC")
+    table = str(tmp_path / "a table")
+    spark.range(3).write.format("delta").save(table)
+    assert spark.read.format("delta").load(table).count() == 3
+
+
+@pytest.mark.spark
+def test_workers_run_the_same_python(spark):
+    def python(batches):
+        import pyarrow
+
+        for _ in batches:
+            yield pyarrow.RecordBatch.from_pydict({"python": [sys.executable]})
+
+    frame = spark.range(1).coalesce(1).mapInArrow(python, "python string")
+    assert {row.python for row in frame.collect()} == {sys.executable}
+
+
+@pytest.mark.spark
+def test_a_second_call_gets_the_running_session(spark):
+    assert local_spark.local_spark().sparkContext is spark.sparkContext

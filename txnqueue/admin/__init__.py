@@ -1,0 +1,1 @@
+"""Make, alter, drop, keep and recover what a store has."""

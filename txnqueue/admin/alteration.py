@@ -1,0 +1,174 @@
+"""Alter a queue beside open transactions: more nullable columns, other settings.
+
+The payload tables grow first, then the catalog's entry says so. A fact of the same append in
+the queue's backlog, which no append reads, tells everybody who works on the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan
+from txnqueue.core.routing import ExchangeInfo
+from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean
+from txnqueue.core.state import catalog
+from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
+from txnqueue.types import ChangeableSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CHANGEABLE = tuple(ChangeableSettings.__annotations__)
+Changes = dict[str, tuple[object, object]]
+"""What changed, by name: the former value, and the new one."""
+Owner = TypeVar("Owner", QueueInfo, ExchangeInfo)
+
+
+def alter(
+    client: Client, info: QueueInfo, columns: StructType | None, settings: Mapping[str, object]
+) -> Changes:
+    """Add columns to a queue, and change settings of it; what is so already is left alone.
+
+    Raises:
+        QueueInUse: It takes another queue's dead letters, and gets its columns from there.
+        SchemaMismatch: A column may not be null, or is there with another type.
+    """
+    client.open()
+    client.check_open(info)
+    known = client.queues()
+    before, *others = _involved(info, known, columns)
+    after = changed(before, columns, settings)
+    if columns is not None:
+        for one in (before, *others):  # the tables first: an entry never promises what is not there
+            changed(one, columns, {})
+            client.store.payload.add_columns(one.payload_id, columns)
+
+    def plan(lost: int) -> Plan | None:
+        entries = client.catalog_entries()
+        mine, *followers = _involved(info, catalog.queues(entries), columns)
+        wanted = [(mine, changed(mine, columns, settings))]
+        wanted += [(one, changed(one, columns, {})) for one in followers]
+        plans = [_write(client, new, entries) for old, new in wanted if new != old]
+        return sum(plans, Plan()) if plans else None
+
+    landed = client.land(plan, "alter queue", queue=info.name)
+    for entry in landed.entries if landed is not None else ():
+        if entry.shard == model.backlog_shard(info.queue_id):
+            client.learn(catalog.told(entry, before))
+    return differences(before, after)
+
+
+def changed(
+    info: QueueInfo, columns: StructType | None, settings: Mapping[str, object]
+) -> QueueInfo:
+    """Say what a queue is with some more columns and other settings (nothing is written)."""
+    unknown = sorted(set(settings) - {field.name for field in fields(QueueSettings)})
+    if unknown:
+        known = did_you_mean(unknown[0], CHANGEABLE)
+        raise InvalidInput(f"{unknown[0]!r} is no setting of a queue: {known}", name=unknown[0])
+    fixed = sorted(set(settings) - set(CHANGEABLE))
+    if fixed:
+        raise InvalidInput(
+            f"{fixed[0]}={settings[fixed[0]]!r}: it is fixed when a queue is created; create "
+            f"another queue and move the messages. {', '.join(CHANGEABLE)} can be changed.",
+            name=fixed[0],
+        )
+    values: Any = dict(settings)
+    found = replace(info, settings=replace(info.settings, **values))
+    return found if columns is None else grown(found, columns)
+
+
+def grown(info: Owner, columns: StructType) -> Owner:
+    """Say what a queue or an exchange is with some more columns (nothing is written).
+
+    Raises:
+        SchemaMismatch: A column may not be null, or is there with another type.
+    """
+    added: list[Mapping[str, Any]] = _added(info, columns.jsonValue()["fields"])
+    if not added:
+        return info
+    schema = {**info.schema, "fields": [*info.schema["fields"], *added]}
+    return replace(info, schema=schema, schema_version=info.schema_version + 1)
+
+
+def differences(before: QueueInfo, after: QueueInfo) -> Changes:
+    """List what is different, by name."""
+    found: Changes = {
+        name: (old, new)
+        for name in CHANGEABLE
+        if (old := getattr(before.settings, name)) != (new := getattr(after.settings, name))
+    }
+    return found | new_columns(before, after)
+
+
+def new_columns(before: Owner, after: Owner) -> Changes:
+    """List the columns that came, by name."""
+    came = after.schema["fields"][len(before.schema["fields"]) :]
+    return {f"column {column['name']}": (None, column["type"]) for column in came}
+
+
+def _added(
+    info: QueueInfo | ExchangeInfo, columns: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Find the columns that a queue or an exchange does not have yet."""
+    from txnqueue.storage.payload.types import folded
+
+    there = {folded(column["name"]): column for column in info.schema["fields"]}
+    added = []
+    for column in columns:
+        name, old = column["name"], there.get(folded(column["name"]))
+        if old is None and not column["nullable"]:
+            raise SchemaMismatch(
+                f"Column {name!r} of {info.name!r} must be nullable: messages that are there "
+                "have no value for it.",
+                column=name,
+            )
+        if old is None:
+            added.append(column)
+        elif (old["name"], old["type"]) != (name, column["type"]):
+            raise SchemaMismatch(
+                f"{info.name!r} has a column {old['name']!r} of type {old['type']} already: "
+                "columns are added, not changed.",
+                column=name,
+            )
+    return added
+
+
+def _involved(
+    info: QueueInfo, known: Mapping[str, QueueInfo], columns: StructType | None
+) -> list[QueueInfo]:
+    """Find the queue as it is now, and with new columns its dead-letter queue, which follows."""
+    now = known.get(info.name)
+    if now is None or now.queue_id != info.queue_id:
+        raise QueueNotFound(f"The queue {info.name!r} was dropped.", name=info.name)
+    if columns is None:
+        return [now]
+    users = [one.name for one in known.values() if one.dead_letter_id == now.queue_id]
+    if users:
+        raise QueueInUse(
+            f"{now.name!r} takes the dead letters of {users[0]!r} and has its columns: add them "
+            "to that queue, and this one follows.",
+            name=now.name,
+            used_by=users[0],
+        )
+    return [now, *(one for one in known.values() if one.queue_id == now.dead_letter_id)]
+
+
+def _write(client: Client, info: QueueInfo, entries: Sequence[Entry]) -> Plan:
+    """Write what a queue is now, for whoever looks it up and for whoever works on it."""
+    newest = replace(info, sequence=catalog.next_sequence(entries, info.name))
+    stamp = client.stamp()
+    said = catalog.write(model.QUEUE_ALTERED, newest, stamp)
+    fact = replace(
+        said.entries[0],
+        shard=model.backlog_shard(info.queue_id),
+        stream="queue",
+        sequence=None,
+        body={**said.entries[0].body, "sequence": newest.sequence},
+    )
+    return said + Plan((fact,), (model.queue_open(info.queue_id),))

@@ -1,0 +1,196 @@
+"""Make stores and queues: payload tables first, then one append."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan
+from txnqueue.core.routing import ExchangeInfo
+from txnqueue.core.settings import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettings
+from txnqueue.core.state import catalog
+from txnqueue.errors import (
+    InvalidInput,
+    InvalidName,
+    PayloadRemoved,
+    QueueClosed,
+    QueueError,
+    QueueExists,
+    QueueNotFound,
+    SchemaMismatch,
+    StoreNotFound,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def create_store(client: Client) -> None:
+    """Make the store if it is not there, and write down its layout."""
+    with contextlib.suppress(StoreNotFound):
+        client.open()
+        return
+    client.store.create()
+
+    def plan(lost: int) -> Plan | None:
+        if client.layouts():
+            return None
+        body = {
+            "v": 1,
+            "layout": model.LAYOUT,
+            "slice_width": SLICE_WIDTH,
+            "store_id": client.runtime.new_id(),
+            "root": client.store.root,
+        }
+        columns = client.stamp().columns()
+        entry = Entry(
+            model.FENCE,
+            "layout",
+            model.LAYOUT_CHANGED,
+            sequence=model.LAYOUT,
+            body=body,
+            **columns,
+        )
+        return Plan((entry,), (model.next_sequence(model.FENCE, "layout", 1),))
+
+    client.land(plan, "create store")
+    client.open()
+
+
+def create_queue(
+    client: Client, name: str, schema: StructType, settings: QueueSettings, exist_ok: bool
+) -> QueueInfo:
+    """Create a queue and its dead-letter queue: payload tables first, then one append."""
+    new_id = client.runtime.new_id
+    target: QueueInfo | None = None
+    found: QueueInfo | None = None
+    if settings.dead_letter:
+        dead_name = name + catalog.DEAD_SUFFIX
+        if len(dead_name) > NAME_LENGTH_MAX:
+            raise InvalidName(
+                f"{name!r} is too long for a queue with dead letters, whose queue is called "
+                f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
+                "characters.",
+                name=name,
+            )
+        found = client.queues().get(dead_name)
+        if found and found.closing:
+            raise _closing(found)
+        if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
+            raise SchemaMismatch(
+                f"The queue {dead_name!r} is there already, and its schema is another one: "
+                "dead letters could not be read there."
+            )
+        queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
+        plain = QueueSettings(1, None, settings.lease_seconds, settings.deliveries_max, False)
+        data = schema.jsonValue()
+        target = found or QueueInfo(dead_name, queue_id, queue_id, data, 1, plain)
+    queue_id = f"{name}-{new_id()[:8]}"
+    dead_id = target.queue_id if target else None
+    info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
+    wanted = [info, *([target] if target and not found else [])]
+    for one in wanted:
+        client.store.payload.create(one.payload_id, schema)
+
+    def plan(lost: int) -> Plan | None:
+        entries = client.catalog_entries()
+        check_payload_there(entries, wanted)
+        known = catalog.queues(entries)
+        there = [one.name for one in wanted if one.name in known]
+        if name in known and exist_ok and not known[name].closing:
+            return None
+        if there:
+            raise taken(known[there[0]])
+        stamp = client.stamp()
+        plans = [
+            catalog.create(one, catalog.next_sequence(entries, one.name), stamp) for one in wanted
+        ]
+        plans.append(Plan((), tuple(model.payload_there(one.payload_id) for one in wanted)))
+        if found:
+            now = known.get(found.name)
+            if now is None or now.queue_id != found.queue_id:
+                raise QueueNotFound(name=found.name)
+            if now.closing:
+                raise _closing(now)
+            # Says so under the target's name too: whoever is about to drop it reads that.
+            newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
+            reason = f"takes the dead letters of {name}"
+            plans.append(catalog.write(model.QUEUE_ALTERED, newest, stamp, reason))
+            plans.append(Plan((), (model.queue_open(now.queue_id),)))
+        return sum(plans, Plan())
+
+    try:
+        landed = client.land(plan, "create queue", queue=name)
+    except (QueueNotFound, PayloadRemoved):
+        # The dead-letter queue that was there was dropped meanwhile; or this took so long that
+        # a maintenance has removed what nobody seemed to need.
+        return create_queue(client, name, schema, settings, exist_ok)
+    if landed is None:
+        return client.queues()[name]
+    return catalog.queues(landed.entries)[name]
+
+
+def check_payload_there(
+    entries: Iterable[Entry], owners: Iterable[QueueInfo | ExchangeInfo]
+) -> None:
+    """Check that no maintenance has removed payload tables that have no owner yet.
+
+    Raises:
+        PayloadRemoved: One has.
+    """
+    removed = {e.stream for e in entries if e.kind == model.PAYLOAD_REMOVED}
+    for owner in owners:
+        if model.payload_stream(owner.payload_id) in removed:
+            raise PayloadRemoved(
+                f"To create {owner.name!r} took longer than maintain() waits, which has removed "
+                "its empty payload table: create it again.",
+                name=owner.name,
+            )
+
+
+def taken(info: QueueInfo) -> QueueError:
+    """Say why a name cannot be given to a new queue."""
+    if info.closing:
+        return _closing(info)
+    return QueueExists(
+        f"There is a queue {info.name!r} already: pass exist_ok=True to use it.", name=info.name
+    )
+
+
+def _closing(info: QueueInfo) -> QueueClosed:
+    return QueueClosed(
+        f"The queue {info.name!r} is being dropped: drop_queue({info.name!r}) says what holds it "
+        "back; create it when it is gone.",
+        name=info.name,
+    )
+
+
+def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
+    """Say whether a queue has these columns, or had just these before it grew."""
+    wanted = catalog.columns(columns.jsonValue())
+    if catalog.columns(info.schema) == wanted:
+        return True
+    if info.schema_version == 1:
+        return False
+    entries = client.catalog_entries()
+    return any(catalog.columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
+
+
+def read_schema(client: Client, schema: str | StructType | None, like: Any) -> StructType:
+    """Read a schema that is given in one of several ways.
+
+    Raises:
+        InvalidInput: It is given in none of them, or in two.
+        SchemaMismatch: It is no schema.
+    """
+    from txnqueue.storage.payload.rows import schema_of
+    from txnqueue.storage.payload.schemas import schema_from
+
+    if (schema is None) == (like is None):
+        raise InvalidInput("Give the schema, or like= to take it from: one of them.")
+    return schema_of(like) if schema is None else schema_from(client.store.spark, schema)

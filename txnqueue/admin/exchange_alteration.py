@@ -1,0 +1,107 @@
+"""Add columns to an exchange, while others publish to it and consume what was published.
+
+The queues have to have the columns first, so that what is published can be read wherever it
+goes. Columns are never removed: what was found of a queue stays true. Who binds a queue meets
+the altered exchange in the catalog, because both write the exchange's next sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.admin.alteration import Changes, grown, new_columns
+from txnqueue.client.client import Client
+from txnqueue.core.planning import Plan
+from txnqueue.core.routing import ExchangeInfo
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import topology
+from txnqueue.core.state.topology import Topology
+from txnqueue.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
+    """Add columns to an exchange; what is there already is left alone.
+
+    Raises:
+        SchemaMismatch: A column may not be null, is there with another type, or is none of a
+            queue that is bound.
+        ExchangeClosed: The exchange is being dropped.
+        ExchangeNotFound: It was dropped.
+    """
+    client.open()
+    before, after = _altered(client.topology(), info, columns)
+    if after == before:
+        return {}
+    client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what is there
+
+    def plan(lost: int) -> Plan | None:
+        found = client.topology()
+        now, wanted = _altered(found, info, columns)
+        if wanted == now:
+            return None
+        return topology.alter(wanted, found.sequences[now.name], client.stamp())
+
+    client.land(plan, "alter exchange")
+    return new_columns(before, after)
+
+
+def _altered(
+    found: Topology, info: ExchangeInfo, columns: StructType
+) -> tuple[ExchangeInfo, ExchangeInfo]:
+    """Say what an exchange is now, and what it is with more columns that its queues have."""
+    now = found.newest(info)
+    after = grown(now, columns)
+    if after == now:
+        return now, now
+    targets = found.targets(now)
+    names = {column["name"] for column in after.schema["fields"]}
+    lacking = sorted(
+        one.name
+        for one in targets
+        if not names <= {column["name"] for column in one.schema["fields"]}
+    )
+    if lacking:
+        raise SchemaMismatch(
+            f"What the exchange {now.name!r} publishes could not be read in {', '.join(lacking)}: "
+            f"add the columns there first, by manager.queue({lacking[0]!r}).alter(add=...). "
+            "Nothing was changed.",
+            name=now.name,
+            queues=lacking,
+        )
+    for one in targets:
+        check_columns(now.name, after.schema, one)
+    return now, after
+
+
+def check_columns(name: str, schema: Mapping[str, Any], info: QueueInfo) -> None:
+    """Check that a queue can hold what an exchange publishes; it may have got more columns.
+
+    Raises:
+        SchemaMismatch: It lacks columns, has others that it needs, or one may be null here and
+            not there.
+    """
+    here = {column["name"]: column for column in schema["fields"]}
+    there = {column["name"]: column for column in info.schema["fields"]}
+    needed = {name for name, column in there.items() if not column["nullable"]}
+    if info.settings.group_by is not None:
+        needed.add(info.settings.group_by)
+    if (
+        not here.keys() <= there.keys()
+        or not needed <= here.keys()
+        or any(column["type"] != there[name]["type"] for name, column in here.items())
+    ):
+        raise SchemaMismatch(
+            f"Queue {info.name!r} has other columns than the exchange {name!r}: what is published "
+            "could not be read there."
+        )
+    for column in here:
+        if here[column]["nullable"] and not there[column]["nullable"]:
+            raise SchemaMismatch(
+                f"Column {column!r} may be null in the exchange {name!r}, and not in queue "
+                f"{info.name!r}.",
+                column=column,
+            )

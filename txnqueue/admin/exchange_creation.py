@@ -1,0 +1,148 @@
+"""Create an exchange: its payload table first, then one append."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.admin import creation
+from txnqueue.admin.exchange_alteration import check_columns
+from txnqueue.client.client import Client
+from txnqueue.core import model, routing
+from txnqueue.core.planning import Plan
+from txnqueue.core.routing import ExchangeInfo
+from txnqueue.core.settings import check_name
+from txnqueue.core.state import catalog, topology
+from txnqueue.core.state.closing import exchange_error
+from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
+from txnqueue.storage.payload.schemas import check_schema
+from txnqueue.types import ExchangeKind, Unwanted
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def _create(client: Client, info: ExchangeInfo, columns: StructType) -> ExchangeInfo:
+    """Create the payload table first, then append the entry, if nobody else did."""
+    client.store.payload.create(info.payload_id, columns, routed=True)
+    existing: ExchangeInfo | None = None
+
+    def plan(lost: int) -> Plan | None:
+        nonlocal existing
+        found = client.topology()
+        existing = found.exchanges.get(info.name)
+        if existing is not None:
+            return None
+        creation.check_payload_there(client.catalog_entries(), [info])
+        there = Plan((), (model.payload_there(info.payload_id),))
+        return topology.create(info, found.sequences.get(info.name, 1), client.stamp()) + there
+
+    landed = client.land(plan, "create exchange")
+    if landed is not None:
+        return topology.Topology.of(landed.entries).exchanges[info.name]
+    assert existing is not None
+    return existing
+
+
+def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
+    """Check that an exchange is what was asked for, or was before it grew.
+
+    Raises:
+        SchemaMismatch: It has other columns.
+        ExchangeExists: It is of another kind, or differs otherwise.
+    """
+    wanted = catalog.columns(want.schema)
+    had = topology.schemas(client.catalog_entries(), have.exchange_id)
+    if all(catalog.columns(one) != wanted for one in had):
+        raise SchemaMismatch(f"The exchange {have.name!r} is there, and has other columns.")
+    for what in ("kind", "unroutable", "dead_letter_id", "durable", "arguments"):
+        found, asked = getattr(have, what), getattr(want, what)
+        if found != asked:
+            raise ExchangeExists(
+                f"The exchange {have.name!r} is there with {what}={found!r}, not {asked!r}.",
+                name=have.name,
+            )
+
+
+def _check_arguments(arguments: object) -> dict[str, Any]:
+    """Check what an exchange is created with besides.
+
+    Raises:
+        InvalidInput: It could not be written down.
+    """
+    plain = (str, int, float, bool, type(None))
+    if isinstance(arguments, Mapping) and all(
+        isinstance(name, str) and isinstance(value, plain) for name, value in arguments.items()
+    ):
+        return dict(json.loads(json.dumps(dict(arguments))))
+    raise InvalidInput(
+        f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
+        name="arguments",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The exchange that somebody wants, as ``create_exchange`` was called."""
+
+    name: str
+    kind: ExchangeKind
+    schema: StructType
+    unroutable: Unwanted
+    dead_letter_queue: str | None
+    durable: bool
+    arguments: object
+
+
+def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> ExchangeInfo:
+    """Create an exchange, or find the one that is there already if it is the same.
+
+    Raises:
+        ExchangeExists: There is one already, or another one with ``exist_ok``.
+        ExchangeClosed: There is one that is being dropped.
+        SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
+        QueueNotFound: There is no such dead-letter queue.
+    """
+    name = asked.name
+    routing.check_kind(asked.kind)
+    said = _check_arguments(asked.arguments)
+    if asked.unroutable not in routing.UNROUTABLE:
+        raise InvalidInput(
+            f"unroutable={asked.unroutable!r}: it is {', '.join(routing.UNROUTABLE)}.",
+            name="unroutable",
+        )
+    if (asked.unroutable == routing.DEAD_LETTER) != (asked.dead_letter_queue is not None):
+        raise InvalidInput("unroutable='dead_letter' and dead_letter_queue= need each other.")
+    columns = check_schema(asked.schema, None)
+    creation.create_store(client)
+    data = columns.jsonValue()
+    dead_letter_id = None
+    if asked.dead_letter_queue is not None:
+        target = client.queue(check_name(asked.dead_letter_queue))
+        check_columns(name, data, target)
+        dead_letter_id = target.queue_id
+    exchange_id = f"{name}-{client.runtime.new_id()[:8]}"
+    info = ExchangeInfo(
+        name,
+        exchange_id,
+        asked.kind,
+        f"exchange-{exchange_id}",
+        data,
+        unroutable=asked.unroutable,
+        dead_letter_id=dead_letter_id,
+        durable=asked.durable,
+        arguments=said,
+    )
+    existing = client.topology().exchanges.get(name)
+    if existing is None:
+        existing = _create(client, info, columns)
+    if existing.closing:
+        raise exchange_error(model.EXCHANGE_CLOSING, name, existing.exchange_id)
+    if existing.exchange_id != exchange_id and not exist_ok:
+        raise ExchangeExists(
+            f"There is an exchange {name!r} already: pass exist_ok=True to use it.", name=name
+        )
+    _check_same(client, existing, info)
+    return existing

@@ -1,0 +1,429 @@
+"""Keep a store small: compact, advance the horizon, archive, drop payload, tidy files.
+
+Every step may be the last one before a crash, be repeated, and run beside live producers
+and consumers and beside another maintenance. What leaves a table does so by facts that stay
+true (``retiring``), and only after it was read back from where it went.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from txnqueue.admin import history_removal
+from txnqueue.admin import orphans as strays
+from txnqueue.admin.orphans import Strays
+from txnqueue.admin.retention import Retention
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import QueueState, compaction
+from txnqueue.core.state import retention as retiring
+from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.version import __version__
+
+logger = logging.getLogger("txnqueue")
+Vacuum = bool | Literal["full"]
+"""Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
+ARCHIVED_MAX = 20_000
+"""So many entries are copied and deleted at a time."""
+FILES_MAX = 32
+"""A shard in more files than this is written into few."""
+_MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED})
+_FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
+"""What leaves no later than the entry that ended it: alone it would look open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What a maintenance did, or with ``dry_run`` would do.
+
+    Attributes:
+        compacted: Lanes whose log was compacted.
+        horizon: The version of the journal below which nobody decides any more; -1: none.
+        archived: Entries that left the journal for the archive.
+        slices: Slices of payload that were dropped.
+        forgotten: Entries that were removed from the archive: the history begins later now.
+        strays: Payload tables that were removed, because no queue ever got them: the creation
+            that made them was interrupted.
+        rewritten: Shards of the journal that were written into few files.
+        skipped: What could not be done this time, with the reason; the next one does it.
+        dry_run: Whether nothing was changed.
+    """
+
+    compacted: int = 0
+    horizon: int = -1
+    archived: int = 0
+    slices: int = 0
+    forgotten: int = 0
+    strays: tuple[str, ...] = ()
+    rewritten: int = 0
+    skipped: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+def maintain(
+    client: Client, retention: Retention, *, vacuum: Vacuum = True, dry_run: bool = False
+) -> Maintenance:
+    """Do everything that there is to do; see ``QueueManager.maintain``."""
+    if vacuum not in (True, False, "full"):
+        raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
+    return _Run(client, retention, dry_run).run(vacuum)
+
+
+class _Run:
+    """One maintenance."""
+
+    def __init__(self, client: Client, retention: Retention, dry_run: bool) -> None:
+        self._client = client
+        self._journal = client.store.journal
+        self._retention = retention
+        self._dry_run = dry_run
+        self._skipped: list[str] = []
+        seconds = client.runtime.now_ms() / 1000
+        self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
+
+    def run(self, vacuum: Vacuum) -> Maintenance:
+        infos = list(self._client.queues().values())
+        target, due = self._begin(infos)
+        compacted = sum(self._compact(info, target) for info in due)
+        entries = self._journal.read_all().entries
+        horizon = self._advance(entries, target)
+        if not self._dry_run:  # what nobody adds to any more below the horizon is known now
+            entries = self._journal.read_all().entries
+            horizon = model.horizon(entries)
+        gone = self._archive(entries, horizon)
+        left = [entry for entry in entries if entry.entry_id not in gone]
+        forgotten = self._forget(entries)
+        stray = self._tidy()
+        slices = self._drop_slices(left, horizon, stray.staging)
+        rewritten = self._rewrite()
+        if vacuum and not self._dry_run:
+            self._vacuum(infos, left, full=vacuum == "full")
+        done = Maintenance(
+            compacted,
+            horizon,
+            len(gone),
+            slices,
+            forgotten,
+            stray.removed,
+            rewritten,
+            tuple(self._skipped),
+            self._dry_run,
+        )
+        logger.info("maintained %s", done)
+        return done
+
+    # --------------------------------------------------------------- lanes and the horizon
+
+    def _begin(self, infos: Sequence[QueueInfo]) -> tuple[int, list[QueueInfo]]:
+        """Find how far the horizon may advance, and what a compaction lets leave by that.
+
+        Returns:
+            The horizon to advance to, and the queues with a lane that is due.
+        """
+        now_ms = self._client.runtime.now_ms()
+        cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
+        entries = self._journal.read_all().entries  # takes long: without the lock
+        with self._client.lock:
+            folds = self._client.folds(infos)
+            found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
+            target = max(found, model.horizon(entries))
+            each = zip(infos, folds, strict=True)
+            due = [i for i, fold in each if any(_is_due(fold, n, target) for n in fold.lanes)]
+        return target, due
+
+    def _compact(self, info: QueueInfo, target: int) -> int:
+        """Compact the lanes of a queue that anything could leave."""
+        due: list[int] = []
+
+        def plan(lost: int) -> Plan | None:
+            due.clear()
+            with self._client.lock:
+                fold = self._client.fold(info)
+                due.extend(n for n in fold.lanes if _is_due(fold, n, target))
+                stamp = self._client.stamp()
+                found = sum((compaction.compact(fold, n, stamp) for n in due), Plan())
+            return found if found.entries else None
+
+        if self._dry_run:
+            plan(0)
+            return len(due)
+        try:
+            landed = self._client.land(plan, "compact", queue=info.name)
+        except QueueError:  # it is being dropped
+            return 0
+        except Busy as error:
+            self._skipped.append(f"compaction of {info.name}: {error}")
+            return 0
+        entries = landed.entries if landed else ()
+        return sum(entry.kind == model.COMPACTED for entry in entries)
+
+    def _advance(self, entries: Sequence[Entry], target: int) -> int:
+        """Advance the horizon, and say which day it is, if anything could leave by that.
+
+        Returns:
+            The horizon that there is then.
+        """
+        now = model.horizon(entries)
+        width = self._client.slice_width
+        leaving = retiring.finished(entries, target)
+        useful = any(entry.kind not in _MARKS for entry in leaving)
+        further = target > now and (useful or target // width > max(now, 0) // width)
+        today = self._today.isoformat()
+        wrong = retiring.is_day_ahead(entries, today) and model.newest_day(entries)
+        if not (further or wrong or (useful and model.archive_day(entries) < today)):
+            return now
+        if self._dry_run:
+            return target
+        self._journal.archive.create()
+
+        def plan(lost: int) -> Plan | None:
+            fence = self._journal.read([model.FENCE]).entries
+            horizon, said = model.horizon(fence), model.newest_day(fence)
+            corrections, day, _ = said
+            if said == wrong:
+                corrections, day = corrections + 1, today
+            elif horizon >= target and day >= today:
+                return None
+            body = {
+                "staging": sorted(_staging([*fence, *entries])),
+                "day": max(day, today),  # never an earlier one, whoever's clock is slow
+                **({"corrections": corrections} if corrections else {}),
+            }
+            upto, stamp = max(horizon, target), self._client.stamp()
+            return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp)
+
+        try:
+            self._client.land(plan, "advance horizon")
+        except Busy as error:
+            self._skipped.append(f"horizon: {error}")
+        return target
+
+    # ------------------------------------------------------------------------ the archive
+
+    def _archive(self, entries: Sequence[Entry], horizon: int) -> set[model.PositionId]:
+        """Copy what has finished into the archive, read it back, delete it from the journal.
+
+        It is kept under the day that the same reading says: whoever reads a later one archives
+        under that. So a day tells which states can do without what is kept under it.
+
+        Returns:
+            Which entries have left.
+        """
+        day = model.archive_day(entries)
+        if day < self._today.isoformat() and not self._dry_run:
+            return set()  # payload is kept from that day on: it must be said first
+        finished = retiring.finished(entries, horizon)
+        families: dict[str, list[Entry]] = defaultdict(list)
+        for entry in sorted(finished, key=lambda e: (e.kind not in _FIRST, e.place)):
+            families[entry.shard.partition("/")[0]].append(entry)
+        gone: set[model.PositionId] = set()
+        for family, found in families.items():
+            for at in range(0, len(found), ARCHIVED_MAX):
+                piece = found[at : at + ARCHIVED_MAX]
+                if self._dry_run or self._move(family, piece, day):
+                    gone.update(entry.entry_id for entry in piece)
+                else:  # what comes later in the family must not leave before
+                    break
+        return gone
+
+    def _move(self, family: str, entries: list[Entry], day: str) -> bool:
+        archive = self._journal.archive
+
+        def copy() -> None:
+            archive.add(entries, day, self._metadata("archive"))
+
+        if not self._patiently(f"archive of {family}", copy):
+            return False
+        kept = {e.entry_id: e for e in archive.read(among=entries, days=(day, day))}
+        wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
+        if wrong:
+            raise StoreCorrupt(
+                f"The archive holds the entry {wrong[0].entry_id} otherwise than the journal."
+            )
+        there = [entry for entry in entries if entry.entry_id in kept]
+        if not there:  # somebody else moved them
+            return True
+        return self._patiently(
+            f"deletion of {family}",
+            lambda: self._journal.remove(there, day, self._metadata("remove archived")),
+        )
+
+    def _forget(self, entries: Sequence[Entry]) -> int:
+        """Remove what is past the retention of the history."""
+        days = self._retention.history_days
+        if days is None or model.horizon(entries) < 0:  # nothing was ever archived
+            return 0
+        # One day more: a day that was said in its last minute is as many whole days ago.
+        last_day = (self._today - datetime.timedelta(days=days + 1)).isoformat()
+        removal = history_removal.find(self._journal, entries, last_day)
+        if removal is None:
+            return 0
+        archive, found = self._journal.archive, 0
+        if self._dry_run:
+            return archive.forget(removal.day, removal.standing, None)
+        try:
+            history_removal.announce(self._client, removal)
+        except Busy as error:
+            self._skipped.append(f"history: {error}")
+            return 0
+
+        def forget() -> None:
+            nonlocal found
+            about = self._metadata("remove history")
+            found = archive.forget(removal.day, removal.standing, about)
+
+        self._patiently("history", forget)
+        return found
+
+    # ------------------------------------------------------------------------ the payload
+
+    def _tidy(self) -> Strays:
+        """Remove payload tables that no queue ever got."""
+        seconds = self._retention.transaction_seconds_max
+        before_ms = self._client.runtime.now_ms() - round(seconds * 1000)
+        found = strays.tidy(self._client, before_ms, self._dry_run)
+        self._skipped += found.left
+        return found
+
+    def _drop_slices(self, entries: Sequence[Entry], horizon: int, staging: Collection[str]) -> int:
+        """Drop slices that nobody needs: orphans, and what was consumed long enough ago."""
+        if horizon < 0:
+            return 0
+        payload, width = self._client.store.payload, self._client.slice_width
+        owners = _owners(entries) | set(staging)
+        named = retiring.named_slices(entries)
+        found: dict[str, list[int]] = {}
+        for owner in sorted(owners):
+            slices = retiring.droppable(payload.slices(owner), named.get(owner, ()), horizon, width)
+            if slices:
+                found[owner] = slices
+        if not found:
+            return 0
+        if model.horizon(entries) < 0:  # nothing was ever archived, and a dry run only asks
+            recent: retiring.Slices = {}
+        else:
+            recent = retiring.named_slices(self._archived_lately(entries))
+        dropped = 0
+        for owner, slices in found.items():
+            old = [number for number in slices if number not in recent.get(owner, ())]
+            if not old:
+                continue
+            if self._dry_run or self._patiently(
+                f"payload of {owner}",
+                lambda owner=owner, old=old: payload.drop(owner, old),  # type: ignore[misc]
+            ):
+                dropped += len(old)
+        return dropped
+
+    def _archived_lately(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Read the positions and changes that left the journal within the retention.
+
+        A clock that is behind may have said an earlier day meanwhile, and they are kept under that.
+        """
+        archive = self._journal.archive
+        first = self._today - datetime.timedelta(days=self._retention.payload_days - 1)
+        midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
+        since_ms = midnight.timestamp() * 1000
+        known = (*entries, *archive.read(kinds=[model.HORIZON_ADVANCED]))
+        since = min((e.version for e in known if e.recorded_at_ms >= since_ms), default=None)
+        said = [
+            e.body["day"]
+            for e in known
+            if e.kind == model.HORIZON_ADVANCED and "day" in e.body
+            if since is not None and e.version >= since
+        ]
+        kinds = (model.POSTED, model.CHANGE_DECIDED)
+        return archive.read(days=(min([first.isoformat(), *said]), "9999-12-31"), kinds=kinds)
+
+    # ----------------------------------------------------------------------------- files
+
+    def _rewrite(self) -> int:
+        """Write shards that are spread over many files into few."""
+        many = sorted(s for s, n in self._journal.files().items() if n > FILES_MAX)
+        if not many or self._dry_run:
+            return len(many)
+        done = self._patiently(
+            "files of the journal",
+            lambda: self._journal.rewrite(many, self._metadata("rewrite")),
+        )
+        return len(many) if done else 0
+
+    def _vacuum(self, infos: Sequence[QueueInfo], entries: Sequence[Entry], *, full: bool) -> None:
+        """Remove files that no retained version names; never while somebody may read them.
+
+        What cannot be done of one table keeps nothing from the others.
+        """
+        longest = max([info.settings.lease_seconds for info in infos], default=0.0)
+        seconds_min = max(
+            longest, self._held_seconds(infos), self._retention.transaction_seconds_max
+        )
+        vacuums: dict[str, Callable[..., str | None]] = {"the journal": self._journal.vacuum}
+        if model.horizon(entries) >= 0:  # before that there is no archive
+            vacuums["the archive"] = self._journal.archive.vacuum
+        for owner in sorted(_owners(entries)):
+            vacuums[f"payload {owner}"] = partial(self._client.store.payload.vacuum, owner)
+        for table, vacuum in vacuums.items():
+            try:
+                reason = vacuum(seconds_min, full=full)
+            except Exception as error:
+                logger.warning("vacuum failed table=%s", table, exc_info=True)
+                reason = f"{table}: {error}"[:300]
+            if reason is not None:
+                self._skipped.append(f"vacuum: {reason}")
+
+    def _held_seconds(self, infos: Sequence[QueueInfo]) -> float:
+        """Find the longest time for which anything is held that is in flight now."""
+        now_ms = self._client.runtime.now_ms()
+        with self._client.lock:
+            claims = [claim for fold in self._client.folds(infos) for claim in fold.claims()]
+        held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.ends_at_ms(now_ms) > now_ms)
+        return max(held_ms, default=0) / 1000
+
+    # --------------------------------------------------------------------------- helpers
+
+    def _patiently(self, what: str, act: Callable[[], None]) -> bool:
+        """Do something that may lose a race against live clients; again, bounded."""
+        runtime = self._client.runtime
+        policy, started, lost = runtime.retry, runtime.monotonic(), 0
+        while True:
+            try:
+                act()
+                return True
+            except AppendConflict as error:
+                lost += 1
+                late = runtime.monotonic() - started > policy.seconds_max
+                if lost >= policy.attempts_max or late:
+                    self._skipped.append(f"{what}: {error}"[:300])
+                    return False
+            runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+
+    def _metadata(self, operation: str) -> dict[str, object]:
+        about = {"txnqueue": __version__, "operation": operation, "transaction_id": None}
+        return {**about, "queue": None, **self._client.author()}
+
+
+def _is_due(fold: QueueState, number: int, target: int) -> bool:
+    """Say whether a compaction lets entries of a lane leave, now or by the next one."""
+    lane = fold.lanes[number]
+    return lane.log > 0 and lane.log_from <= target and compaction.is_due(lane, 1, 0)
+
+
+def _owners(entries: Sequence[Entry]) -> set[str]:
+    """Find the owners of all payload: queues, dropped ones too, exchanges, staged changes."""
+    return strays.owners(entries) | _staging(entries)
+
+
+def _staging(entries: Sequence[Entry]) -> set[str]:
+    """Find the owners of rows staged for changes of tables: as known now, and ever before."""
+    before = (e.body.get("staging", ()) for e in entries if e.kind == model.HORIZON_ADVANCED)
+    return retiring.staging_owners(entries).union(*before)

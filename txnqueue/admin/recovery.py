@@ -1,0 +1,327 @@
+"""Finish what dead clients left behind; anybody may, and repeating is a no-op."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txnqueue.admin import exchange_drop
+from txnqueue.admin.drop import DropResult, finish
+from txnqueue.admin.exchange_drop import ExchangeDrop
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning
+from txnqueue.core.planning import Disposition, Plan, decisions
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import Claim, Owner
+from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
+from txnqueue.core.state.confirmations import (
+    confirmation,
+    owner_of,
+    participant_stream,
+    unconfirmed,
+)
+from txnqueue.core.state.overview import Survey
+from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
+from txnqueue.messages.claim import abort_branch, held_inside, may_end
+from txnqueue.transactions.participants import resolve
+from txnqueue.transactions.prepared import decide_prepared
+from txnqueue.transactions.table_applier import Applier, WaitingChange
+from txnqueue.transactions.transient import resolve as follow_decisions
+
+logger = logging.getLogger("txnqueue")
+BRANCH_SECONDS_MIN = 60.0
+"""So long a prepared branch without a decision is left to whoever may still be deciding it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery found and did.
+
+    Attributes:
+        aborted: Transactions whose leases were over, aborted now.
+        released: How many messages that gave back.
+        prepared: Transactions that are prepared and wait for ``commit`` or ``rollback``.
+        waiting: Table changes that are decided and cannot be applied, with what to do.
+        databases: Databases that have not confirmed a commit: ``recover`` with a connection
+            to each of them finishes it.
+        heuristic: Transactions that an operator decided, and nobody has forgotten yet.
+        drops: Queues whose drop was begun: gone now, or held back by what is prepared.
+        exchange_drops: Exchanges likewise.
+    """
+
+    aborted: tuple[str, ...]
+    released: int
+    prepared: tuple[str, ...]
+    waiting: tuple[WaitingChange, ...] = ()
+    databases: tuple[str, ...] = ()
+    heuristic: tuple[str, ...] = ()
+    drops: tuple[DropResult, ...] = ()
+    exchange_drops: tuple[ExchangeDrop, ...] = ()
+
+
+def recover(
+    client: Client,
+    connections: Mapping[str, Any] | None = None,
+    branch_seconds_min: float = BRANCH_SECONDS_MIN,
+) -> Recovery:
+    """Abort what is over, carry out what was decided, go on with drops, list what waits."""
+    given = dict(connections or {})
+    for name, connection in given.items():  # what they decide, the branches follow
+        _unless_raising(_decide_by_last_resource, client, name, connection)
+    for name, connection in given.items():
+        _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
+    follow_decisions(client, abort=None)
+    told = tuple(client.confirmations)  # they ride on the next append, whichever that is
+    found = client.survey()
+    held_up = Applier(client).apply(known=found.changes)
+    overdue, given_back = _abort_overdue_branches(client, found)
+    aborted, released = _abort_abandoned(client, found)
+    client.confirm()
+    return Recovery(
+        (*overdue, *aborted),
+        given_back + released,
+        found.prepared,
+        tuple(held_up),
+        found.unconfirmed_by(told),
+        found.heuristic,
+        tuple(finish(client, info) for info in found.closing),
+        tuple(exchange_drop.finish(client, info) for info in found.closing_exchanges),
+    )
+
+
+def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
+    """Abort the branches that took too long and are not prepared."""
+    aborted: list[str] = []
+    released = 0
+    for key in found.overdue(client.runtime.now_ms()):
+
+        def plan(lost: int, key: str = key) -> Plan | None:
+            branch = Branch.of(client.key_states([key])[key])
+            if branch is None or not branch.overdue(client.runtime.now_ms()):
+                return None
+            return abort_branch(client, branch, TIMED_OUT)
+
+        landed = client.land(plan, "recover", transaction_id=key)
+        if landed is not None:
+            aborted.append(key)
+            released += sum(e.count or 0 for e in landed.entries if e.kind == model.RELEASED)
+    return tuple(aborted), released
+
+
+def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
+    """Abort undecided transactions all of whose leases are over."""
+    left = held_inside(client, found.infos)
+    now_ms = client.runtime.now_ms()
+    dead = {
+        attempt: (owner, claims)
+        for attempt, (owner, claims) in left.items()
+        if all(claim.ends_at_ms(now_ms) <= now_ms for _, claim in claims)
+    }
+    states = client.key_states(owner.key or "" for owner, _ in dead.values())
+    aborted: list[str] = []
+    released = 0
+    for owner, claims in dead.values():
+        state = states[owner.key or ""]
+        if state.is_over(owner) or not may_end(claims[0][1], states, now_ms):
+            continue
+        if is_branch(owner.key or ""):
+            continue  # its own time-out aborts it
+        if abort(client, owner, claims, "lease over"):
+            aborted.append(owner.key or "")
+            released += sum(claim.count for _, claim in claims)
+    return tuple(aborted), released
+
+
+def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:
+    """Ask one database; if that fails, the others and the tables go on."""
+    try:
+        act(client, name, *rest)
+    except Exception as error:
+        logger.warning("database not recovered name=%s error=%s", name, error)
+
+
+def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None:
+    """Decide the prepared transactions that wait for this database's own decision."""
+    for entry in client.transaction_entries():
+        if entry.kind != model.PREPARED or entry.body.get("last_resource") != name:
+            continue
+        state = client.key_states([entry.stream])[entry.stream]
+        if state.in_doubt is None or state.in_doubt.attempt != entry.attempt:
+            continue
+        committed = resolve(connection, entry.attempt or "")
+        reason = None if committed else f"{name} rolled back"
+        decide_prepared(
+            client,
+            entry.stream,
+            commit=committed,
+            reason=reason,
+            attempt=entry.attempt,
+            by_last_resource=True,
+        )
+
+
+def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: float) -> None:
+    """Finish the prepared branches of a database as the journal decided, or decides now."""
+    store_id = client.store_id
+    # Read before the database: a branch that is prepared later is not among them.
+    facts = client.table_entries([participant_stream(name)])
+    listed = unconfirmed(client.transaction_entries(), facts)
+    if not hasattr(connection, "tpc_recover"):
+        if any(participant == name for participant, _ in listed):
+            raise InvalidInput(
+                f"The connection of {name!r} has no tpc_recover: what is prepared there cannot be "
+                "seen, and a commit stays unconfirmed.",
+                name=name,
+            )
+        return
+    found = connection.tpc_recover()
+    branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store_id)) is not None]
+    left = set()
+    for xid, owner in branches:
+        left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
+        try:
+            decided = _decided(client, owner, left_behind)
+        except HistoryRemoved as error:  # only an operator can end it, at the database
+            logger.warning("branch left in doubt name=%s xid=%s error=%s", name, xid, error)
+            decided = None
+        if decided is None:
+            left.add(owner.attempt)
+            continue
+        end = connection.tpc_commit if decided == model.COMMITTED else connection.tpc_rollback
+        try:
+            end(xid)
+        except Exception as error:  # the next recovery tries again; the others go on
+            logger.warning("branch not ended name=%s xid=%s error=%s", name, xid, error)
+            left.add(owner.attempt)
+    for participant, entry in listed:
+        if participant == name and entry.attempt not in left:
+            owner = Owner("", 0, entry.stream, entry.attempt, entry.begun)
+            client.add_confirmations([confirmation(name, owner, client.stamp())])
+
+
+def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
+    """Find how the attempt of a branch ended; abort it if it is left behind.
+
+    Raises:
+        HistoryRemoved: It began so long ago that its decision may have been removed.
+    """
+    key, attempt = owner.key or "", owner.attempt or ""
+    for _ in range(2):
+        state = client.key_state(key)
+        if client.never_decided(state, owner):
+            return model.ROLLED_BACK  # below the horizon: it never happened
+        if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
+            return state.decided(attempt)
+        _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
+        abort(client, owner, claims, "lease over")
+    return None
+
+
+def _age_seconds(client: Client, xid: Any) -> float:
+    """How long ago a branch was prepared; for ever, if the database does not say."""
+    since = getattr(xid, "prepared", None)
+    if since is None:
+        return float("inf")
+    return client.runtime.now_ms() / 1000 - float(since.timestamp())
+
+
+def abort_undecided(client: Client, key: str, reason: str) -> int:
+    """Abort every undecided attempt of a transaction that holds messages.
+
+    Returns:
+        How many attempts were aborted.
+    """
+    if is_branch(key):  # it has an end of its own
+        return 0
+    held = held_inside(client, client.queues().values()).values()
+    mine = [(owner, claims) for owner, claims in held if owner.key == key]
+    return sum(abort(client, owner, claims, reason) for owner, claims in mine)
+
+
+def abort_attempt(client: Client, owner: Owner, reason: str) -> None:
+    """Make sure that an attempt never lands, whether anything of it is found or not.
+
+    Raises:
+        TransactionFinished: It is committed.
+    """
+    key, attempt = owner.key or "", owner.attempt or ""
+    _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
+    abort(client, owner, claims, reason)
+    state = client.key_state(key)
+    if attempt in state.prepared and attempt not in state.decisions:
+        decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
+    elif state.decided(attempt) == model.COMMITTED:
+        raise TransactionFinished(f"Transaction {key!r} is committed.", transaction_id=key)
+    else:
+        client.never_decided(state, owner)  # or nobody can say any more
+
+
+def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:
+    """End all leases that a consumer holds in a queue, as if they were over.
+
+    Returns:
+        How many messages came back.
+
+    Raises:
+        InvalidInput: It holds no lease there.
+    """
+
+    def plan(lost: int) -> Plan | None:
+        with client.lock:
+            fold, stamp = client.state_for_update(info), client.stamp()
+            leases = [claim for claim in fold.claims() if not claim.holder.is_transaction]
+            mine = [claim for claim in leases if claim.owner.consumer == consumer]
+            if not mine and not lost:
+                raise _no_lease(info, consumer, leases)
+            nexts = {claim.lane: fold.lanes[claim.lane].next_sequence for claim in mine}
+        ended = Disposition(model.RELEASED, reason=reason, counted=True)
+        firsts: dict[int, int] = {}
+        entries: list[model.Entry] = []
+        for claim in mine:
+            sequence = nexts[claim.lane]
+            firsts.setdefault(claim.lane, sequence)
+            nexts[claim.lane] += 1
+            entries.append(
+                planning.settlement(
+                    info.queue_id, claim, ended, stamp, sequence=sequence, owner=None
+                )
+            )
+        conditions = planning.lane_conditions(info.queue_id, list(firsts.items()))
+        return Plan(tuple(entries), tuple(conditions)) if entries else None
+
+    landed = client.land(plan, "release leases", queue=info.name)
+    return sum(entry.count or 0 for entry in (landed.entries if landed else ()))
+
+
+def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> InvalidInput:
+    counts: Counter[str] = Counter()
+    for claim in leases:
+        counts[claim.owner.consumer] += claim.count
+    held = ", ".join(f"{name!r} ({count})" for name, count in sorted(counts.items()))
+    return InvalidInput(
+        f"The consumer {consumer!r} holds no lease in {info.name!r}; leases hold messages for: "
+        f"{held or 'nobody'}.",
+        name="consumer",
+    )
+
+
+def abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]], reason: str) -> bool:
+    """Write the tombstone of an attempt; false if it was decided meanwhile."""
+    key, attempt = owner.key or "", owner.attempt or ""
+
+    def plan(lost: int) -> Plan | None:
+        state = client.key_state(key, archived_since=None)
+        if state.is_over(owner) or attempt in state.prepared:
+            return None
+        stamp = client.stamp()
+        released = [
+            entry
+            for queue_id, claim in claims
+            for entry in planning.end_claims(queue_id, [claim], stamp, reason)
+        ]
+        return decisions.rollback(owner, released, stamp, reason)
+
+    return client.land(plan, "recover", transaction_id=key) is not None

@@ -1,0 +1,46 @@
+"""For how long what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number
+from txnqueue.errors import InvalidInput
+
+DAYS_MAX = 36_600
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is kept.
+
+    Attributes:
+        transaction_seconds_max: For so long a transaction may stay undecided.
+        payload_days: So long payload is kept after the positions on it left the journal.
+        history_days: So long what left the journal is kept, not shorter than payload; None: for
+            ever.
+    """
+
+    transaction_seconds_max: float = 86_400.0
+    payload_days: int = 7
+    history_days: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_number("transaction_seconds_max", self.transaction_seconds_max, 0, LEASE_SECONDS_MAX)
+        _check_days("payload_retention_days", self.payload_days)
+        if self.history_days is None:
+            return
+        _check_days("history_retention_days", self.history_days)
+        if self.history_days < self.payload_days:
+            raise InvalidInput(
+                f"history_retention_days={self.history_days} is less than "
+                f"payload_retention_days={self.payload_days}: what is kept must be known.",
+                name="history_retention_days",
+            )
+
+
+def _check_days(name: str, days: int) -> None:
+    check_number(name, days, 0, DAYS_MAX)
+    if not isinstance(days, int):
+        raise InvalidInput(f"{name}: give a whole number.", name=name)

@@ -1,0 +1,266 @@
+"""What all commands share: options, exit codes, the store that they open.
+
+``cli`` describes the exit codes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from txnqueue import errors
+from txnqueue.cli.presentation import Output, Printer, complain
+from txnqueue.core.state.closing import is_closed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txnqueue.manager import QueueManager
+
+FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
+WOULD_CHANGE, DEAD_LETTERS = 5, 6
+EPILOG = (
+    "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
+    "3 store, queue, configuration or platform, or no such message; 4 a handler failed: too often, "
+    "by a mistake of the job, or with everything; 5 apply --dry-run found something to change; "
+    "6 consumed, but some messages failed too often and are dead letters; "
+    "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
+    "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
+    "not run it again."
+)
+_EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
+    (errors.HandlerFailed, HANDLER_FAILED),
+    (errors.TransactionUnknown, IN_DOUBT),
+    (errors.TransactionIdReused, USAGE),
+    (errors.TransactionMismatch, USAGE),
+    (errors.TransactionFinished, USAGE),
+    (errors.NotPermitted, USAGE),
+    (errors.ChangeWaiting, NOT_APPLIED),
+    (errors.TransactionAborted, TRY_AGAIN),
+    (errors.Busy, TRY_AGAIN),
+    (errors.StoreBusy, TRY_AGAIN),
+    (errors.LeaseLost, TRY_AGAIN),
+    (errors.InvalidInput, USAGE),
+    (errors.StoreError, PLATFORM),
+    (errors.QueueError, PLATFORM),
+    (errors.PlatformMissing, PLATFORM),
+    (errors.PayloadRemoved, PLATFORM),
+    (errors.HistoryRemoved, PLATFORM),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """Say which exit code an error is: the first class of the list that it belongs to.
+
+    A transaction that was aborted because a queue is being dropped is not worth another try.
+    """
+    if is_closed(error.__cause__):
+        return PLATFORM
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that all commands have."""
+
+    root: str | None = None
+    output: Output = Output.TABLE
+    actor: str | None = None
+    consumer: str | None = None
+    run_id: str | None = None
+    verbose: bool = False
+    short_lived: bool = True
+
+
+ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
+"""Opens the store of a command; tests hand in another one as typer's context object."""
+
+
+def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
+    """Open the store at ``--root``, on the session that runs already or on one of our own."""
+    if not options.root:
+        raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
+    spark = start_spark(short_lived=options.short_lived, verbose=options.verbose)
+    from txnqueue.manager import QueueManager
+
+    manager = QueueManager(
+        spark,
+        options.root,
+        actor=options.actor,
+        run_id=options.run_id,
+        consumer=options.consumer,
+    )
+    return manager, spark
+
+
+def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
+    """Take the session of the platform or of spark-submit, or else start a local one.
+
+    That one is silent unless it is to be verbose: what it would log comes as an exception, too.
+    """
+    from txnqueue.platform.local_spark import local_spark
+
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise errors.PlatformMissing() from error
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
+        return SparkSession.builder.getOrCreate()
+    settings = {} if verbose else {"spark.log.level": "OFF"}
+    return local_spark("txnqueue", settings=settings, short_lived=short_lived)
+
+
+class OpenStore:
+    """One run of one command: its options, where it prints, and its store."""
+
+    def __init__(self, options: Options, factory: ManagerFactory) -> None:
+        """Open nothing yet."""
+        self.options = options
+        self.printer = Printer(options.output)
+        self._factory = factory
+        self._opened: tuple[QueueManager, SparkSession | None] | None = None
+
+    @property
+    def manager(self) -> QueueManager:
+        """The manager; the first use starts Spark."""
+        return self._open()[0]
+
+    @property
+    def spark(self) -> SparkSession | None:
+        """The session that files are read with; None for a store in memory."""
+        return self._open()[1]
+
+    def _open(self) -> tuple[QueueManager, SparkSession | None]:
+        if self._opened is None:
+            self._opened = self._factory(self.options)
+        return self._opened
+
+
+@contextmanager
+def exiting(verbose: bool) -> Iterator[None]:
+    """Turn errors into one line on stderr and an exit code."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if verbose:
+            traceback.print_exc(file=sys.stderr)
+        if isinstance(error, errors.TxnQueueError):
+            complain(str(error))
+        else:
+            first = (str(error).strip().splitlines() or [""])[0]
+            hint = "" if verbose else " (--verbose shows where)"
+            complain(f"unexpected {type(error).__name__}: {first}{hint}")
+        raise typer.Exit(exit_code(error)) from error
+
+
+_COMMON = "Common options"
+_Root = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TXNQUEUE_ROOT",
+        help="The store: with a '/' a path, otherwise a catalog schema.",
+        rich_help_panel=_COMMON,
+    ),
+]
+_Output = Annotated[
+    Output,
+    typer.Option(help="json: one object per line, nothing else.", rich_help_panel=_COMMON),
+]
+_Actor = Annotated[
+    str | None,
+    typer.Option(help="Who is written into the history.", rich_help_panel=_COMMON),
+]
+_Consumer = Annotated[
+    str | None,
+    typer.Option(
+        help="Who holds leases; the same again takes over at once.", rich_help_panel=_COMMON
+    ),
+]
+_RunId = Annotated[
+    str | None,
+    typer.Option(help="The run of a job that this belongs to.", rich_help_panel=_COMMON),
+]
+_Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", help="Log more, and show tracebacks.", rich_help_panel=_COMMON),
+]
+
+
+def _common(
+    root: _Root = None,
+    output: _Output = Output.TABLE,
+    actor: _Actor = None,
+    consumer: _Consumer = None,
+    run_id: _RunId = None,
+    verbose: _Verbose = False,
+) -> Options:
+    return Options(root, output, actor, consumer, run_id, verbose)
+
+
+app = typer.Typer(
+    name="txnqueue",
+    help="A transactional message queue inside the lakehouse.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def command(
+    name: str, *, short_lived: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command: it gets a ``Session``, its options, and all common ones.
+
+    Args:
+        name: What it is called.
+        short_lived: It ends soon, so that a Spark of its own should start quickly.
+    """
+
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        taken = {parameter.name for parameter in own}  # a command may mean something else by it
+        common = inspect.signature(_common, eval_str=True).parameters
+        shared = {name: one for name, one in common.items() if name not in taken}
+
+        @functools.wraps(body)
+        def run(ctx: typer.Context, **given: object) -> None:
+            options = _common(**{key: cast(Any, given.pop(key)) for key in shared})
+            options = replace(options, short_lived=short_lived)
+            level = logging.DEBUG if options.verbose else logging.WARNING
+            logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+            logging.getLogger("txnqueue").setLevel(level)
+            if not options.verbose:
+                warnings.filterwarnings("ignore", module="pyspark")
+            with exiting(options.verbose):
+                body(OpenStore(options, ctx.obj or open_store), **given)
+
+        context = inspect.Parameter(
+            "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+        )
+        parameters = [
+            context,
+            *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *shared.values()]),
+        ]
+        setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return app.command(name, epilog=EPILOG)(run)
+
+    return decorate

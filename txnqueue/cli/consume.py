@@ -1,0 +1,184 @@
+"""The scheduled job: ``txnqueue consume orders --handler jobs.orders:handle --run-id …``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from txnqueue.cli import handlers
+from txnqueue.cli.console import DEAD_LETTERS, HANDLER_FAILED, NOT_APPLIED, OpenStore, command
+from txnqueue.cli.presentation import Output, complain, plain
+from txnqueue.cli.signals import on_sigterm
+from txnqueue.core.settings import describe_error
+from txnqueue.errors import HandlerFailed, InvalidInput
+
+if TYPE_CHECKING:
+    from txnqueue.results import DrainResult
+    from txnqueue.types import Until
+
+_Count = Annotated[int | None, typer.Option(min=1, help="Begin no further batch after so many.")]
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time, level, event, and its details."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        instant = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
+        said: dict[str, object] = {
+            "time": instant.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", record.getMessage()),
+        }
+        said.update(getattr(record, "details", {}))
+        if record.exc_info:
+            said["error"] = self.formatException(record.exc_info)
+        return json.dumps(plain(said), ensure_ascii=False)
+
+
+@contextmanager
+def logging_json() -> Iterator[None]:
+    """Write what happens to stderr, as JSON lines."""
+    logger = logging.getLogger("txnqueue")
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(JsonLines())
+    before = (logger.level, logger.propagate)
+    logger.addHandler(lines)
+    logger.setLevel(min(logging.INFO, logger.level or logging.INFO))
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+@contextmanager
+def showing(total: int, json_lines: bool) -> Iterator[Callable[[int], None]]:
+    """Show progress: JSON lines for machines, a bar for people."""
+    if json_lines:
+        with logging_json():
+            yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("consuming"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("consuming", total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+@command("consume", short_lived=False)
+def consume(
+    session: OpenStore,
+    queue: Annotated[str, typer.Argument(help="The queue's name.", show_default=False)],
+    handler: Annotated[
+        str | None, typer.Option(help="module:function; it is called with (batch, tx).")
+    ] = None,
+    sql: Annotated[
+        str | None, typer.Option(help="Instead, a file of queries over the view 'batch'.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="At most so many messages at once.")] = (
+        100_000
+    ),
+    until: Annotated[
+        str, typer.Option(help="start: what is there now; empty: until nothing is left.")
+    ] = "start",
+    max_messages: _Count = None,
+    max_batches: _Count = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Begin no further batch after so many.")
+    ] = None,
+    errors_max: Annotated[
+        int, typer.Option(min=1, help="Give up after so many failures in a row.")
+    ] = 20,
+    grace_seconds: Annotated[
+        float, typer.Option(min=0, help="So long a batch may go on after SIGTERM.")
+    ] = 20.0,
+    nothing_exit_code: Annotated[
+        int, typer.Option(min=0, max=255, help="The exit code if there was nothing to do.")
+    ] = 0,
+    dead_letters_exit_code: Annotated[
+        int, typer.Option(min=0, max=255, help="The exit code if there are new dead letters.")
+    ] = DEAD_LETTERS,
+) -> None:
+    """Drain a queue, each batch in one transaction; the same --run-id again goes on.
+
+    A batch commits what the handler sent, and the changes of tables that it asked for, with
+    the messages, or all of it is rolled back and delivered again.
+    """
+    if (handler is None) == (sql is None):
+        raise InvalidInput("Say what to do with the messages: --handler or --sql.")
+    handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
+    opened = session.manager.queue(queue)
+    if isinstance(handle, handlers.SqlJob):
+        handle.check(session.manager, opened, session.spark)
+    json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()
+    try:
+        with on_sigterm(grace_seconds) as stop, showing(opened.depth(), json_lines) as advance:
+            result = opened.drain(
+                handle,
+                where=where,
+                batch_size=batch_size,
+                run_id=session.options.run_id,
+                until=cast("Until", until),  # which is checked there
+                max_seconds=max_seconds,
+                max_messages=max_messages,
+                max_batches=max_batches,
+                errors_max=errors_max,
+                on_batch=advance,
+                stopped=stop,
+            )
+    except HandlerFailed as error:
+        session.printer.fact(_values(queue, error.result), _sentence(queue, error.result))
+        raise
+    session.printer.fact(_values(queue, result), _sentence(queue, result))
+    if not result.applied:
+        raise typer.Exit(NOT_APPLIED)
+    if result.last_error is not None and not result.batches:
+        complain(f"nothing was consumed; the last error: {describe_error(result.last_error)}")
+        raise typer.Exit(HANDLER_FAILED)
+    if result.dead_lettered:
+        raise typer.Exit(dead_letters_exit_code)
+    if not result.batches:
+        raise typer.Exit(nothing_exit_code)
+
+
+def _values(queue: str, result: DrainResult) -> dict[str, object]:
+    return {
+        "queue": queue,
+        "run_id": result.run_id,
+        "messages": result.messages,
+        "batches": result.batches,
+        "errors": result.errors,
+        "dead_lettered": result.dead_lettered,
+        "finished": result.finished,
+        "already_finished": result.already_finished,
+        "applied": result.applied,
+        "stopped": result.stopped,
+    }
+
+
+def _sentence(queue: str, result: DrainResult) -> str:
+    if result.already_finished:
+        return f"Run {result.run_id} had finished already: nothing was consumed."
+    ending = "finished" if result.finished else "not finished: repeat it with the same --run-id"
+    dead = f", {result.dead_lettered} new dead letters" if result.dead_lettered else ""
+    applied = "" if result.applied else " Table changes are not applied yet: txnqueue recover."
+    return (
+        f"Consumed {result.messages} messages of {queue} in {result.batches} batches, "
+        f"{result.errors} errors{dead}; run {result.run_id} {ending}.{applied}"
+    )

@@ -1,0 +1,212 @@
+"""Commands of the command line for exchanges: create, alter, drop, list, bind, publish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from txnqueue.cli.arguments import Queue, Reason
+from txnqueue.cli.console import TRY_AGAIN, OpenStore, command
+from txnqueue.cli.files import check_file, read_file, spelled_out
+from txnqueue.cli.presentation import told_of_changes, told_of_exchange_drop
+from txnqueue.core import routing
+from txnqueue.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from txnqueue.messages.publish import Published
+    from txnqueue.transaction import Transaction
+    from txnqueue.types import ExchangeKind, Unwanted
+
+_Exchange = Annotated[str, typer.Argument(help="The exchange's name.", show_default=False)]
+_Key = Annotated[
+    str, typer.Option(help="The key; of a topic exchange a pattern: 'eu.*.shoes', 'eu.#'.")
+]
+_Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--argument",
+        help="A header that messages must have: 'name=value', or 'name'; may be repeated. "
+        "'x-match=any' asks for one of them.",
+    ),
+]
+EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "durable", "bindings", "closing")
+BINDING_COLUMNS = (
+    "exchange", "queue", "routing_key", "arguments", "kind", "actor", "run_id", "recorded_at",
+)  # fmt: skip
+
+
+@command("create-exchange")
+def create_exchange(
+    session: OpenStore,
+    exchange: _Exchange,
+    schema: Annotated[str, typer.Option(help="The payload's columns as DDL.")],
+    kind: Annotated[str, typer.Option(help="direct, topic, fanout or headers.")] = routing.DIRECT,
+    unroutable: Annotated[
+        str, typer.Option(help="What nobody wants: return, dead_letter or refuse it.")
+    ] = routing.RETURN,
+    dead_letter_queue: Annotated[
+        str | None, typer.Option(help="The queue for --unroutable dead_letter.")
+    ] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="No error if it is there and the same.")
+    ] = False,
+) -> None:
+    """Create an exchange, to which queues of the same columns can be bound."""
+    made = session.manager.create_exchange(
+        exchange,
+        cast("ExchangeKind", kind),  # which is checked there
+        schema,
+        unroutable=cast("Unwanted", unroutable),
+        dead_letter_queue=dead_letter_queue,
+        exist_ok=exist_ok,
+    )
+    session.printer.fact(made.describe(), f"The exchange {exchange} is there ({kind}).")
+
+
+@command("alter-exchange")
+def alter_exchange(
+    session: OpenStore,
+    exchange: _Exchange,
+    add: Annotated[str, typer.Option(help="Nullable columns as DDL, which its queues have.")],
+) -> None:
+    """Add columns to an exchange; the queues that it posts to need them first."""
+    changes = session.manager.exchange(exchange).alter(add)
+    told = told_of_changes(changes) or "nothing to change"
+    values = {"exchange": exchange, "changes": {name: new for name, (_, new) in changes.items()}}
+    session.printer.fact(values, f"{exchange}: {told}.")
+
+
+@command("drop-exchange")
+def drop_exchange(
+    session: OpenStore,
+    exchange: _Exchange,
+    reason: Reason = None,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="No error if there is no such exchange.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: its bindings are gone.")] = False,
+) -> None:
+    """Drop an exchange with its bindings; code 75 while prepared transactions hold it back."""
+    if not yes:
+        raise typer.BadParameter(f"{exchange} and its bindings would be gone: say --yes.")
+    result = session.manager.drop_exchange(exchange, reason=reason, missing_ok=missing_ok)
+    session.printer.fact(asdict(result), told_of_exchange_drop(result))
+    if not result.dropped:
+        raise typer.Exit(TRY_AGAIN)
+
+
+@command("exchanges")
+def exchanges(session: OpenStore) -> None:
+    """List the exchanges."""
+    manager = session.manager
+    rows = [manager.exchange(name).describe() for name in manager.list_exchanges()]
+    session.printer.rows(rows, EXCHANGE_COLUMNS, "There are no exchanges yet.")
+
+
+@command("bindings")
+def bindings(
+    session: OpenStore,
+    exchange: _Exchange,
+    history: Annotated[
+        bool, typer.Option("--history", help="Every time that a queue was bound or unbound.")
+    ] = False,
+) -> None:
+    """List which queues are bound to an exchange, since when and by whom."""
+    rows = session.manager.exchange(exchange).binding_rows(history)
+    session.printer.rows(rows, BINDING_COLUMNS, "No queue is bound.")
+
+
+@command("bind")
+def bind(
+    session: OpenStore,
+    exchange: _Exchange,
+    queue: Queue,
+    key: _Key = "",
+    argument: _Arguments = None,
+) -> None:
+    """Let a queue get what is published to an exchange from now on."""
+    new = session.manager.exchange(exchange).bind(queue, key, _asked(argument))
+    values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": new}
+    sentence = "is bound to" if new else "was bound already to"
+    session.printer.fact(values, f"{queue} {sentence} {exchange}.")
+
+
+@command("unbind")
+def unbind(
+    session: OpenStore,
+    exchange: _Exchange,
+    queue: Queue,
+    key: _Key = "",
+    argument: _Arguments = None,
+) -> None:
+    """End a binding: say it as it was bound."""
+    gone = session.manager.exchange(exchange).unbind(queue, key, _asked(argument))
+    values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": gone}
+    sentence = "is bound no more to" if gone else "was not bound so to"
+    session.printer.fact(values, f"{queue} {sentence} {exchange}.")
+
+
+@command("publish")
+def publish(
+    session: OpenStore,
+    exchange: _Exchange,
+    file: Annotated[
+        str, typer.Argument(help="A file as for send; its columns are the exchange's.")
+    ],
+    key: Annotated[str, typer.Option(help="The routing key of all messages.")] = "",
+    key_column: Annotated[
+        str | None, typer.Option(help="The column of the exchange that says it instead.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="A header, 'name=value'; may be repeated.")
+    ] = None,
+    transaction_id: Annotated[
+        str | None,
+        typer.Option(help="Names the work: a second time under the same id publishes nothing."),
+    ] = None,
+) -> None:
+    """Publish a file's rows, one message per row, all in one transaction."""
+    check_file(file)
+    manager = session.manager
+    headers = {name: value or "" for name, value in _asked(header).items()}
+    done: list[Published] = []
+
+    def work(tx: Transaction) -> None:
+        into = tx.exchange(exchange)
+        rows = read_file(session.spark, into.schema, file)
+        with spelled_out(file):
+            done[:] = [
+                into.publish(rows, routing_key=key, routing_key_column=key_column, headers=headers)
+            ]
+
+    receipt = manager.run_transaction(work, transaction_id=transaction_id)
+    count, unwanted = (done[0].count, done[0].unroutable) if done else (0, 0)
+    values = {
+        "exchange": exchange,
+        "count": count,
+        "unroutable": unwanted,
+        "queues": dict(done[0].queues) if done else {},
+        "already_committed": not done,
+        "transaction_id": receipt.transaction_id,
+        "commit_seq": receipt.commit_seq,
+    }
+    sentence = (
+        f"Published {count} messages to {exchange}, {unwanted} of them wanted by nobody"
+        if done
+        else f"Already committed, nothing was published: transaction {receipt.transaction_id}"
+    )
+    session.printer.fact(values, f"{sentence} (commit_seq {receipt.commit_seq}).")
+
+
+def _asked(arguments: Sequence[str] | None) -> dict[str, str | None]:
+    """Read 'name=value' and 'name'."""
+    found: dict[str, str | None] = {}
+    for text in arguments or ():
+        name, equals, value = text.partition("=")
+        if not name:
+            raise InvalidInput(f"{text!r}: write 'name=value'.")
+        found[name] = value if equals else None
+    return found

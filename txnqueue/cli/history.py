@@ -1,0 +1,125 @@
+"""Commands for what was: history, and the views for other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txnqueue.cli.arguments import Limit
+from txnqueue.cli.console import PLATFORM, OpenStore, command
+from txnqueue.cli.presentation import QUEUE_COLUMNS
+
+if TYPE_CHECKING:
+    from txnqueue.reports.verification import Verification
+
+EVENT_COLUMNS = (
+    "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
+    "run_id", "reason",
+)  # fmt: skip  # fmt: skip
+STEP_COLUMNS = (
+    "message_id", "commit_seq", "recorded_at", "step", "queue", "lane", "transaction_id",
+    "decision", "actor", "run_id", "reason",
+)  # fmt: skip  # fmt: skip
+
+
+@command("history")
+def history(
+    session: OpenStore,
+    as_of: Annotated[
+        int | None,
+        typer.Option(help="The queues after this commit_seq; with --queue its messages."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove that every message is in one place.")
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Search with --where what payload is still there.")
+    ] = False,
+    limit: Limit = 20,
+) -> None:
+    """Show what was: the last events, the state after a commit, or the path of messages."""
+    _check_question(as_of, queue, where, message)
+    log = session.manager.history
+    if message is not None or where is not None:
+        sent_to = None if message else queue
+        steps = log.trace(message, queue=sent_to, where=where, partial=partial)
+        session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
+        if message is not None and not steps:
+            raise typer.Exit(PLATFORM)
+    elif as_of is not None and queue is not None:
+        messages = log.as_of(as_of).message_rows(queue).slice(0, limit).to_pylist()
+        session.printer.messages(messages, f"{queue} held no messages then.")
+    elif as_of is not None:
+        session.printer.rows(log.as_of(as_of).queue_rows(), QUEUE_COLUMNS, "There were no queues.")
+    elif verify:
+        _proof(session, log.verify())
+    else:
+        snapshot = log.as_of()
+        events = _events(snapshot.transaction_rows(), snapshot.dispatch_rows(), queue)
+        session.printer.rows(events[-limit:], EVENT_COLUMNS, "Nothing has happened yet.")
+
+
+def _check_question(
+    as_of: int | None, queue: str | None, where: str | None, message: str | None
+) -> None:
+    if where is not None and message is not None:
+        raise typer.BadParameter("say --message or --where, not both.")
+    if as_of is not None and (where is not None or message is not None):
+        raise typer.BadParameter("--as-of shows queues, --message and --where trace: say one.")
+    if where is not None and queue is None:
+        raise typer.BadParameter("--where needs --queue.")
+
+
+def _events(
+    transactions: Iterable[Mapping[str, Any]],
+    dispatches: Iterable[Mapping[str, Any]],
+    queue: str | None,
+) -> list[Mapping[str, Any]]:
+    """Merge decisions and dispatches in commit order; what is undecided comes last."""
+    found: list[Mapping[str, Any]] = [
+        row for row in dispatches if queue is None or row["queue"] == queue
+    ]
+    touched = {row["attempt"] for row in found}
+    for row in transactions:
+        if queue is None or row["attempt"] in touched:
+            found.append({"kind": row["status"], **row})
+    undecided = 1 << 62
+    return sorted(
+        found, key=lambda row: undecided if row["commit_seq"] is None else row["commit_seq"]
+    )
+
+
+def _proof(session: OpenStore, found: Verification) -> None:
+    rows = [
+        {"holds": c.holds, "claim": c.claim, "found": c.found, "expected": c.expected}
+        for c in found.claims
+    ]
+    session.printer.rows(rows, ("holds", "claim", "found", "expected"), "")
+    for problem in found.problems:
+        session.printer.note(problem)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@command("sql")
+def sql(
+    session: OpenStore,
+    what: Annotated[str, typer.Argument(help="views: the statements that make the views.")],
+    as_of: Annotated[int | None, typer.Option(help="As the store was after this commit_seq.")] = (
+        None
+    ),
+    prefix: Annotated[str, typer.Option(help="Put before each view's name.")] = "",
+) -> None:
+    """Print plain SQL: the views over the store's tables, for any tool that reads Delta."""
+    if what != "views":
+        raise typer.BadParameter("say: txnqueue sql views")
+    for name, text in session.manager.view_statements(prefix, as_of).items():
+        session.printer.fact({"view": name, "statement": text}, f"{text};\n")

@@ -1,0 +1,72 @@
+"""The command line: ``txnqueue send orders orders.csv --root /lake/messaging``.
+
+Exit codes, for schedulers:
+
+    0   done, or nothing to do
+    1   unexpected failure
+    2   usage, or input that cannot be used
+    3   the store, the queue, the configuration or the platform; or there is no such message
+    4   a handler failed: too often in a row, by a mistake of the job, or with all that it got;
+        its batches were rolled back
+    5   apply --dry-run found something to change
+    6   consumed, but some messages failed too often and are dead letters now
+    75  conflicts outlasted the retries, and nothing was changed: try again
+    76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
+    77  committed, but changes of tables are not applied yet: ``txnqueue recover``, and do not
+        run it again
+
+Results go to stdout, everything else to stderr. Spark is started by the commands that
+need a store, when they need it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from txnqueue.version import __version__
+
+try:
+    import typer
+
+    # isort: off
+    # The help lists their commands in this order.
+    from txnqueue.cli import upkeep, queues, messages, consume  # noqa: F401
+    from txnqueue.cli import exchanges, transactions, history  # noqa: F401
+
+    # isort: on
+    from txnqueue.cli.console import app
+except ModuleNotFoundError as error:
+    if error.name not in ("typer", "rich"):
+        raise
+    sys.stderr.write(
+        f"txnqueue: the command line needs {error.name}: pip install 'txnqueue[cli]'\n"
+    )
+    raise SystemExit(3) from None
+
+__all__ = ["app", "main"]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """A transactional message queue inside the lakehouse."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Commands for messages: send, receive, peek, move, purge, dead letters, redrive."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnqueue.cli.arguments import Limit, Queue, Reason, Where
+from txnqueue.cli.console import OpenStore, command
+from txnqueue.cli.files import check_file, read_file, spelled_out
+from txnqueue.cli.presentation import receipt_values
+
+if TYPE_CHECKING:
+    from txnqueue.batch import Batch
+    from txnqueue.messages.send import Sent
+    from txnqueue.transaction import Transaction
+
+
+@command("send")
+def send(
+    session: OpenStore,
+    queue: Queue,
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="CSV with a header (.csv), JSON lines (.json, .jsonl, .ndjson) or Parquet.",
+            show_default=False,
+        ),
+    ],
+    transaction_id: Annotated[
+        str | None,
+        typer.Option(help="Names the work: a second time under the same id sends nothing."),
+    ] = None,
+    order_by: Annotated[
+        list[str] | None,
+        typer.Option(help="A column that orders the messages; may be repeated."),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="0 to 9; the highest is received first.")
+    ] = None,
+    delay_seconds: Annotated[
+        float | None, typer.Option(help="They cannot be received before so many seconds.")
+    ] = None,
+    ttl_seconds: Annotated[
+        float | None, typer.Option(help="They are delivered no more after so many seconds.")
+    ] = None,
+) -> None:
+    """Send a file's rows, one message per row, all in one transaction."""
+    check_file(file)
+    manager = session.manager
+    done: list[Sent] = []
+
+    def work(tx: Transaction) -> None:
+        into = tx.queue(queue)
+        rows = read_file(session.spark, into.schema, file)
+        with spelled_out(file):
+            sent = into.send(
+                rows,
+                durable=True,  # the process ends with the command
+                order_by=order_by,
+                priority=priority,
+                delay_seconds=delay_seconds,
+                ttl_seconds=ttl_seconds,
+            )
+            done[:] = [sent]
+
+    receipt = manager.run_transaction(work, transaction_id=transaction_id)
+    count = done[0].count if done else 0
+    values = {
+        "queue": queue,
+        "count": count,
+        "already_committed": not done,
+        **receipt_values(receipt),
+    }
+    sentence = (
+        f"Sent {count} messages to {queue}"
+        if done
+        else f"Already committed, nothing was sent: transaction {receipt.transaction_id}"
+    )
+    session.printer.fact(values, f"{sentence} (commit_seq {receipt.commit_seq}).")
+
+
+@command("receive")
+def receive(
+    session: OpenStore,
+    queue: Queue,
+    limit: Limit = 10,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Consume them once they are printed.")
+    ] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Give them back after printing: the default.")
+    ] = False,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep them in flight until the lease ends.")
+    ] = False,
+    lease_seconds: Annotated[
+        float | None, typer.Option(help="For how long; the queue's setting when left out.")
+    ] = None,
+    where: Where = None,
+) -> None:
+    """Receive messages and print them; they are RELEASED afterwards unless you say --accept."""
+    if accept + release + hold > 1:
+        raise typer.BadParameter("say one of --accept, --release and --hold.")
+    batch = session.manager.queue(queue).receive(limit, lease_seconds=lease_seconds, where=where)
+    if not len(batch):
+        session.printer.messages([], f"{queue} has nothing to receive.")
+        return
+    try:
+        session.printer.messages(batch.messages(), "")
+        sys.stdout.flush()
+    except BaseException:
+        batch.release()
+        raise
+    session.printer.note(_settle(batch, accept, hold))
+
+
+def _settle(batch: Batch, accept: bool, hold: bool) -> str:
+    if hold:
+        return f"{len(batch)} messages are held until {batch.held_until}."
+    if accept:
+        return f"{batch.accept()} messages are accepted."
+    return f"{batch.release()} messages are released; --accept would have consumed them."
+
+
+@command("peek")
+def peek(session: OpenStore, queue: Queue, limit: Limit = 20, where: Where = None) -> None:
+    """Look at the first available messages without receiving them."""
+    messages = session.manager.queue(queue).peek_messages(limit, where)
+    session.printer.messages(messages, f"{queue} has nothing to receive.")
+
+
+@command("move")
+def move(
+    session: OpenStore,
+    queue: Queue,
+    to: Annotated[str, typer.Argument(help="The other queue.", show_default=False)],
+    where: Where = None,
+) -> None:
+    """Move waiting messages to another queue of the same columns."""
+    count = session.manager.queue(queue).move(to, where)
+    values = {"queue": queue, "to": to, "moved": count}
+    session.printer.fact(values, f"{count} messages moved to {to}.")
+
+
+@command("purge")
+def purge(
+    session: OpenStore,
+    queue: Queue,
+    where: Where = None,
+    reason: Reason = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
+) -> None:
+    """Throw messages away for good; what is in flight goes unless its holder settles it."""
+    if not yes:
+        raise typer.BadParameter(f"the waiting messages of {queue} would be gone: say --yes.")
+    count = session.manager.queue(queue).purge(where, reason=reason)
+    session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are gone.")
+
+
+@command("dead-letters")
+def dead_letters(session: OpenStore, queue: Queue) -> None:
+    """Count the dead letters of a queue by where they came from and why, with the last error."""
+    found = session.manager.queue(queue).dead_letters()
+    columns = ("queue", "reason", "waiting", "in_flight", "oldest_at", "newest_at", "error")
+    session.printer.rows(found.rows(), columns, f"{queue} has no dead letters.")
+
+
+@command("redrive")
+def redrive(session: OpenStore, queue: Queue, where: Where = None) -> None:
+    """Send dead letters back to the queues that they came from: give the dead-letter queue."""
+    count = session.manager.queue(queue).redrive(where)
+    values = {"queue": queue, "redriven": count}
+    session.printer.fact(values, f"{count} messages went back to where they came from.")

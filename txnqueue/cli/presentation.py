@@ -1,0 +1,201 @@
+"""What the command line prints: rich tables for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import enum
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from txnqueue.admin.drop import DropResult
+    from txnqueue.admin.exchange_drop import ExchangeDrop
+    from txnqueue.core.receipt import Receipt
+
+PIPED_WIDTH = 240
+"""So wide are tables that go into a file or a pipe."""
+MESSAGE = "_message"
+QUEUE_COLUMNS = (
+    "queue", "lanes", "posted", "available", "delayed", "in_flight", "purge_pending", "accepted",
+    "rejected", "dead_lettered", "expired", "purged", "moved", "duplicates",
+)  # fmt: skip
+
+
+class Output(str, enum.Enum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Printer:
+    """Prints results on stdout, and everything else on stderr."""
+
+    def __init__(self, output: Output) -> None:
+        """Print as tables or as JSON lines."""
+        self.output = output
+
+    def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], none: str) -> None:
+        """Print rows.
+
+        Args:
+            rows: The rows; as JSON every key is printed.
+            columns: The columns of the table.
+            none: What to say instead of an empty table.
+        """
+        if self.output is Output.JSON:
+            for row in rows:
+                self._line(row)
+            return
+        table = Table(header_style="bold", highlight=False)
+        for name in columns:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(_cell(row.get(name)) for name in columns))
+        if table.row_count:
+            self._console().print(table)
+        else:
+            self.note(none)
+
+    def messages(self, messages: Sequence[Mapping[str, Any]], none: str) -> None:
+        """Print messages: the payload's columns, and of ``_message`` what people look for."""
+        if self.output is Output.JSON:
+            self.rows(messages, (), none)
+            return
+        flat = [_flat(message) for message in messages]
+        columns = list(flat[0]) if flat else []
+        for name in ("reason", "error"):
+            if flat and not any(row[name] for row in flat):
+                columns.remove(name)
+        self.rows(flat, columns, none)
+
+    def fact(self, values: Mapping[str, Any], sentence: str) -> None:
+        """Print one result: a JSON object, or a sentence."""
+        if self.output is Output.JSON:
+            self._line(values)
+        else:
+            self._console().print(Text(printable(sentence)), soft_wrap=True)
+
+    def note(self, sentence: str) -> None:
+        """Say something to people only: on stderr."""
+        print(printable(sentence), file=sys.stderr)
+
+    # -------------------------------------------------------------------------- helpers
+
+    @staticmethod
+    def _console() -> Console:
+        console = Console(file=sys.stdout, highlight=False)
+        return console if console.is_terminal else Console(file=sys.stdout, width=PIPED_WIDTH)
+
+    @staticmethod
+    def _line(row: Mapping[str, Any]) -> None:
+        print(json.dumps(plain(row), ensure_ascii=False, allow_nan=False), file=sys.stdout)
+
+
+def complain(message: str) -> None:
+    """Print an error: one line on stderr, whatever is in the message."""
+    print(f"txnqueue: {printable(' '.join(message.split()))}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Write out control characters, so that no message steers a terminal."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def plain(value: object) -> object:
+    """Turn a value into what JSON has: instants as ISO 8601, bytes as base64.
+
+    Decimals and floats that are no numbers become strings; maps become objects.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(inner, tuple) and len(inner) == 2 for inner in value):
+            return {str(key): plain(inner) for key, inner in value}  # a map, as Arrow has it
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode()
+    return str(value)
+
+
+def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
+    about = message[MESSAGE]
+    payload = {name: value for name, value in message.items() if name != MESSAGE}
+    return {
+        "id": about["id"],
+        "lane": about["lane"],
+        "deliveries": about["delivery_count"],
+        "enqueued_at": about["enqueued_at"],
+        **payload,
+        "reason": (about["origin"] or {}).get("reason"),
+        "error": (about["origin"] or {}).get("error"),
+    }
+
+
+def _cell(value: object) -> Text:
+    if value is None:
+        return Text("")
+    if isinstance(value, datetime.datetime):
+        return Text(value.isoformat(sep=" ", timespec="milliseconds"))
+    if isinstance(value, str):
+        return Text(printable(value))
+    if isinstance(value, (bool, int, float)):
+        return Text(str(value), justify="right")
+    return Text(printable(json.dumps(plain(value), ensure_ascii=False)))
+
+
+def told_of_drop(drop: DropResult) -> str:
+    """Say in a sentence how far the drop of a queue has come."""
+    if drop.dropped:
+        return f"Queue {drop.queue} is dropped, {drop.messages} messages with it."
+    waits = ", ".join(drop.held_by)
+    return (
+        f"Queue {drop.queue} is closing and takes no more work; held back by what is prepared: "
+        f"{waits}. Decide that, then drop again."
+    )
+
+
+def told_of_exchange_drop(drop: ExchangeDrop) -> str:
+    """Say in a sentence how far the drop of an exchange has come."""
+    if drop.dropped:
+        return f"Exchange {drop.exchange} is dropped."
+    waits = ", ".join(drop.held_by)
+    return (
+        f"Exchange {drop.exchange} is closing and takes no more work; held back by what is "
+        f"prepared: {waits}. Decide that, then drop again."
+    )
+
+
+def told_of_changes(changes: Mapping[str, tuple[object, object]]) -> str:
+    """List what an alter changes."""
+    return ", ".join(
+        f"{name}: {'none' if old is None else old} -> {new}" for name, (old, new) in changes.items()
+    )
+
+
+def receipt_values(receipt: Receipt) -> dict[str, Any]:
+    """Make what is printed of a receipt."""
+    return {
+        "transaction_id": receipt.transaction_id,
+        "commit_seq": receipt.commit_seq,
+        "journal_version": receipt.journal_version,
+        "committed_at": receipt.committed_at,
+    }

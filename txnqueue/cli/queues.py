@@ -1,0 +1,169 @@
+"""Commands for queues: create, list, depth, metrics, drop, apply."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from txnqueue.cli.arguments import Queue, Reason
+from txnqueue.cli.console import TRY_AGAIN, WOULD_CHANGE, OpenStore, command
+from txnqueue.cli.files import read_yaml
+from txnqueue.cli.presentation import QUEUE_COLUMNS, told_of_changes, told_of_drop
+from txnqueue.reports.metrics import GAUGES
+
+
+@command("create")
+def create(
+    session: OpenStore,
+    queue: Queue,
+    schema: Annotated[
+        str, typer.Option(help="The payload's columns as DDL: 'id long, amount double'.")
+    ],
+    lanes: Annotated[
+        int | None, typer.Option(help="Units of order and of parallel consumption; 1: strict FIFO.")
+    ] = None,
+    group_by: Annotated[
+        str | None, typer.Option(help="A column whose equal values stay in order.")
+    ] = None,
+    lease_seconds: Annotated[
+        float | None, typer.Option(help="How long received messages are held.")
+    ] = None,
+    deliveries_max: Annotated[
+        int | None, typer.Option(help="So many failed deliveries make a message dead.")
+    ] = None,
+    redelivery_delay_seconds: Annotated[
+        float | None,
+        typer.Option(help="How long what failed waits; doubled after each further failure."),
+    ] = None,
+    redelivery_delay_seconds_max: Annotated[
+        float | None, typer.Option(help="It never waits longer than this.")
+    ] = None,
+    dead_letter: Annotated[
+        bool | None,
+        typer.Option(
+            "--dead-letter/--no-dead-letter", help="Whether '<name>.dead' takes the dead."
+        ),
+    ] = None,
+    dead_letter_expired: Annotated[
+        bool | None,
+        typer.Option("--dead-letter-expired", help="Whether it takes expired ones too."),
+    ] = None,
+    ordered: Annotated[
+        bool | None, typer.Option("--ordered", help="One consumer at a time works on a lane.")
+    ] = None,
+    message_id: Annotated[
+        str | None, typer.Option(help="A column that names the messages; never null.")
+    ] = None,
+    duplicate_window_seconds: Annotated[
+        float | None,
+        typer.Option(help="So long after the first message of an id no other one is delivered."),
+    ] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
+    ] = False,
+) -> None:
+    """Create a queue and its dead-letter queue; makes the store if there is none."""
+    manager = session.manager
+    made = manager.create_queue(
+        queue,
+        schema,
+        exist_ok=exist_ok,
+        lanes=lanes,
+        group_by=group_by,
+        lease_seconds=lease_seconds,
+        deliveries_max=deliveries_max,
+        redelivery_delay_seconds=redelivery_delay_seconds,
+        redelivery_delay_seconds_max=redelivery_delay_seconds_max,
+        dead_letter=dead_letter,
+        dead_letter_expired=dead_letter_expired,
+        ordered=ordered,
+        message_id=message_id,
+        duplicate_window_seconds=duplicate_window_seconds,
+    )
+    columns = made.schema.simpleString()
+    session.printer.fact(
+        {
+            "queue": queue,
+            "schema": columns,
+            "lanes": made.info.settings.lanes,
+            "root": manager.root,
+        },
+        f"Queue {queue} is there, with {columns}.",
+    )
+
+
+@command("list")
+def list_queues(session: OpenStore) -> None:
+    """List the queues, and what became of their messages so far."""
+    rows = session.manager.history.as_of().queue_rows()
+    rows.sort(key=lambda row: str(row["queue"]))
+    session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
+
+
+@command("depth")
+def depth(session: OpenStore, queue: Queue) -> None:
+    """Count the messages that can be received now."""
+    opened = session.manager.queue(queue)
+    available, in_flight = opened.depth(), opened.in_flight()
+    session.printer.fact(
+        {"queue": queue, "available": available, "in_flight": in_flight},
+        f"{queue}: {available} available, {in_flight} in flight",
+    )
+
+
+@command("metrics")
+def metrics(
+    session: OpenStore,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print Prometheus' text format.")
+    ] = False,
+) -> None:
+    """Measure every queue: what waits and since when, what is in flight, delayed or dead."""
+    found = session.manager.metrics()
+    if prometheus:
+        typer.echo(found.prometheus(), nl=False)
+    else:
+        session.printer.rows(found.rows(), ("queue", *GAUGES), "There are no queues yet.")
+
+
+@command("drop")
+def drop(
+    session: OpenStore,
+    queue: Queue,
+    reason: Reason = None,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="No error if there is no such queue.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: its messages are gone.")] = False,
+) -> None:
+    """Drop a queue with its messages; code 75 while prepared transactions hold it back."""
+    if not yes:
+        raise typer.BadParameter(f"{queue} and its messages would be gone: say --yes.")
+    result = session.manager.drop_queue(queue, reason=reason, missing_ok=missing_ok)
+    session.printer.fact(asdict(result), told_of_drop(result))
+    if not result.dropped:
+        raise typer.Exit(TRY_AGAIN)
+
+
+@command("apply")
+def apply(
+    session: OpenStore,
+    file: Annotated[str, typer.Argument(help="A YAML file of queues.", show_default=False)],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would change: code 5 if something.")
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop what the file lists under 'drop'.")
+    ] = False,
+) -> None:
+    """Create and alter queues as a file declares them; a second time changes nothing."""
+    steps = session.manager.apply(read_yaml(file), dry_run=dry_run, drop=drop)
+    rows = [
+        {"action": step.action, "queue": step.queue, "changes": told_of_changes(step.changes)}
+        for step in steps
+    ]
+    session.printer.rows(rows, ("action", "queue", "changes"), "Everything is as declared.")
+    if dry_run and steps:
+        raise typer.Exit(WOULD_CHANGE)

@@ -1,0 +1,118 @@
+"""Commands for transactions: outcome, recover, waiting changes of tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from txnqueue.cli.arguments import Queue
+from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, OpenStore, command
+from txnqueue.cli.presentation import receipt_values, told_of_drop, told_of_exchange_drop
+
+_Change = Annotated[
+    str, typer.Argument(help="The change, as recover names it.", show_default=False)
+]
+
+
+@command("outcome")
+def outcome(
+    session: OpenStore,
+    transaction_id: Annotated[
+        str, typer.Argument(help="Its id, or what an error message names.", show_default=False)
+    ],
+) -> None:
+    """Say what became of a transaction; exit code 76 if nothing is decided."""
+    found = session.manager.outcome(transaction_id)
+    status = found.status.value
+    values = {
+        "transaction_id": transaction_id,
+        "status": status,
+        "reason": found.reason,
+        "attempts": found.attempts,
+        **(receipt_values(found.receipt) if found.receipt else {}),
+    }
+    detail = f" (commit_seq {found.receipt.commit_seq})" if found.receipt else ""
+    detail += f": {found.reason}" if found.reason else ""
+    session.printer.fact(values, f"{transaction_id}: {status}{detail}")
+    if status == "unknown":
+        raise typer.Exit(IN_DOUBT)
+
+
+@command("recover")
+def recover(session: OpenStore) -> None:
+    """Abort what dead clients left behind, and list what waits for a decision."""
+    found = session.manager.recover()
+    values = {
+        "aborted": list(found.aborted),
+        "released": found.released,
+        "prepared": list(found.prepared),
+        "heuristic": list(found.heuristic),
+        "waiting": [asdict(change) for change in found.waiting],
+        "databases": list(found.databases),
+        "drops": [asdict(drop) for drop in found.drops],
+        "exchange_drops": [asdict(drop) for drop in found.exchange_drops],
+    }
+    lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
+    lines += [f"aborted: {key}" for key in found.aborted]
+    lines += [f"prepared, waits for a decision: {key}" for key in found.prepared]
+    lines += [f"decided by an operator, and not forgotten: {key}" for key in found.heuristic]
+    lines += [
+        f"not applied: {change.operation} of {change.rows or 'some'} rows to {change.table}, "
+        f"transaction {change.transaction_id}: {change.reason}. {change.remedy}"
+        for change in found.waiting
+    ]
+    lines += [f"has not confirmed a commit: the database {name}" for name in found.databases]
+    lines += [told_of_drop(drop) for drop in found.drops]
+    lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
+    session.printer.fact(values, "\n".join(lines))
+    if found.waiting:
+        raise typer.Exit(NOT_APPLIED)
+
+
+@command("rollback")
+def rollback(
+    session: OpenStore,
+    transaction_id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
+) -> None:
+    """Roll back a transaction that is prepared, or hangs and holds messages."""
+    session.manager.rollback(transaction_id, reason)
+    session.printer.fact(
+        {"transaction_id": transaction_id, "status": "rolled_back", "reason": reason},
+        f"{transaction_id} is rolled back.",
+    )
+
+
+@command("release")
+def release(
+    session: OpenStore,
+    queue: Queue,
+    consumer: Annotated[str, typer.Option(help="The consumer whose leases end.")],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
+) -> None:
+    """End the leases of a consumer: its messages are available again."""
+    count = session.manager.release(queue, consumer=consumer, reason=reason)
+    session.printer.fact(
+        {"queue": queue, "consumer": consumer, "released": count, "reason": reason},
+        f"{count} messages of {queue} are available again.",
+    )
+
+
+@command("apply-change")
+def apply_change(session: OpenStore, change: _Change) -> None:
+    """Apply a waiting table change to the table as it is, though it was replaced or set back."""
+    session.manager.apply_change(change)
+    session.printer.fact({"change": change, "applied": True}, f"Change {change} is applied.")
+
+
+@command("waive-change")
+def waive_change(
+    session: OpenStore,
+    change: _Change,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the history.")],
+) -> None:
+    """Give a waiting table change up, for ever and on record."""
+    session.manager.waive_change(change, reason)
+    session.printer.fact({"change": change, "waived": True}, f"Change {change} is given up.")

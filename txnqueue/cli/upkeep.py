@@ -1,0 +1,93 @@
+"""Commands for the machine and the store: doctor, maintain."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from txnqueue.cli.console import PLATFORM, OpenStore, command
+from txnqueue.core.configuration import OPTIONS, Configuration
+from txnqueue.errors import InvalidInput
+from txnqueue.platform.doctor import doctor as examine
+
+
+@command("doctor")
+def doctor(session: OpenStore) -> None:
+    """Check that this machine has what txnqueue needs, and what it sets; starts no Spark."""
+    checks = examine(session.options.root)
+    rows = [
+        {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
+        for c in checks
+    ]
+    rows += [row for row in map(_setting, OPTIONS) if row is not None]
+    session.printer.rows(rows, ("name", "found", "verdict", "meaning"), "Nothing to check.")
+    if any(row["verdict"] == "error" for row in rows):
+        raise typer.Exit(PLATFORM)
+
+
+def _setting(key: str) -> dict[str, str] | None:
+    """Show a setting that the environment makes; None if it does not."""
+    try:
+        found = Configuration(lambda key: None, os.environ).value(key)
+    except InvalidInput as error:
+        name = OPTIONS[key].variable
+        return {
+            "name": key,
+            "found": os.environ[name],
+            "verdict": "error",
+            "meaning": str(error),
+        }
+    if found.source == "default":
+        return None
+    meaning = f"Set by {found.source}; Spark's configuration and arguments come before it."
+    return {"name": key, "found": str(found.value), "verdict": "ok", "meaning": meaning}
+
+
+@command("maintain")
+def maintain(
+    session: OpenStore,
+    transaction_seconds_max: Annotated[
+        float, typer.Option(help="For so long a transaction may stay undecided.")
+    ] = 86_400.0,
+    payload_retention_days: Annotated[
+        int, typer.Option(help="For so long the payload of consumed messages is kept.")
+    ] = 7,
+    history_retention_days: Annotated[
+        int | None,
+        typer.Option(help="For so long past states can be asked for; for ever when left out."),
+    ] = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
+    ] = True,
+    full_vacuum: Annotated[
+        bool,
+        typer.Option(
+            "--full-vacuum",
+            help="Also delete what failed appends left behind; slower, once a month is enough.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+    ] = False,
+) -> None:
+    """Keep the store small and fast; run it from time to time, beside everything else."""
+    if full_vacuum and not vacuum:
+        raise typer.BadParameter("say one of --no-vacuum and --full-vacuum.")
+    done = session.manager.maintain(
+        transaction_seconds_max=transaction_seconds_max,
+        payload_retention_days=payload_retention_days,
+        history_retention_days=history_retention_days,
+        vacuum="full" if full_vacuum else vacuum,
+        dry_run=dry_run,
+    )
+    would = "Would have been" if done.dry_run else "Done"
+    lines = [
+        f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
+        f"{done.slices} slices of payload dropped, {done.forgotten} entries removed from the "
+        f"history, {done.rewritten} shards written into few files.",
+        *(f"Not this time: {one}" for one in done.skipped),
+    ]
+    session.printer.fact(asdict(done), "\n".join(lines))

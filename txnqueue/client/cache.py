@@ -1,0 +1,343 @@
+"""What one manager has read of a store: the catalog, the folds of queues, the transactions.
+
+Entries never change: what was read once is kept, and only what came since is read again.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from txnqueue.client import archive
+from txnqueue.client.readers import ShardReader, StateReader
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import custody, model
+from txnqueue.core.settings import SLICE_WIDTH, QueueInfo
+from txnqueue.core.state import Owner, QueueState, TransactionState, catalog, overview
+from txnqueue.core.state.closing import closed_error
+from txnqueue.core.state.topology import Topology
+from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
+from txnqueue.storage.store import Store
+
+logger = logging.getLogger("txnqueue")
+HEARD_SECONDS_MAX = 30.0
+"""Who appended nothing for so long asks for the newest version before work begins there."""
+Result = TypeVar("Result")
+
+
+class Cache:
+    """What is known of a store, read on whenever it is asked for."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        """Look at a store; nothing is read yet."""
+        self.store = store
+        self.runtime = runtime
+        self.lock = custody.new_lock()
+        self.closed: dict[str, QueueError] = {}
+        self._queues: dict[str, QueueInfo] = {}
+        self._infos: dict[str, QueueInfo] = {}
+        self._folds = StateReader(store.journal, custody.Custody(self.lock))
+        self._shards = ShardReader(store.journal)
+        self._slice_width: int | None = None
+        self._store_id = ""
+        self._heard_at = runtime.monotonic()
+
+    # ---------------------------------------------------------------------------- store
+
+    def open(self) -> None:
+        """Check once that the store is there and has a layout that this library knows.
+
+        The same query reads which queues there are.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+            LayoutUnsupported: Another version of the library wrote it.
+        """
+        if self._slice_width is not None:
+            return
+        try:
+            found = self._shards.read([model.FENCE, model.CATALOG])
+        except Exception as error:
+            if self.store.exists():
+                raise
+            raise StoreNotFound(
+                f"There is no store at {self.store.root!r}: check the path; create_queue makes a "
+                "new store.",
+                root=self.store.root,
+            ) from error
+        layouts = _layouts(found)
+        if not layouts:
+            raise StoreNotFound(
+                f"There is no store at {self.store.root!r} yet, or its creation was interrupted: "
+                "create_queue makes it, or finishes it.",
+                root=self.store.root,
+            )
+        newest = max(layouts, key=lambda entry: entry.sequence or 0)
+        if (newest.sequence or 0) > model.LAYOUT:
+            raise LayoutUnsupported(
+                f"The store at {self.store.root!r} has layout {newest.sequence}, this library "
+                f"writes {model.LAYOUT}: use a newer version.",
+                layout=newest.sequence,
+            )
+        made_as = newest.body.get("root")
+        if made_as != self.store.root:
+            logger.warning(
+                "store opened under another name root=%s made_as=%s: use one name everywhere, "
+                "because Delta and the locks know a table by its name",
+                self.store.root,
+                made_as,
+            )
+        self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
+        self._store_id = str(newest.body["store_id"])
+        self._know(entry for entry in found if entry.shard == model.CATALOG)
+
+    def layouts(self) -> list[model.Entry]:
+        """Read the entries that say which layout the store has."""
+        return _layouts(self.store.journal.read([model.FENCE]).entries)
+
+    @property
+    def slice_width(self) -> int:
+        """How many versions of the journal share a slice of the payload."""
+        return self._slice_width or SLICE_WIDTH
+
+    def slice_of(self, begun: int) -> int:
+        """Find the payload slice of work that began at a version."""
+        return begun // self.slice_width
+
+    @property
+    def store_id(self) -> str:
+        """What tells this store from every other."""
+        self.open()
+        return self._store_id
+
+    def version_to_begin(self) -> int:
+        """Return a version of the journal that was the newest a moment ago.
+
+        Work that begins at an old one may be below the horizon before it is decided.
+        """
+        now = self.runtime.monotonic()
+        if now - self._heard_at > HEARD_SECONDS_MAX:
+            self._heard_at = now
+            return self.store.journal.version()
+        return self.store.journal.known_version()
+
+    # -------------------------------------------------------------------------- catalog
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: the queues by name."""
+        return self._know(self.catalog_entries())
+
+    def _know(self, entries: Iterable[model.Entry]) -> dict[str, QueueInfo]:
+        self._queues = catalog.queues(entries)
+        self._infos.update((info.queue_id, info) for info in self._queues.values())
+        return dict(self._queues)
+
+    def newest(self, info: QueueInfo) -> QueueInfo:
+        """Give the newest that was read so far of a queue; it costs nothing."""
+        known = self._infos.get(info.queue_id, info)
+        return known if known.sequence > info.sequence else info
+
+    def learn(self, info: QueueInfo) -> None:
+        """Take note of what a queue is now; names are looked up again."""
+        self._infos[info.queue_id] = info
+        self._queues = {}
+
+    def renewed(self, info: QueueInfo) -> bool:
+        """Read the catalog, and say whether it knows something newer of a queue."""
+        self.queues()
+        return self.newest(info).sequence > info.sequence
+
+    def queue(self, name: str) -> QueueInfo:
+        """Find a queue by name, in the catalog as last read or as it is now.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        info = self._queues.get(name) or self.queues().get(name)
+        if info is None:
+            known = ", ".join(sorted(self._queues)) or "none yet"
+            raise QueueNotFound(
+                f"There is no queue {name!r} in {self.store.root!r}; there are: {known}.",
+                name=name,
+            )
+        return info
+
+    def catalog_entries(self) -> list[model.Entry]:
+        """Read the catalog as it is now: one query, of what is new."""
+        self.open()
+        return self._shards.read([model.CATALOG])
+
+    def topology(self) -> Topology:
+        """Read which exchanges and bindings there are now."""
+        return Topology.of(self.catalog_entries())
+
+    def check_open(self, info: QueueInfo) -> None:
+        """Check that nothing was read so far of a queue's being dropped; it costs nothing.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        if info.queue_id not in self.closed:
+            return
+        if isinstance(self.closed[info.queue_id], QueueClosed):  # it may be gone by now
+            with self.lock:
+                self.fold(info)
+        known = self.closed[info.queue_id]
+        raise copy.copy(known)
+
+    def _learn_closed(self, error: QueueError) -> None:
+        """Remember what closed, and look names up again from now on."""
+        queue_id = error.details.get("queue_id")
+        if queue_id is not None:
+            self.closed[str(queue_id)] = error
+            self._queues = {}
+
+    # ---------------------------------------------------------------------------- folds
+
+    def holds_lock(self) -> bool:
+        """Say whether this thread holds a lock that others may be waiting for."""
+        locks = (self.lock, self.store.transient.lock)
+        return any(custody.Custody(lock).held() for lock in locks)
+
+    def informed(self, act: Callable[[], Result]) -> Result:
+        """Do something with folds; what it finds that it needs of the payload is read first.
+
+        It is done with the lock, and begun again after each reading, which is without. Whoever
+        came here with a lock lets go of it before anything is read.
+        """
+        while True:
+            try:
+                with self.lock:
+                    return act()
+            except custody.NotRead as missing:
+                if self.holds_lock():
+                    raise
+                missing.read()
+
+    def state_for_update(self, info: QueueInfo) -> QueueState:
+        """Fold a queue that is about to be worked on.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        fold = self.fold(info)
+        self.check_open(info)
+        return fold
+
+    def state_for_read(self, info: QueueInfo) -> QueueState:
+        """Fold a queue that is about to be looked at, which may be closing.
+
+        Raises:
+            QueueNotFound: It was dropped.
+        """
+        fold = self.fold(info)
+        if fold.closed is not None and fold.closed.kind == model.QUEUE_DROPPED:
+            self.check_open(info)
+        return fold
+
+    def fold(self, info: QueueInfo) -> QueueState:
+        """Bring the fold of a queue up to the newest version: one query, of what is new."""
+        (fold,) = self.folds([info])
+        return fold
+
+    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueState]:
+        """Bring the folds of some queues up to the newest version: one query, of what is new.
+
+        Those that were not folded before take one more for each thousand shards. One thread at
+        a time: what two have read at once would be applied twice.
+        """
+        with self.lock:
+            wanted = list(infos)
+            folds = self._folds.read(wanted)
+            for info, fold in zip(wanted, folds, strict=True):
+                self._learn_of(info, fold)
+            return folds
+
+    def _learn_of(self, info: QueueInfo, fold: QueueState) -> None:
+        if fold.altered is not None:
+            known = self.newest(info)
+            if fold.altered.body["sequence"] > known.sequence:
+                self.learn(catalog.told(fold.altered, known))
+        if fold.closed is not None:
+            self._learn_closed(closed_error(fold.closed))
+
+    # ---------------------------------------------------------- transactions and tables
+
+    def survey(self) -> overview.Survey:
+        """Read what the journal says but the queues' own entries: one query, of what is new."""
+        self.open()
+        entries, horizon = self._shards.read_with_horizon(overview.SHARDS)
+        infos = self._know(entry for entry in entries if entry.shard == model.CATALOG)
+        return overview.Survey.of(entries, horizon, infos.values())
+
+    def table_entries(self, table_ids: Iterable[str] | None) -> list[model.Entry]:
+        """Read what the journal says of changes of some tables, or of all."""
+        if table_ids is None:
+            return self._shards.read(model.ALL_TABLES)
+        return self._shards.read(map(model.table_shard, table_ids))
+
+    def transaction_entries(self, keys: Iterable[str] | None = None) -> list[model.Entry]:
+        """Read what the journal says of all transactions, or of those in some keys' shards."""
+        if keys is not None:
+            return self._shards.read(map(model.transaction_shard, keys))
+        return self._shards.read(model.ALL_TRANSACTIONS)
+
+    def shard_entries(self, shard: str) -> list[model.Entry]:
+        """Read one shard."""
+        return self._shards.read([shard])
+
+    def key_states(
+        self, keys: Iterable[str], archived_since: int | None = None
+    ) -> dict[str, TransactionState]:
+        """Read what the journal says of some transaction keys: one query.
+
+        Args:
+            keys: The keys.
+            archived_since: Look into the archive too, if what was decided after this version
+                may be there; None: never.
+        """
+        wanted = sorted(set(keys))
+        if not wanted:
+            return {}
+        shards = map(model.transaction_shard, wanted)
+        entries, horizon = self._shards.read_with_horizon(shards)
+        if archived_since is not None and horizon > archived_since:
+            archived = self.store.journal.archive.read(streams=wanted)
+            entries += archive.decided(archived, entries)
+        return {key: TransactionState.of(key, entries, horizon) for key in wanted}
+
+    def key_state(self, key: str, archived_since: int | None = -1) -> TransactionState:
+        """Read what the journal, or else the archive, says of one transaction key."""
+        return self.key_states([key], archived_since)[key]
+
+    def check_known(self, owner: Owner) -> None:
+        """Check that the history reaches back to where an attempt began.
+
+        That it is found nowhere says something only then. To be called after it was looked for.
+
+        Raises:
+            HistoryRemoved: It may have been decided, and that may have been removed.
+        """
+        beginning = archive.decisions_beginning_of(self.store.journal)
+        if (owner.begun or 0) < beginning:
+            what = f"What became of transaction {owner.key!r} is not known any more"
+            raise archive.removed(what, beginning)
+
+    def never_decided(self, state: TransactionState, owner: Owner) -> bool:
+        """Say whether an attempt has ended for ever without a decision.
+
+        Raises:
+            HistoryRemoved: It has ended, and nobody can say any more whether it was decided.
+        """
+        if state.decided(owner.attempt or "") is not None or not state.is_over(owner):
+            return False
+        self.check_known(owner)
+        return True
+
+
+def _layouts(fence: Iterable[model.Entry]) -> list[model.Entry]:
+    return [entry for entry in fence if entry.kind == model.LAYOUT_CHANGED]

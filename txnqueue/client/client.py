@@ -1,0 +1,255 @@
+"""What the parts of one manager share: the store, the runtime, the folds that it keeps."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from txnqueue.client.append import Landed, Planner, land
+from txnqueue.client.cache import Cache
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import model
+from txnqueue.core.planning import Plan, Stamp
+from txnqueue.core.receipt import Status
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import QueueState, TransactionState, compaction
+from txnqueue.core.state.closing import closed_error
+from txnqueue.errors import QueueError
+from txnqueue.storage.payload.kinds import BothKinds
+from txnqueue.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+logger = logging.getLogger("txnqueue")
+
+
+class Block(Protocol):
+    """A transaction block that a thread is inside of."""
+
+    id: str
+    status: Status
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether it is neither decided nor about to be."""
+
+
+class Client(Cache):
+    """One manager's view of a store."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        """Share a store; nothing is read yet."""
+        super().__init__(store, runtime)
+        self._transient: TransientClient | None = None
+        self.payload = BothKinds(store.payload, store.transient.payload, store.spark)
+        self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
+        self._staging: set[str] = set()
+        self.confirmations: list[model.Entry] = []
+        self.conflicts: Counter[str] = Counter()
+        self._epochs: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self.log_max = compaction.LOG_MAX
+        self._local = threading.local()
+
+    # --------------------------------------------------------------- transient messages
+
+    @property
+    def transient(self) -> TransientClient:
+        """This manager's view of the messages that are in the memory of this process."""
+        if self._transient is None:
+            self._transient = TransientClient(self)
+        return self._transient
+
+    def of(self, info: QueueInfo) -> Client:
+        """Give the view of the store that a queue, or its transient part, is in."""
+        return self.transient if info.transient else self
+
+    def parts_of(self, info: QueueInfo) -> list[QueueInfo]:
+        """List the parts of a queue: the durable one, and the transient one if there may be any."""
+        return [info, info.in_memory()] if self.store.transient.used else [info]
+
+    # -------------------------------------------------------------------------- appends
+
+    def stamp(self) -> Stamp:
+        """Say who writes now."""
+        runtime = self.runtime
+        return Stamp(runtime.actor, runtime.run_id, runtime.now_ms())
+
+    def author(self) -> dict[str, object]:
+        """Say who writes, for the histories of Delta tables."""
+        return {"actor": self.runtime.actor, "run_id": self.runtime.run_id}
+
+    def land(
+        self,
+        plan: Planner,
+        operation: str,
+        *,
+        transaction_id: str | None = None,
+        queue: str | None = None,
+    ) -> Landed | None:
+        """Append what is planned, whatever the store answers.
+
+        What is to be confirmed of table changes rides along: facts that expect nothing.
+        """
+        with self.lock:
+            riding = tuple(self.confirmations)
+
+        def joined(lost: int) -> Plan | None:
+            if lost and queue is not None:
+                self.conflicts[queue] += 1
+            planned = plan(lost)
+            return planned if planned is None else planned + Plan(riding)
+
+        try:
+            landed = land(
+                self.store.journal,
+                self.runtime,
+                joined,
+                operation=operation,
+                transaction_id=transaction_id,
+                queue=queue,
+            )
+        except QueueError as error:
+            self._learn_closed(error)
+            raise
+        self._heard_at = self.runtime.monotonic()
+        if landed is not None and riding:
+            with self.lock:
+                self.confirmations = [fact for fact in self.confirmations if fact not in riding]
+        return landed
+
+    def create_staging(self, payload_id: str, schema: StructType) -> None:
+        """Create the payload table for rows of these types, once."""
+        if payload_id not in self._staging:
+            self.store.payload.create(payload_id, schema)
+            self._staging.add(payload_id)
+
+    def confirm(self, facts: Iterable[model.Entry] = ()) -> None:
+        """Append what is to be confirmed now, and some more facts."""
+        with self.lock:
+            now = (*self.confirmations, *facts)
+            self.confirmations = []
+        if not now:
+            return
+        try:
+            self.land(lambda lost: Plan(now, (model.layout_unchanged(),)), "confirm changes")
+        except BaseException:
+            self.add_confirmations(now)  # said twice it says the same
+            raise
+
+    def add_confirmations(self, facts: Iterable[model.Entry]) -> None:
+        """Keep facts for the next append."""
+        with self.lock:
+            self.confirmations.extend(facts)
+
+    # ------------------------------------------------------------- consumers and blocks
+
+    def epoch(self, fold: QueueState) -> int:
+        """Open this manager's consumer id on a queue: one above what it left in flight."""
+        if fold.queue_id not in self._epochs:
+            mine = [c.owner.epoch for c in fold.claims() if c.owner.consumer == self.consumer]
+            self._epochs[fold.queue_id] = max(mine, default=0) + 1
+        return self._epochs[fold.queue_id]
+
+    def turn(self, queue_id: str) -> int:
+        """Count the receives on a queue, so that each starts at the next lane."""
+        self._turns[queue_id] = self._turns.get(queue_id, -1) + 1
+        return self._turns[queue_id]
+
+    @property
+    def consumer(self) -> str:
+        """The id under which this manager holds leases."""
+        return self.runtime.consumer
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The transaction blocks that this thread is inside of, innermost last."""
+        if not hasattr(self._local, "blocks"):
+            self._local.blocks = []
+        blocks: list[Block] = self._local.blocks
+        return blocks
+
+
+class TransientClient(Client):
+    """One manager's view of the transient messages, which all managers of a process share.
+
+    The catalog is the durable store's; nothing here makes a Delta commit, or waits for one.
+    """
+
+    def __init__(self, durable: Client) -> None:
+        """Look at the transient part of a client's store."""
+        super().__init__(durable.store.transient, durable.runtime)
+        self._durable = durable
+        self._shared = durable.store.transient
+        self.lock = self._shared.lock
+        self.payload = durable.payload
+        self.log_max = sys.maxsize  # the memory forgets what is not needed by itself
+
+    @property
+    def transient(self) -> TransientClient:
+        """Itself."""
+        return self
+
+    def open(self) -> None:
+        """Check nothing: memory is always there."""
+
+    def check_open(self, info: QueueInfo) -> None:
+        """Check that nothing was read so far of a queue's being dropped, here or in the store.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        super().check_open(info)
+        durable = {model.in_memory(queue_id): e for queue_id, e in self._durable.closed.items()}
+        if info.queue_id in durable:
+            raise durable[info.queue_id]
+
+    def fold(self, info: QueueInfo) -> QueueState:
+        """Bring the fold of a queue's transient part up to now."""
+        settings = info.settings
+        fold = self._shared.fold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
+        if fold.closed is not None:
+            self._learn_closed(closed_error(fold.closed))
+        return fold
+
+    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueState]:
+        """Bring the folds of the transient parts of some queues up to now."""
+        return [self.fold(info) for info in infos]
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: the transient parts of the queues by name."""
+        return {name: info.in_memory() for name, info in self._durable.queues().items()}
+
+    def key_states(
+        self, keys: Iterable[str], archived_since: int | None = None
+    ) -> dict[str, TransactionState]:
+        """Read what is known in memory of some transaction keys."""
+        wanted = sorted(set(keys))
+        entries = self.store.journal.read([model.transaction_shard(key) for key in wanted]).entries
+        return {key: TransactionState.of(key, entries) for key in wanted}
+
+    def land(
+        self,
+        plan: Planner,
+        operation: str,
+        *,
+        transaction_id: str | None = None,
+        queue: str | None = None,
+    ) -> Landed | None:
+        """Append what is planned; nobody of this process comes in between."""
+
+        def landing() -> Landed | None:
+            said = {"transaction_id": transaction_id, "queue": queue}
+            landed = super(TransientClient, self).land(plan, operation, **said)
+            if landed is not None:
+                self._shared.landed()
+            return landed
+
+        return self.informed(landing)

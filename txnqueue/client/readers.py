@@ -1,0 +1,140 @@
+"""What was read of the journal: entries never change, so that only what came since is read again.
+
+Shards are remembered as they are, queues as the folds of theirs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from txnqueue.core import custody, model
+from txnqueue.core.model import Entry
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import QueueState, compaction
+from txnqueue.storage.journal import Journal, Reading
+
+ENTRIES_MAX = 100_000
+"""So many entries are remembered at most; beyond, everything is forgotten and read anew."""
+SHARDS_MAX = 1_000
+"""So many shards, or a few more, are read by one query."""
+
+
+class ShardReader:
+    """Reads whole shards, each from where the last reading of it ended."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Read from a journal; nothing is remembered yet."""
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[int, tuple[Entry, ...]]] = {}
+        self._horizon = -1
+
+    def read(self, shards: Iterable[str]) -> list[Entry]:
+        """Read all entries of some shards, as they are now; some may be archived by now."""
+        return self.read_with_horizon(shards)[0]
+
+    def read_with_horizon(self, shards: Iterable[str]) -> tuple[list[Entry], int]:
+        """Read all entries of some shards, and the horizon of the same version.
+
+        It is one cut, read by one query: whether an attempt is absent and below the horizon
+        can only be told by entries that are as new as the horizon. What is read for the first
+        time is read in full, and everything that is wanted with it.
+        """
+        wanted = sorted(set(shards))
+        with self._lock:
+            if sum(len(entries) for _, entries in self._known.values()) > ENTRIES_MAX:
+                self._known.clear()
+            if not all(shard in self._known for shard in wanted):
+                for shard in wanted:
+                    self._known.pop(shard, None)
+            since = min((self._known[s][0] for s in wanted if s in self._known), default=None)
+            self._read_on(wanted)
+            if since is not None and since < self._horizon:
+                self._known.clear()  # what came since may have left: all is read anew
+                self._read_on(wanted)
+            entries = [entry for shard in wanted for entry in self._known[shard][1]]
+            return entries, self._horizon
+
+    def _read_on(self, shards: list[str]) -> None:
+        """Read what came since the first of these shards was read last."""
+        if not shards:
+            return
+        known = {shard: self._known.get(shard, (-1, ())) for shard in shards}
+        since = min(version for version, _ in known.values())
+        # The horizon comes along: what was added below it may have left the journal since.
+        reading = self._journal.read({*shards, model.FENCE}, after=since)
+        self._horizon = max(self._horizon, model.horizon(reading.entries))
+        for shard, (version, before) in known.items():
+            new = (e for e in reading.entries if e.shard == shard and e.version > version)
+            self._known[shard] = (max(version, reading.version), (*before, *new))
+
+
+class StateReader:
+    """Keeps the folds of queues; one thread at a time may ask it."""
+
+    def __init__(self, journal: Journal, mine: custody.Custody | None = None) -> None:
+        """Read from a journal; nothing is folded yet.
+
+        Args:
+            journal: The journal.
+            mine: Says whether this thread is the one that may ask.
+        """
+        self._journal = journal
+        self._mine = mine
+        self._known: dict[str, QueueState] = {}
+
+    def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
+        """Bring the folds of some queues up to the newest version.
+
+        That is one query of what is new, and one more for each thousand shards of queues that
+        were not folded before.
+        """
+        folds = [self._known.get(info.queue_id) or self._empty(info) for info in infos]
+        warm = [fold for fold in folds if fold.version >= 0]
+        if warm:
+            reading = self._read(warm, min(fold.version for fold in warm))
+            horizon = model.horizon(reading.entries)
+            self._advance([fold for fold in warm if horizon <= fold.version], reading)
+            # What came since a fold was read may have left the journal: it starts afresh.
+            folds = [
+                self._empty(info) if 0 <= fold.version < horizon else fold
+                for info, fold in zip(infos, folds, strict=True)
+            ]
+        cold = iter([fold for fold in folds if fold.version < 0])
+        while some := _some(cold):
+            self._advance(some, self._read(some))
+        return folds
+
+    def _read(self, folds: Iterable[QueueState], after: int = -1) -> Reading:
+        shards = dict.fromkeys(shard for fold in folds for shard in fold.shards)
+        return self._journal.read(tuple(shards), after=after)
+
+    def _advance(self, folds: Iterable[QueueState], reading: Reading) -> None:
+        by_shard = defaultdict[str, list[Entry]](list)
+        for entry in reading.entries:
+            by_shard[entry.shard].append(entry)
+        for fold in folds:
+            mine = [e for shard in fold.shards for e in by_shard[shard] if e.version > fold.version]
+            try:
+                compaction.advance(fold, mine, reading.version)
+            except BaseException:
+                del self._known[fold.queue_id]  # half applied: the next one starts afresh
+                raise
+
+    def _empty(self, info: QueueInfo) -> QueueState:
+        settings = info.settings
+        fold = QueueState(info.queue_id, settings.lanes, settings.duplicate_window_ms, self._mine)
+        self._known[info.queue_id] = fold
+        return fold
+
+
+def _some(folds: Iterator[QueueState]) -> list[QueueState]:
+    """Take the next folds that one query reads."""
+    found: list[QueueState] = []
+    shards = 0
+    while shards < SHARDS_MAX and (fold := next(folds, None)) is not None:
+        found.append(fold)
+        shards += len(fold.shards)
+    return found

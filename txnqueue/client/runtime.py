@@ -1,0 +1,49 @@
+"""What a client takes from outside the protocol: time, identity, chance and patience.
+
+All of it is handed in, so that a test decides what the clock says and which ids are drawn.
+"""
+
+from __future__ import annotations
+
+import getpass
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from txnqueue.core.settings import RetryPolicy
+
+
+def _actor() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user in the container
+        return "unknown"
+
+
+@dataclass(slots=True)
+class Runtime:
+    """The clock, the source of ids, the dice, and who is acting.
+
+    Attributes:
+        now_ms: Epoch milliseconds; decides only when somebody may try, never what holds.
+        monotonic: Seconds for bounding retries.
+        sleep: Waits so many seconds.
+        new_id: Draws 32 hexadecimal digits that nobody drew before.
+        dice: Uniform in 0 to 1.
+        actor: Who is written into every entry.
+        run_id: The run of a job that the work belongs to.
+        consumer: Names who holds leases; the same id again takes over what it left behind.
+        retry: How appends that meet a conflict are tried again.
+    """
+
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    dice: Callable[[], float] = random.random
+    actor: str = field(default_factory=_actor)
+    run_id: str | None = None
+    consumer: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex}")
+    retry: RetryPolicy = field(default_factory=RetryPolicy)

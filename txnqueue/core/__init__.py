@@ -1,0 +1,1 @@
+"""What is known and decided without any effect: entries, state, plans, settings."""

@@ -1,0 +1,180 @@
+"""Where settings come from: argument, Spark's configuration, environment, default (pure).
+
+What ``retry.attempts_max`` is called elsewhere: ``spark.txnqueue.retry.attempts_max`` in Spark's
+configuration, ``TXNQUEUE_RETRY_ATTEMPTS_MAX`` in the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txnqueue.core.settings import (
+    DELIVERIES_MAX_MAX,
+    LANES_MAX,
+    LEASE_SECONDS_MAX,
+    REDELIVERY_DELAY_SECONDS_MAX,
+    QueueSettings,
+    RetryPolicy,
+)
+from txnqueue.errors import InvalidInput, LimitExceeded
+
+SPARK_PREFIX = "spark.txnqueue."
+VARIABLE_PREFIX = "TXNQUEUE_"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What can be configured.
+
+    Attributes:
+        key: What it is called.
+        kind: The type of its values.
+        default: The value when nobody says anything; None: whatever the library finds.
+        low: The least number.
+        high: The greatest number.
+    """
+
+    key: str
+    kind: type
+    default: object = None
+    low: float = 0
+    high: float = 0
+
+    @property
+    def variable(self) -> str:
+        """The variable of the environment."""
+        return VARIABLE_PREFIX + self.key.upper().replace(".", "_")
+
+    @property
+    def allowed(self) -> str:
+        """What the values may be, in words."""
+        if self.kind is bool:
+            return "true or false"
+        if self.kind is str:
+            return "a text that is not empty"
+        whole = "a whole number" if self.kind is int else "a number"
+        return f"{whole} from {self.low:g} to {self.high:g}"
+
+
+_QUEUE, _RETRY = QueueSettings(), RetryPolicy()
+OPTIONS = {
+    option.key: option
+    for option in (
+        Option("root", str),
+        Option("actor", str),
+        Option("run_id", str),
+        Option("consumer", str),
+        Option("retry.attempts_max", int, _RETRY.attempts_max, 1, 10_000),
+        Option("retry.seconds_max", float, _RETRY.seconds_max, 0, 86_400),
+        Option("retry.wait_seconds_first", float, _RETRY.wait_seconds_first, 0, 3_600),
+        Option("retry.wait_seconds_max", float, _RETRY.wait_seconds_max, 0, 3_600),
+        Option("queue.lanes", int, _QUEUE.lanes, 1, LANES_MAX),
+        Option("queue.lease_seconds", float, _QUEUE.lease_seconds, 0.001, LEASE_SECONDS_MAX),
+        Option("queue.deliveries_max", int, _QUEUE.deliveries_max, 1, DELIVERIES_MAX_MAX),
+        Option("queue.redelivery_delay_seconds", float, 0.0, 0, REDELIVERY_DELAY_SECONDS_MAX),
+        Option(
+            "queue.redelivery_delay_seconds_max",
+            float,
+            _QUEUE.redelivery_delay_seconds_max,
+            0,
+            REDELIVERY_DELAY_SECONDS_MAX,
+        ),
+        Option("queue.dead_letter", bool, _QUEUE.dead_letter),
+        Option("queue.dead_letter_expired", bool, _QUEUE.dead_letter_expired),
+        Option("queue.delay_step_seconds", float, 1.0, 0.001, LEASE_SECONDS_MAX),
+        Option("queue.ordered", bool, _QUEUE.ordered),
+        Option("queue.durable", bool, _QUEUE.durable),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting as it holds, and who says so.
+
+    Attributes:
+        key: What it is called.
+        value: What it is; None: whatever the library finds.
+        source: ``argument``, the key of Spark's configuration, the variable, or ``default``.
+    """
+
+    key: str
+    value: Any
+    source: str
+
+
+class Configuration:
+    """What Spark's configuration and the environment say."""
+
+    def __init__(self, conf: Callable[[str], str | None], environ: Mapping[str, str]) -> None:
+        """Take both as they are; nothing is asked or checked until a setting is wanted.
+
+        Args:
+            conf: Looks a key of Spark's configuration up.
+            environ: The environment.
+        """
+        self._conf = conf
+        self._environ = environ
+
+    def value(self, key: str, given: object = None) -> Value:
+        """Find what a setting is: the argument, if there is one, or who comes next.
+
+        Raises:
+            InvalidInput: What is said cannot be used.
+            LimitExceeded: It is out of range.
+        """
+        option = OPTIONS[key]
+        if given is not None:
+            return Value(key, given, "argument")
+        for source, found in (
+            (SPARK_PREFIX + key, self._conf(SPARK_PREFIX + key)),
+            (option.variable, self._environ.get(option.variable)),
+        ):
+            if found is not None:
+                return Value(key, _read(option, found, source), source)
+        return Value(key, option.default, "default")
+
+    def values(self) -> list[Value]:
+        """List all settings."""
+        return [self.value(key) for key in OPTIONS]
+
+    def retry(self) -> RetryPolicy:
+        """Make the policy of retries."""
+        values: Any = {key[6:]: self.value(key).value for key in OPTIONS if key[:6] == "retry."}
+        return RetryPolicy(**values)
+
+    def queue_settings(self, given: Mapping[str, object]) -> QueueSettings:
+        """Make the settings of a new queue; what is None is not given."""
+        values: Any = {
+            name: self.value(f"queue.{name}", value).value if f"queue.{name}" in OPTIONS else value
+            for name, value in given.items()
+        }
+        return QueueSettings(**values)
+
+
+def _read(option: Option, text: str, source: str) -> object:
+    """Read a value that was written as text.
+
+    Raises:
+        InvalidInput: It is none.
+        LimitExceeded: It is out of range.
+    """
+    wrong = f"{source}={text!r}: {option.key} is {option.allowed}."
+    stripped = text.strip()
+    if option.kind is str:
+        if not stripped:
+            raise InvalidInput(wrong, name=option.key, source=source)
+        return stripped
+    if option.kind is bool:
+        if stripped.lower() not in ("true", "false"):
+            raise InvalidInput(wrong, name=option.key, source=source)
+        return stripped.lower() == "true"
+    try:
+        number = option.kind(stripped)
+    except ValueError as error:
+        raise InvalidInput(wrong, name=option.key, source=source) from error
+    if not option.low <= number <= option.high:
+        raise LimitExceeded(wrong, name=option.key, source=source)
+    return number

@@ -1,0 +1,214 @@
+"""Plan what decides a transaction: seals, roll backs, decisions on prepared ones (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan, Stamp
+from txnqueue.core.state import Owner
+
+
+def decision(
+    kind: str,
+    key: str,
+    attempt: str,
+    begun: int,
+    stamp: Stamp,
+    body: dict[str, Any],
+    reason: str | None = None,
+    *,
+    sequence: int | None = None,
+) -> Entry:
+    """Write what is decided of an attempt, or happens to a branch: that has a sequence."""
+    return Entry(
+        model.transaction_shard(key),
+        key,
+        kind,
+        sequence=sequence,
+        transaction_key=key,
+        attempt=attempt,
+        begun=begun,
+        reason=reason,
+        body={"v": 1, **body},
+        **stamp.columns(),
+    )
+
+
+def seal(
+    kind: str,
+    owner: Owner,
+    facts: Sequence[Entry],
+    queue_ids: Iterable[str],
+    rolled_back: Iterable[str],
+    stamp: Stamp,
+    body: dict[str, Any],
+) -> Plan:
+    """Plan the one append that commits or prepares an attempt.
+
+    Args:
+        kind: ``committed`` or ``prepared``.
+        owner: The attempt.
+        facts: What it posts, settles and changes; a prepared attempt keeps it in its
+            manifest, a commit writes it.
+        queue_ids: Every queue that it posts to or settles in: all must be open.
+        rolled_back: Other attempts of the key that were read as rolled back.
+        stamp: Who writes.
+        body: What else the decision says.
+    """
+    key, attempt, begun = _attempt_of(owner)
+    manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
+    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))  # of facts, no removal
+    tables = sorted({entry.stream for entry in facts if entry.kind == model.CHANGE_DECIDED})
+    if tables:
+        manifest["tables"] = tables
+    if kind == model.PREPARED:
+        manifest["entries"] = [entry_to_json(entry) for entry in facts]
+    decided = decision(kind, key, attempt, begun, stamp, {**body, "manifest": manifest})
+    conditions = (
+        model.undecided(key, attempt, unprepared=True),
+        model.key_free(key, attempt, rolled_back),
+        model.horizon_at_most(begun),
+        model.layout_unchanged(),
+        *(model.queue_open(queue_id) for queue_id in sorted(set(queue_ids))),
+        *(model.exchange_open(exchange_id) for exchange_id in sorted(_exchanges_of(facts))),
+    )
+    return Plan((decided, *(_now(facts, stamp) if kind == model.COMMITTED else ())), conditions)
+
+
+def rollback(
+    owner: Owner,
+    facts: Sequence[Entry],
+    stamp: Stamp,
+    reason: str,
+    said: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Plan the append that rolls an attempt back: its own, or as somebody's tombstone.
+
+    Args:
+        owner: The attempt.
+        facts: The messages that it gives back.
+        stamp: Who writes.
+        reason: Why.
+        said: What else the decision says.
+    """
+    key, attempt, begun = _attempt_of(owner)
+    body = dict(said or {})
+    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, body, reason)
+    return Plan(
+        (decided, *_now(facts, stamp)),
+        (
+            model.undecided(key, attempt, unprepared=True),
+            model.horizon_at_most(begun),
+            model.layout_unchanged(),
+        ),
+    )
+
+
+def decide_prepared(
+    prepared: Entry,
+    *,
+    commit: bool,
+    stamp: Stamp,
+    reason: str | None,
+    said: Mapping[str, Any] | None = None,
+    heuristic: bool = False,
+) -> Plan:
+    """Plan the append that commits or rolls back a prepared attempt.
+
+    It expects that the attempt is prepared and undecided, and nothing else: neither a
+    horizon nor a closing queue can stand in its way.
+
+    Args:
+        prepared: What was prepared.
+        commit: Whether it is committed.
+        stamp: Who writes.
+        reason: Why.
+        said: What else the decision says.
+        heuristic: Whether an operator decides over the head of whoever coordinates: that is
+            on record until it is forgotten.
+    """
+    key, attempt = prepared.transaction_key or "", prepared.attempt or ""
+    sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
+    kind = model.COMMITTED if commit else model.ROLLED_BACK
+    if commit:
+        facts = _now(sealed, stamp)
+        body = {k: v for k, v in prepared.body.items() if k not in ("v", "claims", "manifest")}
+        body["manifest"] = {k: v for k, v in prepared.body["manifest"].items() if k != "entries"}
+    else:
+        inside = prepared.body.get("claims", ())
+        why = reason or "rolled back"
+        facts = [replace(f, reason=why) for f in _now(map(entry_from_json, inside), stamp)]
+        body = {}
+    body.update({"asked": True} if heuristic else {}, **(said or {}))
+    decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)]
+    if heuristic:
+        how = {"decision": kind}
+        begun = prepared.begun or 0
+        decided.append(decision(model.HEURISTIC, key, attempt, begun, stamp, how, reason))
+    conditions = (
+        model.is_prepared(key, attempt),
+        model.undecided(key, attempt, unprepared=False),
+    )
+    return Plan((*decided, *facts), conditions)
+
+
+def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
+    """Say that what was sealed a while ago happens now: ages, windows and waits begin here."""
+    return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
+
+
+def _exchanges_of(facts: Iterable[Entry]) -> set[str]:
+    """Find the exchanges that an attempt publishes to: all must be open."""
+    found = (model.published_to(entry.kind, entry.body) for entry in facts)
+    return {exchange_id for exchange_id in found if exchange_id is not None}
+
+
+def _attempt_of(owner: Owner) -> tuple[str, str, int]:
+    if owner.key is None or owner.attempt is None or owner.begun is None:
+        raise ValueError("a decision is about a transaction's attempt")
+    return owner.key, owner.attempt, owner.begun
+
+
+def _counts(entries: Iterable[Entry], kinds: tuple[str, ...]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind in kinds and entry.queue_id:
+            totals[entry.queue_id] = totals.get(entry.queue_id, 0) + (entry.count or 0)
+    return totals
+
+
+_JSON_COLUMNS = (
+    "shard",
+    "stream",
+    "kind",
+    "sequence",
+    "transaction_key",
+    "attempt",
+    "begun",
+    "queue_id",
+    "lane",
+    "claim_lane",
+    "claim_sequence",
+    "count",
+    "reason",
+    "actor",
+    "run_id",
+    "recorded_at_ms",
+)
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """Write an entry into a manifest, without what an append gives it."""
+    data = {name: getattr(entry, name) for name in _JSON_COLUMNS}
+    return {**data, "ranges": [list(part) for part in entry.ranges], "body": dict(entry.body)}
+
+
+def entry_from_json(data: dict[str, Any]) -> Entry:
+    """Read an entry back from a manifest."""
+    columns = {name: data[name] for name in _JSON_COLUMNS}
+    parts = tuple((first, last) for first, last in data["ranges"])
+    return Entry(**columns, ranges=parts, body=data["body"])

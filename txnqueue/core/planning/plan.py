@@ -1,0 +1,75 @@
+"""Plan what an append shall say: claims, take-overs, seals, settlements (pure).
+
+A plan is made from folds read at one version. Whether it still holds when the append
+lands is what its conditions say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from txnqueue.core import model
+from txnqueue.core.model import Condition, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Entries to append and the conditions under which they may land."""
+
+    entries: tuple[Entry, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    def __add__(self, other: Plan) -> Plan:
+        """Join two plans into one append: the union of what both read, expect and write."""
+        return Plan(self.entries + other.entries, self.conditions + other.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who writes, in which run, when: what every entry of an append says of its author."""
+
+    actor: str
+    run_id: str | None
+    now_ms: int
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that every entry gets."""
+        return {"actor": self.actor, "run_id": self.run_id, "recorded_at_ms": self.now_ms}
+
+
+def mark(
+    fence: Iterable[Entry], stream: str, kind: str, version: int, body: Any, stamp: Stamp
+) -> Plan:
+    """Plan the next fact of a kind in the fence: something holds from a version on.
+
+    Args:
+        fence: What the fence holds.
+        stream: The stream that has all facts of this kind, and no other.
+        kind: The kind.
+        version: From where on it holds.
+        body: What else it says.
+        stamp: Who writes.
+    """
+    sequence = max((e.sequence or 0 for e in fence if e.kind == kind), default=0) + 1
+    entry = Entry(
+        model.FENCE,
+        stream,
+        kind,
+        sequence=sequence,
+        begun=version,
+        body={"v": 1, **body},
+        **stamp.columns(),
+    )
+    conditions = (model.next_sequence(model.FENCE, stream, sequence), model.layout_unchanged())
+    return Plan((entry,), conditions)
+
+
+def lane_conditions(queue_id: str, sequences: Iterable[tuple[int, int]]) -> tuple[Condition, ...]:
+    """Expect the next sequence of some lanes, and that their queue is open."""
+    nexts = (
+        model.next_sequence(model.lane_shard(queue_id, lane), model.lane_stream(lane), sequence)
+        for lane, sequence in sequences
+    )
+    return (*nexts, model.queue_open(queue_id), model.layout_unchanged())

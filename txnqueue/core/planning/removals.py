@@ -1,0 +1,219 @@
+"""Plan what leaves a queue without a claim: purged, expired, dead, moved (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue.core import model, ranges
+from txnqueue.core.model import Entry, Range
+from txnqueue.core.planning.claims import Selection, grouped
+from txnqueue.core.planning.plan import Plan, Stamp, lane_conditions
+from txnqueue.core.state import Errors, Owner, Position, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Why available messages leave a lane for good, and where they stand then.
+
+    Attributes:
+        kind: ``dead_lettered``, ``expired``, ``duplicate``, ``purged`` or ``moved``.
+        segments: The messages.
+        reason: What the history says of it.
+        target: The queue and the lane of each position's messages; None: nowhere.
+        errors: What the last delivery of messages failed with, by position.
+    """
+
+    kind: str
+    segments: tuple[Segment, ...]
+    reason: str | None
+    target: Target | None = None
+    errors: Mapping[model.PositionId, Errors] = field(default_factory=dict)
+
+
+def leaving_out(duplicates: Sequence[Segment]) -> Removal:
+    """Say that messages leave a lane as duplicates."""
+    return Removal(model.DUPLICATE, tuple(duplicates), "duplicate")
+
+
+def remove(
+    queue_id: str, queue_name: str, chosen: Selection, removal: Removal, stamp: Stamp
+) -> tuple[Plan, Selection]:
+    """Take messages out of a lane, in the append that found them.
+
+    They leave the lane by an entry of its log with their ranges written out, and stand in
+    the target, if there is one, by new positions on the same payload. The claim behind
+    them, if any, takes the next sequence number.
+
+    Returns:
+        The plan, and the selection with the sequence number that its claim gets.
+    """
+    shard, stream = model.lane_shard(queue_id, chosen.lane), model.lane_stream(chosen.lane)
+    groups = grouped(removal.segments)
+    items, parts, count = model.pack_items((p.position_id, part) for p, part in groups)
+    target = removal.target
+    gone = Entry(
+        shard,
+        stream,
+        removal.kind,
+        sequence=chosen.sequence,
+        queue_id=queue_id,
+        lane=chosen.lane,
+        ranges=parts,
+        count=count,
+        reason=removal.reason,
+        body={
+            "v": 1,
+            "items": items,
+            "target": target.queue_id if target else None,
+            **chosen.ended(),
+        },
+        **stamp.columns(),
+    )
+    conditions = [
+        model.next_sequence(shard, stream, chosen.sequence),
+        model.queue_open(queue_id),
+        model.layout_unchanged(),
+    ]
+    posted = []
+    if target is not None:
+        conditions.append(model.queue_open(target.queue_id))
+        counts = {s.position.position_id: s.delivery_count for s in removal.segments}
+        for position, part in groups:
+            delivered = counts[position.position_id]
+            origin = origin_of(queue_name, position, removal.reason, delivered)
+            errors = removal.errors.get(position.position_id, ())
+            for lane, piece in target.placed(position, part):
+                for failed, error in _by_error(piece, errors):
+                    moved = move(
+                        position,
+                        failed,
+                        target.queue_id,
+                        stamp,
+                        origin if error is None else {**origin, "error": error},
+                        lane=lane,
+                        keeps_times=removal.kind == model.MOVED,
+                    )
+                    posted.append(moved)
+    following = Selection(chosen.lane, chosen.sequence + 1, chosen.segments)
+    return Plan((gone, *posted), tuple(conditions)), following
+
+
+def _by_error(
+    part: tuple[Range, ...], errors: Errors
+) -> list[tuple[tuple[Range, ...], str | None]]:
+    """Split messages of a position by what their last delivery failed with."""
+    found: list[tuple[tuple[Range, ...], str | None]] = []
+    for failed, error in errors:
+        common = ranges.intersection(part, failed)
+        if common:
+            found.append((common, error))
+            part = ranges.difference(part, common)
+    return [*found, (part, None)] if part else found
+
+
+def purge_pending(
+    queue_id: str, chosen: Selection, segments: Sequence[Segment], stamp: Stamp, reason: str | None
+) -> tuple[Plan, Selection]:
+    """Write that messages in flight are to go when they would come back.
+
+    Returns:
+        The plan, and the selection with the sequence number that comes next.
+    """
+    items, parts, count = model.pack_items((p.position_id, part) for p, part in grouped(segments))
+    entry = Entry(
+        model.lane_shard(queue_id, chosen.lane),
+        model.lane_stream(chosen.lane),
+        model.PURGE_PENDING,
+        sequence=chosen.sequence,
+        queue_id=queue_id,
+        lane=chosen.lane,
+        ranges=parts,
+        count=count,
+        reason=reason,
+        body={"v": 1, "items": items},
+        **stamp.columns(),
+    )
+    conditions = lane_conditions(queue_id, [(chosen.lane, chosen.sequence)])
+    return Plan((entry,), conditions), Selection(chosen.lane, chosen.sequence + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where moved messages go: a queue, and the lane that each message gets there.
+
+    ``lanes`` gives the ranges of each lane by position; what it does not name goes to lane 0.
+    """
+
+    queue_id: str
+    lanes: Mapping[model.PositionId, Mapping[int, tuple[Range, ...]]] = field(default_factory=dict)
+
+    def placed(
+        self, position: Position, part: tuple[Range, ...]
+    ) -> list[tuple[int, tuple[Range, ...]]]:
+        """Split some messages of a position by the lanes that they go to."""
+        known = self.lanes.get(position.position_id)
+        if known is None:
+            return [(0, part)]
+        found = ((lane, ranges.intersection(part, there)) for lane, there in known.items())
+        return [(lane, piece) for lane, piece in found if piece]
+
+
+def origin_of(
+    queue_name: str, position: Position, reason: str | None, delivery_count: int
+) -> dict[str, Any]:
+    """Say where a moved position came from: what dead letters show."""
+    return {
+        "queue": queue_name,
+        "queue_id": position.queue_id,
+        "lane": position.lane,
+        "position": list(position.position_id),
+        "reason": reason,
+        "delivery_count": delivery_count,
+    }
+
+
+def move(
+    position: Position,
+    part: Sequence[Range],
+    target_id: str,
+    stamp: Stamp,
+    origin: dict[str, Any],
+    *,
+    owner: Owner | None = None,
+    lane: int = 0,
+    keeps_times: bool = False,
+) -> Entry:
+    """Post a new position on the payload of another one; nothing is copied.
+
+    With ``keeps_times`` it is delayed and expires as the other one: not a dead letter, whose
+    time may be over.
+    """
+    times = {"available_at": position.available_at_ms, "expires_at": position.expires_at_ms}
+    kept = {name: at for name, at in times.items() if keeps_times and at is not None}
+    return Entry(
+        model.backlog_shard(target_id),
+        model.lane_stream(lane),
+        model.POSTED,
+        transaction_key=owner.key if owner else None,
+        attempt=owner.attempt if owner else None,
+        begun=owner.begun if owner else None,
+        queue_id=target_id,
+        lane=lane,
+        ranges=tuple(part),
+        count=sum(last - first + 1 for first, last in part),
+        reason=origin["reason"],
+        body={
+            "v": 1,
+            "payload": position.payload_id,
+            "slice": position.slice,
+            "send": position.send_id,
+            "priority": position.priority,
+            "schema": position.schema_version,
+            "origin": origin,
+            **({"message_id": position.message_id} if position.message_id else {}),
+            **kept,
+        },
+        **stamp.columns(),
+    )

@@ -1,0 +1,356 @@
+"""Settings: what they are called, what they default to, what they may be (pure)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from txnqueue.core.model import in_memory, is_in_memory
+from txnqueue.core.redelivery import Redelivery
+from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded
+
+NAME_LENGTH_MAX = 100
+LANES_MAX = 256
+LEASE_SECONDS_MAX = 7 * 24 * 3600
+DELIVERIES_MAX_MAX = 1_000
+DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600
+REDELIVERY_DELAY_SECONDS_MAX = 7 * 24 * 3600
+DUPLICATE_WINDOW_SECONDS_MAX = 7 * 24 * 3600
+MESSAGES_PER_RECEIVE_MAX = 100_000_000
+POSITIONS_PER_SEND_MAX = 10_000
+RANGES_PER_SEND_MAX = 100_000
+TRANSACTION_ID_LENGTH_MAX = 200
+REASON_LENGTH_MAX = 500
+"""So much of an error is kept as a reason, and of a reason beside a dead letter."""
+BRANCH_PREFIX = "xid:"
+"""So the keys of branches begin; the ids of other transactions may not."""
+BRANCH_SECONDS_DEFAULT = 300.0
+BRANCH_SECONDS_MAX = 366 * 24 * 3600
+TRANSIENT_BYTES_MAX = 1 << 30
+"""So much the transient messages of one store may carry in the memory of a process."""
+TRANSIENT_KEYS_MAX = 10_000
+"""So many committed transaction ids without durable work are remembered by a process."""
+SLICE_WIDTH = 1_000
+"""How many versions of the journal share a slice of the payload; fixed per store."""
+
+RESERVED_COLUMNS = frozenset(
+    {"slice", "send_id", "send_offset", "headers", "arrangement", "_message"}
+)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+
+
+def check_name(name: object, what: str = "queue") -> str:
+    """Check a name before it goes anywhere near a path or a statement.
+
+    Raises:
+        InvalidName: It is no string, too long, or has characters that are not allowed.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        raise InvalidName(
+            f"{name!r} cannot be the name of a {what}: a name is 1 to {NAME_LENGTH_MAX} letters, "
+            "digits, '.', '_' or '-', and starts with a letter.",
+            name=str(name),
+        )
+    return name
+
+
+def check_transaction_id(key: object) -> str:
+    """Check a transaction id that a client gives.
+
+    Raises:
+        InvalidInput: It is empty, too long or no string, or begins like a branch's.
+    """
+    if isinstance(key, str) and key.startswith(BRANCH_PREFIX):
+        raise InvalidInput(
+            f"transaction_id={key!r}: what begins with {BRANCH_PREFIX!r} names a branch, which "
+            "sessions start and join (txnqueue.protocols.dtx).",
+            name="transaction_id",
+        )
+    if not _is_text(key) or not 0 < len(str(key)) <= TRANSACTION_ID_LENGTH_MAX:
+        raise InvalidInput(
+            f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
+            name="transaction_id",
+        )
+    return str(key)
+
+
+def check_reason(reason: object) -> str:
+    """Check why somebody does what nobody should do without a reason.
+
+    Raises:
+        InvalidInput: It is empty or no string.
+    """
+    said = check_text("reason", reason) or ""
+    if not said.strip():
+        raise InvalidInput(f"reason={reason!r}: say why; it stands in the journal.", name="reason")
+    return said
+
+
+def check_text(name: str, value: object) -> str | None:
+    """Check what somebody wants to stand in the journal as he said it; None says nothing.
+
+    Raises:
+        InvalidInput: It is no text that can be written.
+    """
+    if value is None or _is_text(value):
+        return str(value) if value is not None else None
+    raise InvalidInput(f"{name}={value!r}: give text, or leave it out.", name=name)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Check that something is yes or no.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name}={value!r}: say True or False.", name=name)
+    return value
+
+
+def check_metadata(metadata: object) -> dict[str, Any]:
+    """Check what a transaction's decision is to say for auditors.
+
+    Raises:
+        InvalidInput: It is no dict that can be written as JSON.
+    """
+    if metadata is None:
+        return {}
+    try:
+        if isinstance(metadata, Mapping) and all(isinstance(name, str) for name in metadata):
+            return dict(json.loads(json.dumps(dict(metadata))))
+    except (TypeError, ValueError):  # it is said below
+        pass
+    raise InvalidInput(
+        f"metadata={metadata!r}: give a dict of what JSON knows, by strings.", name="metadata"
+    )
+
+
+def check_id(key: object, name: str = "transaction_id") -> str:
+    """Check what somebody asks for: a name that the store may know.
+
+    Raises:
+        InvalidInput: It is no text.
+    """
+    said = check_text(name, key)
+    if said is None:
+        raise InvalidInput(f"{name}=None: say which.", name=name)
+    return said
+
+
+def describe_error(error: BaseException) -> str:
+    """Write an error as the reason of what it led to, whatever characters it has.
+
+    Of a long one its beginning and its end: an error of Spark begins with what happened, and one
+    of Python in a worker of Spark ends with it.
+    """
+    said = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+    if len(said) <= REASON_LENGTH_MAX:
+        return said
+    half = (REASON_LENGTH_MAX - 3) // 2
+    return f"{said[:half]} … {said[-half:]}"
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate: no table can hold it
+        return False
+    return True
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Write what a mistyped name may have meant: the nearest of those that there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+
+
+def check_number(name: str, value: object, low: float, high: float) -> None:
+    """Check that a number lies in its range.
+
+    Raises:
+        InvalidInput: It is not a number.
+        LimitExceeded: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput(f"{name}={value!r}: give a number from {low} to {high}.", name=name)
+    if not low <= value <= high:
+        raise LimitExceeded(f"{name}={value!r}: it may be {low} to {high}.", name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What a queue is created with.
+
+    Attributes:
+        lanes: The units of order and of parallel consumption.
+        group_by: A column whose equal values stay in order, in one lane.
+        lease_seconds: How long received messages are held before others may have them.
+        deliveries_max: So many failed deliveries of a message alone make it dead.
+        redelivery_delay_seconds: What comes back from a failed delivery waits for so long, and
+            twice as long after each further one.
+        redelivery_delay_seconds_max: It never waits longer than this.
+        dead_letter: Whether dead messages go to the queue ``<name>.dead``.
+        dead_letter_expired: Whether messages whose time to live is over go there too.
+        delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
+        ordered: Whether one consumer at a time has messages of a lane in flight.
+        durable: Whether messages are kept in the store unless a send says otherwise.
+        message_id: A column that names the messages; it may not be null.
+        duplicate_window_seconds: For so long after the first message of an id, in commit
+            order, no other one of that id is delivered; None: all are.
+    """
+
+    lanes: int = 1
+    group_by: str | None = None
+    lease_seconds: float = 300.0
+    deliveries_max: int = 10
+    dead_letter: bool = True
+    dead_letter_expired: bool = False
+    delay_step_seconds: float = 1.0
+    ordered: bool = False
+    durable: bool = True
+    message_id: str | None = None
+    duplicate_window_seconds: float | None = None
+    redelivery_delay_seconds: float = 0.0
+    redelivery_delay_seconds_max: float = 3_600.0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name in ("lanes", "deliveries_max"):
+            if not isinstance(getattr(self, name), int):
+                raise InvalidInput(f"{name}={getattr(self, name)!r}: give a whole number.")
+        for name in ("dead_letter", "dead_letter_expired", "ordered", "durable"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(f"{name}={getattr(self, name)!r}: say true or false.", name=name)
+        check_number("lanes", self.lanes, 1, LANES_MAX)
+        check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
+        check_number("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
+        check_number("delay_step_seconds", self.delay_step_seconds, 0.001, LEASE_SECONDS_MAX)
+        if self.dead_letter_expired and not self.dead_letter:
+            raise InvalidInput("dead_letter_expired=True needs dead_letter=True.")
+        self._check_window()
+        self._check_delay()
+
+    def _check_window(self) -> None:
+        window = self.duplicate_window_seconds
+        if window is None:
+            return
+        if self.message_id is None:
+            raise InvalidInput(
+                f"duplicate_window_seconds={window!r} needs message_id=, the column by which "
+                "duplicates are known.",
+                name="duplicate_window_seconds",
+            )
+        check_number("duplicate_window_seconds", window, 0.001, DUPLICATE_WINDOW_SECONDS_MAX)
+
+    def _check_delay(self) -> None:
+        delay, longest = self.redelivery_delay_seconds, self.redelivery_delay_seconds_max
+        check_number("redelivery_delay_seconds", delay, 0, REDELIVERY_DELAY_SECONDS_MAX)
+        check_number("redelivery_delay_seconds_max", longest, 0, REDELIVERY_DELAY_SECONDS_MAX)
+        if delay > longest:
+            raise InvalidInput(
+                f"redelivery_delay_seconds={delay!r} is longer than "
+                f"redelivery_delay_seconds_max={longest!r}: raise that too.",
+                name="redelivery_delay_seconds",
+            )
+
+    @property
+    def detects_by(self) -> str | None:
+        """The column by which duplicates are known; None if they are delivered."""
+        return None if self.duplicate_window_seconds is None else self.message_id
+
+    @property
+    def lanes_by(self) -> str | None:
+        """The column that says in which lane a message is put; None spreads them evenly.
+
+        Duplicates are found across lanes. In one lane the first row of a send is the first.
+        """
+        return self.group_by or self.detects_by
+
+    @property
+    def duplicate_window_ms(self) -> int | None:
+        """The window in milliseconds; None if duplicates are delivered."""
+        window = self.duplicate_window_seconds
+        return None if window is None else round(window * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long a conflict is tried again: bounded, with full jitter.
+
+    Attributes:
+        attempts_max: At most so many tries in all.
+        seconds_max: No further try once so many seconds have passed.
+        wait_seconds_first: The first wait is drawn from 0 to this.
+        wait_seconds_max: No wait is drawn from a wider range than 0 to this.
+    """
+
+    attempts_max: int = 12
+    seconds_max: float = 120.0
+    wait_seconds_first: float = 0.05
+    wait_seconds_max: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_number("attempts_max", self.attempts_max, 1, 10_000)
+        check_number("seconds_max", self.seconds_max, 0, 86_400)
+        check_number("wait_seconds_first", self.wait_seconds_first, 0, 3_600)
+        check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)
+
+    def wait_seconds(self, tries: int, jitter: float) -> float:
+        """Draw the wait after so many tries; ``jitter`` is uniform in 0 to 1."""
+        widest = min(self.wait_seconds_max, self.wait_seconds_first * 2.0 ** min(tries - 1, 30))
+        return widest * jitter
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """What the catalog says of one queue.
+
+    ``sequence`` numbers what the catalog says under its name, over all queues of that name;
+    a ``closing`` queue is being dropped and takes no more work.
+    """
+
+    name: str
+    queue_id: str
+    payload_id: str
+    schema: Mapping[str, Any]
+    schema_version: int
+    settings: QueueSettings
+    dead_letter_id: str | None = None
+    created_at_ms: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sequence: int = 1
+    closing: bool = False
+
+    @property
+    def redelivery(self) -> Redelivery:
+        """The rules by which its messages are delivered again."""
+        settings = self.settings
+        return Redelivery(
+            settings.deliveries_max if self.dead_letter_id else None,
+            round(settings.redelivery_delay_seconds * 1000),
+            round(settings.redelivery_delay_seconds_max * 1000),
+        )
+
+    @property
+    def transient(self) -> bool:
+        """Whether this is the part of a queue that is in the memory of this process."""
+        return is_in_memory(self.queue_id)
+
+    def in_memory(self) -> QueueInfo:
+        """Describe the transient part of the queue, whose dead letters are transient as well."""
+        dead = self.dead_letter_id
+        return replace(
+            self,
+            queue_id=in_memory(self.queue_id),
+            payload_id=in_memory(self.payload_id),
+            dead_letter_id=in_memory(dead) if dead is not None else None,
+        )

@@ -1,0 +1,168 @@
+"""Queues as the catalog names them: created, altered, closing, dropped.
+
+Each entry says everything of its queue, so that the newest one of a name is all there is to
+know. A name's entries are numbered through, over all queues that ever had the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan, Stamp
+from txnqueue.core.settings import QueueInfo, QueueSettings
+
+DEAD_SUFFIX = ".dead"
+LATER = {
+    name: getattr(QueueSettings(), name)
+    for name in ("redelivery_delay_seconds", "redelivery_delay_seconds_max")
+}
+"""Settings that came later, with their defaults: libraries that do not know them look past them.
+They stand beside the others, and only if they were set."""
+KINDS = (model.QUEUE_CREATED, model.QUEUE_ALTERED, model.QUEUE_CLOSING, model.QUEUE_DROPPED)
+
+
+def name_stream(name: str) -> str:
+    """Name the stream of a queue's name in the catalog."""
+    return f"name/{name}"
+
+
+def queues(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
+    """Fold the catalog's entries into the queues that there are, by name; closing ones too."""
+    found: dict[str, QueueInfo] = {}
+    for entry in _of_queues(entries):
+        info = _info(entry, found.get(entry.body["name"]))
+        if entry.kind == model.QUEUE_DROPPED:
+            found.pop(info.name, None)
+        else:
+            found[info.name] = info
+    return found
+
+
+def every_queue(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
+    """Fold the catalog's entries into the queues that there ever were, by id."""
+    found: dict[str, QueueInfo] = {}
+    for entry in _of_queues(entries):
+        queue_id = entry.queue_id or ""
+        found[queue_id] = _info(entry, found.get(queue_id))
+    return found
+
+
+def schemas(entries: Iterable[Entry], queue_id: str) -> list[Mapping[str, Any]]:
+    """List the schemas that a queue has had, as its catalog entries say."""
+    return [e.body["schema"] for e in _of_queues(entries) if e.queue_id == queue_id]
+
+
+def told(entry: Entry, before: QueueInfo) -> QueueInfo:
+    """Read what a queue is from the fact in its backlog that says that it was altered."""
+    return _info(replace(entry, sequence=entry.body["sequence"]), before)
+
+
+def next_sequence(entries: Iterable[Entry], name: str) -> int:
+    """Find the next sequence number of a name."""
+    return next_of_stream(entries, name_stream(name))
+
+
+def next_of_stream(entries: Iterable[Entry], stream: str) -> int:
+    """Find the next sequence number of a stream of the catalog."""
+    return max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
+
+
+def columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """List a schema's columns by name and type: what must be equal where payload is shared."""
+    return [(column["name"], column["type"]) for column in schema["fields"]]
+
+
+def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -> Plan:
+    """Plan the entry that says something new of a queue, under ``info.sequence``."""
+    body = {
+        "v": 1,
+        "name": info.name,
+        "payload": info.payload_id,
+        "schema": dict(info.schema),
+        "schema_version": info.schema_version,
+        "settings": {k: v for k, v in asdict(info.settings).items() if k not in LATER},
+        "dead_letter": info.dead_letter_id,
+    }
+    said = {name: getattr(info.settings, name) for name, default in LATER.items()}
+    if said != LATER:
+        body["later"] = said
+    stream = name_stream(info.name)
+    entry = Entry(
+        model.CATALOG,
+        stream,
+        kind,
+        sequence=info.sequence,
+        queue_id=info.queue_id,
+        reason=reason,
+        body=body,
+        **stamp.columns(),
+    )
+    conditions = (
+        model.next_sequence(model.CATALOG, stream, info.sequence),
+        model.layout_unchanged(),
+    )
+    return Plan((entry,), conditions)
+
+
+def create(info: QueueInfo, sequence: int, stamp: Stamp) -> Plan:
+    """Plan the entry that creates a queue."""
+    return write(model.QUEUE_CREATED, replace(info, sequence=sequence), stamp)
+
+
+def fence(
+    kind: str,
+    info: QueueInfo,
+    sequence: int,
+    stamp: Stamp,
+    count: int | None = None,
+    reason: str | None = None,
+) -> Plan:
+    """Plan the entry that every append which works on the queue looks for: closing or dropped.
+
+    Args:
+        kind: ``queue_closing`` or ``queue_dropped``.
+        info: The queue.
+        sequence: The next of the queue's stream in the fence.
+        stamp: Who writes.
+        count: How many messages go with it.
+        reason: Why.
+    """
+    stream = model.queue_stream(info.queue_id)
+    entry = Entry(
+        model.FENCE,
+        stream,
+        kind,
+        sequence=sequence,
+        queue_id=info.queue_id,
+        count=count,
+        reason=reason,
+        body={"v": 1, "name": info.name},
+        **stamp.columns(),
+    )
+    return Plan((entry,), (model.next_sequence(model.FENCE, stream, sequence),))
+
+
+def _of_queues(entries: Iterable[Entry]) -> list[Entry]:
+    mine = (e for e in entries if e.shard == model.CATALOG and e.kind in KINDS)
+    return sorted(mine, key=lambda e: e.place)
+
+
+def _info(entry: Entry, before: QueueInfo | None) -> QueueInfo:
+    body: dict[str, Any] = dict(entry.body)
+    same = before is not None and before.queue_id == entry.queue_id
+    return QueueInfo(
+        name=body["name"],
+        queue_id=entry.queue_id or "",
+        payload_id=body["payload"],
+        schema=body["schema"],
+        schema_version=body["schema_version"],
+        settings=QueueSettings(**body["settings"], **body.get("later", {})),
+        dead_letter_id=body["dead_letter"],
+        created_at_ms=before.created_at_ms if same and before else entry.recorded_at_ms,
+        sequence=entry.sequence or 0,
+        closing=entry.kind in (model.QUEUE_CLOSING, model.QUEUE_DROPPED),
+    )

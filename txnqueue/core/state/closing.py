@@ -1,0 +1,78 @@
+"""What work is told on a queue or an exchange that is being dropped, or was (pure)."""
+
+from __future__ import annotations
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry, Unit
+from txnqueue.errors import ExchangeClosed, ExchangeNotFound, QueueClosed, QueueError, QueueNotFound
+
+_CLOSING = frozenset({model.QUEUE_CLOSING, model.EXCHANGE_CLOSING})
+
+
+def closed_error(entry: Entry) -> QueueError:
+    """Write the error of work on a queue or an exchange that the fence's entry closed."""
+    name, who = entry.body["name"], entry.actor
+    if entry.kind in (model.EXCHANGE_CLOSING, model.EXCHANGE_DROPPED):
+        return exchange_error(entry.kind, name, entry.body["exchange"], f" by {who}")
+    if entry.kind == model.QUEUE_DROPPED:
+        return QueueNotFound(
+            f"The queue {name!r} was dropped by {who}. If it was created again, "
+            f"manager.queue({name!r}) opens the new one. Nothing was changed.",
+            name=name,
+            queue_id=entry.queue_id,
+        )
+    return QueueClosed(
+        f"The queue {name!r} is being dropped by {who} and takes no more work: "
+        f"drop_queue({name!r}) says what holds it back. Nothing was changed.",
+        name=name,
+        queue_id=entry.queue_id,
+    )
+
+
+def exchange_error(kind: str, name: str, exchange_id: str, by: str = "") -> QueueError:
+    """Write the error of work on an exchange that is being dropped, or was.
+
+    Args:
+        kind: ``exchange_closing`` or ``exchange_dropped``.
+        name: The exchange's name.
+        exchange_id: Its id.
+        by: Who dropped it, as part of the sentence; empty if that is not known here.
+    """
+    if kind == model.EXCHANGE_DROPPED:
+        return ExchangeNotFound(
+            f"The exchange {name!r} was dropped{by}. If it was created again, "
+            f"manager.exchange({name!r}) opens the new one. Nothing was changed.",
+            name=name,
+            exchange_id=exchange_id,
+        )
+    return ExchangeClosed(
+        f"The exchange {name!r} is being dropped{by} and takes no more work: "
+        f"drop_exchange({name!r}) says what holds it back. Nothing was changed.",
+        name=name,
+        exchange_id=exchange_id,
+    )
+
+
+def is_closed(error: BaseException | None) -> bool:
+    """Say whether an error is about a queue or an exchange that is being dropped, or was."""
+    return isinstance(error, QueueError) and _stream_of(error) is not None
+
+
+def bars(error: QueueError, unit: Unit) -> bool:
+    """Say whether what an error is about, which is closed, bars an append for ever."""
+    stream = _stream_of(error)
+    return any(c.stream == stream and _expects_open(c) for c in unit.conditions)
+
+
+def _stream_of(error: QueueError) -> str | None:
+    """Find the stream in the fence of what an error says that it is closed."""
+    if "exchange_id" in error.details:
+        return model.exchange_stream(str(error.details["exchange_id"]))
+    if "queue_id" in error.details:
+        return model.queue_stream(str(error.details["queue_id"]))
+    return None
+
+
+def _expects_open(condition: model.Condition) -> bool:
+    kinds = condition.kinds or ()
+    return condition.shard == model.FENCE and not _CLOSING.isdisjoint(kinds)

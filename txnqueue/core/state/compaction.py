@@ -1,0 +1,356 @@
+"""Compact a lane's log: write its state down, and fold from there (pure).
+
+A compaction is an ordinary entry of the lane's log, written from one version, its *pin*. It
+holds what is in flight, and what waits of every position that anything was ever taken of.
+All later positions wait untouched, and their own entries say so. What a fold needs is then
+the newest compaction, what came after it, and the positions that are not retired, or were
+posted so lately that they tell duplicates: the rest may be deleted, in any order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from txnqueue.core import model, planning, ranges
+from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.planning import Plan, Selection, Stamp
+from txnqueue.core.redelivery import CLOCKS_APART_MS
+from txnqueue.core.state import Claim, LaneState, Owner, Position, QueueState, Segment
+from txnqueue.core.state.duplicates import Arrival, read_ids
+from txnqueue.errors import StoreCorrupt
+
+LOG_MAX = 1_000
+"""A lane whose log has become so long is compacted by the next one who claims in it."""
+RUNS_MAX = 10_000
+"""A lane with so many pieces waiting out of order is not compacted until they have left."""
+
+
+def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
+    """Find the instant by which positions of a lane were posted that no window asks for.
+
+    A duplicate is told by what was posted less than a window before it: before what stands in
+    any lane, or is posted from now on, by whoever's clock.
+
+    Returns:
+        The instant; None if the queue does not look for duplicates.
+    """
+    if fold.window_ms is None:
+        return None
+    standing = (position.posted_at_ms for position in fold.positions.values())
+    oldest_ms = min(standing, default=now_ms)
+    return max(lane.recent_after, min(oldest_ms, now_ms - CLOCKS_APART_MS) - fold.window_ms)
+
+
+def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
+    """Say whether a compaction of a lane pays.
+
+    Args:
+        lane: The lane.
+        log_max: The log must be as long as this.
+        per_run: So many times as long must it be as the compaction.
+    """
+    if lane.log < log_max or not lane.compactable:
+        return False
+    runs = sum(1 for s in lane.available if s.position.place <= lane.touched)
+    runs += sum(len(claim.items) for claim in lane.claims.values()) + len(lane.duplicates)
+    return runs <= RUNS_MAX and lane.log >= per_run * runs
+
+
+def compact(fold: QueueState, lane_number: int, stamp: Stamp) -> Plan:
+    """Plan the next entry of a lane's log, which says what the lane holds."""
+    lane, queue_id = fold.lanes[lane_number], fold.queue_id
+    entry = Entry(
+        model.lane_shard(queue_id, lane.lane),
+        model.lane_stream(lane.lane),
+        model.COMPACTED,
+        sequence=lane.next_sequence,
+        queue_id=queue_id,
+        lane=lane.lane,
+        body=body(lane, fold.version, recent_after(fold, lane, stamp.now_ms)),
+        **stamp.columns(),
+    )
+    conditions = planning.lane_conditions(queue_id, [(lane.lane, lane.next_sequence)])
+    return Plan((entry,), conditions)
+
+
+def body(lane: LaneState, pin: int, recent_after: int | None) -> dict[str, Any]:
+    """Write what a lane holds at a version, as a compaction's body says it.
+
+    Args:
+        lane: The lane.
+        pin: The version.
+        recent_after: The entries of positions posted later stay, whatever became of these;
+            None if the queue does not look for duplicates.
+    """
+    said = {
+        "v": 1,
+        "pin": pin,
+        "touched": list(lane.touched),
+        "waiting": _waiting(lane),
+        "in_flight": [_claim_to_json(claim) for claim in lane.claims.values()],
+    }
+    failed = failures(lane)
+    if failed:
+        said["failures"] = failed
+    if lane.errors:
+        said["errors"] = [
+            [append_id, index, [[[list(part) for part in parts], text] for parts, text in errors]]
+            for (append_id, index), errors in sorted(lane.errors.items())
+        ]
+    if recent_after is None:
+        return said
+    duplicates = [
+        [append_id, index, posted_at_ms, [list(part) for part in parts]]
+        for (append_id, index), (posted_at_ms, parts) in sorted(lane.duplicates.items())
+        if posted_at_ms > recent_after
+    ]
+    return {
+        **said,
+        "recent_after": recent_after,
+        "duplicates": duplicates,
+        "left_out": lane.left_out,
+    }
+
+
+def before(
+    fold: QueueState, chosen: Selection, stamp: Stamp, log_max: int = LOG_MAX
+) -> tuple[Plan, Selection]:
+    """Compact a lane whose log is long in the append that takes messages out of it.
+
+    Returns:
+        The plan, empty if the log is short, and the selection with the sequence number that
+        its own entry gets.
+    """
+    lane = fold.lanes[chosen.lane]
+    if not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
+        return Plan(), chosen
+    chosen.sequence += 1
+    return compact(fold, chosen.lane, stamp), chosen
+
+
+def advance(fold: QueueState, entries: Iterable[Entry], version: int) -> None:
+    """Bring a fold up to a version; one that knows nothing yet starts at the compactions."""
+    if fold.version < 0:
+        entries = start(fold, entries)
+    fold.advance(entries, version)
+
+
+def start(fold: QueueState, entries: Iterable[Entry]) -> list[Entry]:
+    """Set an empty fold to what the newest compaction of each lane says.
+
+    Returns:
+        The entries that are still to be applied.
+
+    Raises:
+        StoreCorrupt: A position that a compaction names is not there.
+    """
+    found = list(entries)
+    fenced = [entry for entry in found if entry.lane is None]  # of the queue as a whole
+    found = [entry for entry in found if entry.lane is not None]
+    mine = model.queue_stream(fold.queue_id)
+    if any(e.kind == model.QUEUE_DROPPED and e.stream == mine for e in fenced):
+        return fenced  # everything in it has gone, and nothing comes after
+    newest: dict[int, Entry] = {}
+    for entry in found:
+        if entry.kind == model.COMPACTED:
+            known = newest.get(entry.lane or 0)
+            if known is None or (entry.sequence or 0) > (known.sequence or 0):
+                newest[entry.lane or 0] = entry
+    named = {lane: _named(entry) for lane, entry in newest.items()}
+    positions: dict[PositionId, Position] = {}
+    left = fenced
+    for entry in found:
+        lane = entry.lane or 0
+        if lane not in newest or is_after(entry, newest[lane]):
+            left.append(entry)
+        elif entry.kind == model.POSTED and entry.entry_id in named[lane]:
+            positions[entry.entry_id] = Position.of(entry)
+    for lane, entry in newest.items():
+        _restore(fold, entry, positions, named[lane])
+    if fold.duplicates is not None:
+        fold.duplicates.restore(_arrivals(fold, found, newest, named))
+    return left
+
+
+def _arrivals(
+    fold: QueueState,
+    entries: Iterable[Entry],
+    newest: Mapping[int, Entry],
+    named: Mapping[int, Counter[PositionId]],
+) -> list[Arrival]:
+    """List what was posted lately, in commit order: what tells duplicates, over all lanes."""
+    found = []
+    for entry in sorted(entries, key=lambda entry: entry.place):
+        if entry.kind != model.POSTED:
+            continue
+        lane = entry.lane or 0
+        compaction = newest.get(lane)
+        stands = compaction is None or is_after(entry, compaction) or entry.entry_id in named[lane]
+        if stands or stays(entry, compaction):
+            _, left_out = fold.lanes[lane].duplicates.get(entry.entry_id, (0, ()))
+            ids = read_ids(entry.body.get("ids"))
+            found.append(Arrival(Position.of(entry), ids, left_out, stands))
+    return found
+
+
+def stays(entry: Entry, compaction: Entry | None) -> bool:
+    """Say whether a position that may have gone was posted lately enough to tell duplicates."""
+    recent = None if compaction is None else compaction.body.get("recent_after")
+    return recent is not None and entry.kind == model.POSTED and entry.recorded_at_ms > recent
+
+
+def is_after(entry: Entry, compaction: Entry) -> bool:
+    """Say whether an entry of a compacted lane tells what its compaction does not."""
+    if entry.sequence is not None:
+        return entry.sequence > (compaction.sequence or 0)
+    if entry.kind == model.POSTED:
+        return entry.place > _touched(compaction)
+    return entry.version > int(compaction.body["pin"])
+
+
+def names(compaction: Entry) -> frozenset[PositionId]:
+    """List the positions that a compaction needs the entries of."""
+    return frozenset(_named(compaction))
+
+
+# ------------------------------------------------------------------------------ the body
+
+
+def _waiting(lane: LaneState) -> list[list[Any]]:
+    """Write what waits of touched positions: by position, runs with their history."""
+    runs: dict[PositionId, list[list[Any]]] = {}
+    for segment in lane.available:
+        if segment.position.place <= lane.touched:
+            run: list[Any] = [segment.first, segment.last, segment.delivery_count, segment.former]
+            if segment.not_to:
+                run.append(sorted(segment.not_to))
+            runs.setdefault(segment.position.position_id, []).append(run)
+    return [[append_id, index, found] for (append_id, index), found in runs.items()]
+
+
+def failures(lane: LaneState) -> list[list[Any]]:
+    """Write when the last delivery of what waits failed: by the first message of each run."""
+    return [
+        [*segment.position.position_id, segment.first, segment.failed_at_ms]
+        for segment in lane.available
+        if segment.failed_at_ms
+    ]
+
+
+def _claim_to_json(claim: Claim) -> dict[str, Any]:
+    return {
+        "sequence": claim.sequence,
+        "owner": asdict(claim.owner),
+        "bound": None if claim.bound is None else asdict(claim.bound),
+        "deadline": claim.deadline_ms,
+        **_beginning(claim),
+        "delivery_count": claim.delivery_count,
+        "size": claim.size,
+        "former": claim.former,
+        "claimed_at": claim.claimed_at_ms,
+        "counts": claim.counts,
+        "not_to": sorted(claim.not_to),
+        "items": _parts_to_json(claim.items),
+        "purging": _parts_to_json(claim.purging),
+    }
+
+
+def _beginning(claim: Claim) -> dict[str, int]:
+    """Write when a lease began, as far as it is not when it was claimed."""
+    said = {"began_at": claim.began_at_ms, "began_by": claim.began_by_ms}
+    return {k: ms for k, ms in said.items() if ms != claim.claimed_at_ms}
+
+
+def _parts_to_json(items: Mapping[PositionId, tuple[Range, ...]]) -> list[list[Any]]:
+    return [
+        [append_id, index, [list(part) for part in parts]]
+        for (append_id, index), parts in items.items()
+    ]
+
+
+def _parts_from_json(said: list[list[Any]]) -> dict[PositionId, tuple[Range, ...]]:
+    return {
+        (append_id, index): tuple((first, last) for first, last in parts)
+        for append_id, index, parts in said
+    }
+
+
+def _claim_from_json(lane: int, said: dict[str, Any], compaction: Entry) -> Claim:
+    began_at_ms = said.get("began_at", said["claimed_at"])
+    return Claim(
+        lane=lane,
+        sequence=said["sequence"],
+        owner=Owner(**said["owner"]),
+        deadline_ms=said["deadline"],
+        delivery_count=said["delivery_count"],
+        size=said["size"],
+        former=said["former"],
+        items=_parts_from_json(said["items"]),
+        claimed_at_ms=said["claimed_at"],
+        counts=said["counts"],
+        not_to=frozenset(said["not_to"]),
+        purging=_parts_from_json(said["purging"]),
+        began_at_ms=began_at_ms,
+        began_by_ms=min(said.get("began_by", said["claimed_at"]), compaction.recorded_at_ms),
+        version=compaction.version,
+        bound=None if said["bound"] is None else Owner(**said["bound"]),
+    )
+
+
+def _touched(compaction: Entry) -> tuple[int, int, int]:
+    version, ordinal, index = compaction.body["touched"]
+    return (version, ordinal, index)
+
+
+def _named(compaction: Entry) -> Counter[PositionId]:
+    """Count the messages that a compaction knows of, by position."""
+    messages: Counter[PositionId] = Counter()
+    for append_id, index, runs in compaction.body["waiting"]:
+        messages[append_id, index] += sum(last - first + 1 for first, last, *_ in runs)
+    for said in compaction.body["in_flight"]:
+        for append_id, index, parts in said["items"]:
+            messages[append_id, index] += ranges.count(tuple((a, b) for a, b in parts))
+    return messages
+
+
+def _restore(
+    fold: QueueState,
+    compaction: Entry,
+    positions: dict[PositionId, Position],
+    named: Counter[PositionId],
+) -> None:
+    lane = fold.lanes[compaction.lane or 0]
+    missing = [position_id for position_id in named if position_id not in positions]
+    if missing:
+        raise StoreCorrupt(
+            f"The compaction of lane {lane.lane} names the position {missing[0]}, whose entry is "
+            "not there."
+        )
+    for position_id, messages in named.items():
+        fold.know(positions[position_id], messages)
+    failed = {(name, index, at): ms for name, index, at, ms in compaction.body.get("failures", ())}
+    for append_id, index, runs in compaction.body["waiting"]:
+        for first, last, delivery_count, former, *not_to in runs:
+            position = positions[append_id, index]
+            others = frozenset(not_to[0] if not_to else ())
+            failed_at_ms = failed.get((append_id, index, first), 0)
+            lane.put(Segment(position, first, last, delivery_count, former, others, failed_at_ms))
+    for said in compaction.body["in_flight"]:
+        claim = _claim_from_json(lane.lane, said, compaction)
+        lane.claims[claim.sequence] = claim
+        fold.note_began(claim)
+    lane.next_sequence = (compaction.sequence or 0) + 1
+    lane.touched = _touched(compaction)
+    lane.recent_after = compaction.body.get("recent_after", -1)
+    lane.left_out = compaction.body.get("left_out", 0)
+    lane.errors = {
+        (append_id, index): tuple((tuple((a, b) for a, b in parts), text) for parts, text in errors)
+        for append_id, index, errors in compaction.body.get("errors", ())
+    }
+    lane.duplicates = {
+        (append_id, index): (posted_at_ms, tuple((first, last) for first, last in parts))
+        for append_id, index, posted_at_ms, parts in compaction.body.get("duplicates", ())
+    }

@@ -1,0 +1,320 @@
+"""What a fold is made of: positions, segments of them, owners, claims (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from txnqueue.core import ranges
+from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.redelivery import CLOCKS_APART_MS, Redelivery
+from txnqueue.core.settings import BRANCH_PREFIX, REASON_LENGTH_MAX
+
+Errors = tuple[tuple[tuple[Range, ...], str], ...]
+"""Messages of a position, and what their last delivery failed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """That some messages stand in a queue: where their payload lies, in which order they go.
+
+    ``origin`` says where a moved or dead-lettered position came from, and why;
+    ``message_id`` is the payload's column that names its messages, if one does.
+    """
+
+    position_id: PositionId
+    queue_id: str
+    lane: int
+    payload_id: str
+    slice: int
+    send_id: str
+    ranges: tuple[Range, ...]
+    priority: int
+    available_at_ms: int | None
+    expires_at_ms: int | None
+    schema_version: int
+    origin: Mapping[str, Any] | None
+    transaction_key: str | None
+    place: tuple[int, int, int]
+    posted_at_ms: int
+    message_id: str | None = None
+
+    @classmethod
+    def of(cls, entry: Entry) -> Position:
+        """Read a position from the entry that posted it."""
+        body = entry.body
+        return cls(
+            position_id=entry.entry_id,
+            queue_id=entry.queue_id or "",
+            lane=entry.lane or 0,
+            payload_id=body["payload"],
+            slice=body["slice"],
+            send_id=body["send"],
+            ranges=entry.ranges,
+            priority=body.get("priority", 4),
+            available_at_ms=body.get("available_at"),
+            expires_at_ms=body.get("expires_at"),
+            schema_version=body.get("schema", 1),
+            origin=body.get("origin"),
+            transaction_key=entry.transaction_key,
+            place=entry.place,
+            posted_at_ms=entry.recorded_at_ms,
+            message_id=body.get("message_id"),
+        )
+
+    def expired(self, now_ms: int) -> bool:
+        """Say whether the position's time to live is over at an instant."""
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
+    def receivable(self, now_ms: int) -> bool:
+        """Say whether the position may be delivered at an instant."""
+        return (self.available_at_ms or 0) <= now_ms and not self.expired(now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of messages of one position that can be claimed together.
+
+    ``delivery_count`` counts their ended deliveries, ``former`` is the size of the claim
+    that they last came back from (0: never delivered): both say how many the next one may
+    hold. ``not_to`` names consumers that do not want them again; ``failed_at_ms`` is when
+    their last delivery failed, 0 if they did not come back from a failure.
+    """
+
+    position: Position
+    first: int
+    last: int
+    delivery_count: int = 0
+    former: int = 0
+    not_to: frozenset[str] = frozenset()
+    failed_at_ms: int = 0
+
+    @property
+    def history(self) -> tuple[int, int, frozenset[str]]:
+        """What a claim's messages have in common: they share what becomes of them next."""
+        return (self.delivery_count, self.former, self.not_to)
+
+    def cut(self, first: int, last: int) -> Segment:
+        """Take a piece of the run."""
+        return Segment(self.position, first, last, *self.history, self.failed_at_ms)
+
+    def by(self, version: int | None) -> bool:
+        """Say whether the messages were there at a version of the journal; None: at the newest."""
+        return version is None or self.position.place[0] <= version
+
+    def due_ms(self, rules: Redelivery) -> int:
+        """Say from when on the messages may be delivered again; 0 if they need not wait."""
+        return rules.due_ms(self.delivery_count, self.former, self.failed_at_ms)
+
+    def waits(self, now_ms: int, rules: Redelivery) -> bool:
+        """Say whether the messages are to wait because their last delivery failed.
+
+        An instant that is too far ahead was recorded by a clock that nobody needs to wait for.
+        """
+        return (
+            0 < self.failed_at_ms <= now_ms + CLOCKS_APART_MS
+            and self.due_ms(rules) > now_ms
+            and not self.position.expired(now_ms)
+        )
+
+    def receivable(self, now_ms: int, rules: Redelivery) -> bool:
+        """Say whether the messages may be delivered at an instant."""
+        return self.position.receivable(now_ms) and not self.waits(now_ms, rules)
+
+    @property
+    def size(self) -> int:
+        """How many messages the segment holds."""
+        return self.last - self.first + 1
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        """The original place in the lane: priority, commit order, then offset."""
+        version, ordinal, index = self.position.place
+        return (-self.position.priority, version, ordinal, index, self.first)
+
+
+def in_turn(
+    segments: Iterable[Segment], now_ms: int, rules: Redelivery, *, in_order: bool
+) -> Iterable[Segment]:
+    """Pass on what comes before the first message that waits because it failed, or all.
+
+    Args:
+        segments: What stands in a lane, in order.
+        now_ms: The instant.
+        rules: The queue's rules of redelivery.
+        in_order: Whether nothing may overtake it.
+    """
+    if not in_order:
+        return segments
+    return takewhile(lambda segment: not segment.waits(now_ms, rules), segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a claim: a transaction's attempt, or a consumer with a lease."""
+
+    consumer: str
+    epoch: int
+    key: str | None = None
+    attempt: str | None = None
+    begun: int | None = None
+
+    @property
+    def is_transaction(self) -> bool:
+        """Say whether a transaction holds the claim."""
+        return self.attempt is not None
+
+    @property
+    def is_branch(self) -> bool:
+        """Say whether it is a branch's session that holds the claim."""
+        return (self.key or "").startswith(BRANCH_PREFIX)
+
+
+@dataclass(slots=True)
+class Claim:
+    """Messages in flight: what one entry of a lane's log claimed and nobody ended yet.
+
+    ``counts`` says whether its end counts as a delivery; a claim made for a move has
+    delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
+    good when they would come back. ``deadline_ms`` was set at ``began_at_ms``, both by the clock
+    of whoever claimed or extended it, by an entry of ``version``; ``began_by_ms`` is the smallest
+    clock that anybody has recorded since.
+    """
+
+    lane: int
+    sequence: int
+    owner: Owner
+    deadline_ms: int
+    delivery_count: int
+    size: int
+    former: int
+    items: dict[PositionId, tuple[Range, ...]]
+    claimed_at_ms: int
+    bound: Owner | None = None
+    counts: bool = True
+    not_to: frozenset[str] = frozenset()
+    purging: dict[PositionId, tuple[Range, ...]] = field(default_factory=dict)
+    began_at_ms: int = field(default=0, compare=False)
+    began_by_ms: int = field(default=0, compare=False)
+    version: int = field(default=-1, compare=False)
+
+    @classmethod
+    def of(cls, entry: Entry, items: Mapping[PositionId, tuple[Range, ...]]) -> Claim:
+        """Read a claim from its entry in a lane's log."""
+        body = entry.body
+        return cls(
+            lane=entry.lane or 0,
+            sequence=entry.sequence or 0,
+            owner=Owner(
+                consumer=body["consumer"],
+                epoch=body["epoch"],
+                key=entry.transaction_key,
+                attempt=entry.attempt,
+                begun=entry.begun,
+            ),
+            deadline_ms=body["deadline"],
+            delivery_count=body["delivery_count"],
+            size=entry.count or 0,
+            former=body["former"],
+            items=dict(items),
+            claimed_at_ms=entry.recorded_at_ms,
+            counts=body.get("counts", True),
+            not_to=frozenset(body.get("not_to", ())),
+            began_at_ms=entry.recorded_at_ms,
+            began_by_ms=entry.recorded_at_ms,
+            version=entry.version,
+        )
+
+    def hold(self, entry: Entry) -> None:
+        """Take over the deadline that an entry sets."""
+        self.deadline_ms = entry.body["deadline"]
+        self.began_at_ms = self.began_by_ms = entry.recorded_at_ms
+        self.version = entry.version
+
+    def ends_at_ms(self, now_ms: int) -> int:
+        """Say when the lease ends, as one sees it at an instant.
+
+        A lease that is to begin in the future was claimed by a clock that is ahead. It began at
+        the smallest clock recorded since at the latest, and now at the latest, and lasts as long
+        as it was to last.
+        """
+        if self.began_at_ms <= now_ms:
+            return self.deadline_ms
+        self.began_by_ms = min(self.began_by_ms, now_ms)
+        return self.began_by_ms + self.deadline_ms - self.began_at_ms
+
+    @property
+    def name(self) -> tuple[int, int]:
+        """The claim's name and fencing token: its lane and sequence."""
+        return (self.lane, self.sequence)
+
+    @property
+    def holder(self) -> Owner:
+        """Whose decision ends the claim: the transaction it is bound to, else its owner."""
+        return self.bound or self.owner
+
+    @property
+    def acquired(self) -> bool:
+        """Whether a transaction acquired what it holds, so that its decision ends it.
+
+        What one only settles goes back to whoever holds it under a lease, if it is rolled back.
+        """
+        return self.owner.is_transaction and self.bound is None
+
+    @property
+    def count(self) -> int:
+        """How many messages are still in flight under this claim."""
+        return sum(map(ranges.count, self.items.values()))
+
+    @property
+    def purge_pending(self) -> dict[PositionId, tuple[Range, ...]]:
+        """The messages in flight under it that were purged."""
+        found = {
+            position_id: ranges.intersection(part, self.purging.get(position_id, ()))
+            for position_id, part in self.items.items()
+        }
+        return {position_id: part for position_id, part in found.items() if part}
+
+    def ended_at_ms(self, now_ms: int) -> int:
+        """Say when its delivery ended, if somebody else ends it: with its lease, or now."""
+        return min(self.ends_at_ms(now_ms), now_ms)
+
+    def takeable(self, now_ms: int, taker: Owner) -> bool:
+        """Say whether somebody may try to take the claim over; clocks decide no more.
+
+        An older epoch of the same consumer id and an older attempt of the same key are
+        the taker's own past, and need not be waited for.
+        """
+        past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
+        past_attempt = self.owner.is_transaction and (
+            self.owner.key == taker.key and self.owner.attempt != taker.attempt
+        )
+        return self.ends_at_ms(now_ms) <= now_ms or past_self or past_attempt
+
+
+def note_error(
+    errors: dict[PositionId, Errors], items: Mapping[PositionId, tuple[Range, ...]], error: str
+) -> None:
+    """Take note of what a delivery failed with."""
+    said = error[:REASON_LENGTH_MAX]
+    for position_id, part in items.items():
+        forget_error(errors, position_id, part)
+        others = errors.get(position_id, ())
+        alike = [one for had, text in others if text == said for one in had]
+        others = tuple((had, text) for had, text in others if text != said)
+        errors[position_id] = (*others, (ranges.normalised((*alike, *part)), said))
+
+
+def forget_error(
+    errors: dict[PositionId, Errors], position_id: PositionId, part: tuple[Range, ...]
+) -> None:
+    """Forget what was noted of messages: they are gone, or failed with something else."""
+    left = tuple(
+        (rest, text)
+        for had, text in errors.pop(position_id, ())
+        if (rest := ranges.difference(had, part))
+    )
+    if left:
+        errors[position_id] = left

@@ -1,0 +1,281 @@
+"""Find what has finished: what may leave the journal, and which payload nobody needs (pure).
+
+What is said here stays true: an entry that has finished never becomes needed again. So it
+may be acted on later, twice, by two at once, or in part. An entry of a kind that is not
+known here has not finished.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry, PositionId
+from txnqueue.core.state import QueueState
+from txnqueue.core.state import compaction as compacting
+
+Slices = dict[str, set[int]]
+"""Slices of payload, by owner."""
+_TRANSACTIONS = frozenset({model.PREPARED, *model.DECISIONS})
+_ENDINGS = (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
+
+
+def next_horizon(
+    entries: Iterable[Entry], folds: Iterable[QueueState], now_ms: int, cutoff_ms: int
+) -> int:
+    """Find how far the horizon may advance.
+
+    Everything below it was recorded before the cutoff, and work that began after the cutoff
+    began above it. What was recorded in the future, by a clock that is ahead, was recorded at the
+    smallest clock of a later version at the latest. A transaction whose claims are still held
+    holds the horizon back, and so does one that several sessions share, until it is prepared or
+    decided.
+
+    Args:
+        entries: The journal.
+        folds: All queues.
+        now_ms: The instant that decides which claims are still held.
+        cutoff_ms: Work that began before this instant may be cut off.
+
+    Returns:
+        The version; -1 if it may not advance at all.
+    """
+    found = sorted(entries, key=lambda entry: entry.version)
+    young, by_ms = None, now_ms
+    for entry in reversed(found):
+        recorded_ms = by_ms if entry.recorded_at_ms > now_ms else entry.recorded_at_ms
+        by_ms = min(by_ms, recorded_ms)
+        young = entry.version if recorded_ms > cutoff_ms else young
+    old = max((e.version for e in found if young is None or e.version < young), default=-1)
+    held = [
+        claim.holder.begun
+        for fold in folds
+        for claim in fold.claims()
+        if claim.holder.begun is not None and claim.ends_at_ms(now_ms) > now_ms
+    ]
+    return min([old, *held, *_open_branches(found, model.horizon(found))])
+
+
+def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None:
+    """Find how much of the history may be removed.
+
+    Whoever archives does so under the day that the journal said when it was read: so what is
+    kept under an earlier day had finished before that day was said. No clock decides that.
+
+    Args:
+        entries: What advanced the horizon, in the journal and in the archive.
+        last_day: The history shall reach back to a day that was said by then (ISO).
+
+    Returns:
+        A version that every state from then on can be told without what is kept under the
+        days before a day, and that day; None if nothing may be removed.
+    """
+    advanced = [e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
+    corrections = model.newest_day(advanced)[0]
+    counted = [e for e in advanced if e.body.get("corrections", 0) == corrections]
+    said = [(e.body["day"], e.version) for e in counted if e.body["day"] <= last_day]
+    if not said:
+        return None
+    day = max(day for day, _ in said)
+    return min(version for one, version in said if one == day), day
+
+
+def is_day_ahead(entries: Iterable[Entry], today: str) -> bool:
+    """Say whether the newest day was said by a clock that was more than a day ahead.
+
+    One's own clock is not enough to know: somebody else's has recorded an earlier day since.
+
+    Args:
+        entries: The journal.
+        today: The day by one's own clock (ISO).
+    """
+    found = list(entries)
+    _, day, version = model.newest_day(found)
+    latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
+    if not day or day <= latest.isoformat():
+        return False
+    midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
+    by_ms = (midnight.timestamp() - 86_400) * 1000
+    return any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
+
+
+def oldest_standing(entries: Iterable[Entry], version: int) -> dict[str, int]:
+    """Find the oldest position of each queue that is not removed: what came later stays.
+
+    So all that was ever done to a message stays as long as the message is known.
+
+    Args:
+        entries: Positions: those of the journal, and those that left it too lately.
+        version: Leave out what was posted from this version on.
+    """
+    found: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind == model.POSTED and entry.version < version:
+            queue_id = entry.queue_id or ""
+            found[queue_id] = min(entry.version, found.get(queue_id, entry.version))
+    return found
+
+
+def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
+    """List the entries that may leave the journal: finished, and below the horizon."""
+    by_family: dict[str, list[Entry]] = defaultdict(list)
+    everything = list(entries)
+    for entry in everything:
+        by_family[entry.shard.partition("/")[0]].append(entry)
+    unconfirmed = _awaiting_databases(by_family["transaction"], by_family["table"])
+    left = [
+        *_of_fence(by_family[model.FENCE], horizon),
+        *_of_transactions(by_family["transaction"], horizon, unconfirmed),
+        *_of_tables(by_family["table"], horizon, by_family["transaction"]),
+        *_of_queues([*by_family["lane"], *by_family["backlog"]], _dropped(by_family, horizon)),
+    ]
+    return [entry for entry in left if entry.version < horizon]
+
+
+def named_slices(entries: Iterable[Entry]) -> Slices:
+    """Find the payload that entries name: positions, prepared manifests, changes of tables."""
+    found: Slices = defaultdict(set)
+
+    def name(kind: str, body: Mapping[str, Any]) -> None:
+        if kind == model.POSTED:
+            found[body["payload"]].add(body["slice"])
+        elif kind == model.CHANGE_DECIDED and body["change"].get("source"):
+            source = body["change"]["source"]
+            found[source["payload_id"]].add(source["slice"])
+
+    for entry in entries:
+        name(entry.kind, entry.body)
+        if entry.kind == model.PREPARED:
+            for data in entry.body["manifest"]["entries"]:
+                name(data["kind"], data["body"])
+    return dict(found)
+
+
+def staging_owners(entries: Iterable[Entry]) -> set[str]:
+    """Find the owners of payload that was staged for changes of tables."""
+    return set(named_slices(e for e in entries if e.kind == model.CHANGE_DECIDED))
+
+
+def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: int) -> list[int]:
+    """List the slices of an owner that nobody can need again.
+
+    Nobody decides what began in such a slice, because it lies below the horizon; and no
+    entry names it.
+    """
+    wanted = set(named)
+    return sorted(n for n in slices if (n + 1) * width <= horizon and n not in wanted)
+
+
+# ---------------------------------------------------------------------- family by family
+
+
+def _open_branches(entries: Iterable[Entry], horizon: int) -> list[int]:
+    """Find where the branches began that several sessions share and nobody has decided.
+
+    One that was started while the horizon passed it is over: it holds nothing back.
+    """
+    ended = {e.attempt for e in entries if e.kind in _TRANSACTIONS}
+    begun = (e.begun or 0 for e in entries if e.kind == model.STARTED and e.attempt not in ended)
+    return [version for version in begun if version >= horizon]
+
+
+def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
+    """A horizon, or a beginning, has finished when there is a later one; all else here stays."""
+    newest = {model.HORIZON_ADVANCED: horizon, model.HISTORY_REMOVED: model.beginning(entries)}
+    return [e for e in entries if e.kind in newest and (e.begun or 0) < newest[e.kind]]
+
+
+def _of_transactions(entries: list[Entry], horizon: int, kept: set[str | None]) -> list[Entry]:
+    """An attempt has finished when it is decided, and databases have confirmed it.
+
+    What was prepared and its decision leave together: they lie in one shard.
+    """
+    by_key: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_key[entry.stream].append(entry)
+    left: list[Entry] = []
+    for mine in by_key.values():
+        if any(entry.kind not in _TRANSACTIONS for entry in mine):
+            continue
+        decided = {
+            e.attempt for e in mine if e.kind in model.DECISIONS and e.version < horizon
+        } - kept
+        left += [entry for entry in mine if entry.attempt in decided]
+    return left
+
+
+def _of_tables(entries: list[Entry], horizon: int, transactions: list[Entry]) -> list[Entry]:
+    """A change has finished with its ending; a confirmation once its decision has left."""
+    decided = {e.entry_id: e for e in entries if e.kind == model.CHANGE_DECIDED}
+    endings: dict[PositionId, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind in _ENDINGS:
+            append_id, index = entry.body["change"]
+            endings[append_id, index].append(entry)
+    left: list[Entry] = []
+    for name, found in endings.items():
+        both = [*found, *([decided[name]] if name in decided else ())]
+        if all(entry.version < horizon for entry in both):
+            left += both
+    there = {entry.attempt for entry in transactions}
+    left += [e for e in entries if e.kind == model.BRANCH_CONFIRMED and e.attempt not in there]
+    return left
+
+
+def _awaiting_databases(transactions: list[Entry], tables: list[Entry]) -> set[str | None]:
+    """List the attempts whose databases have not all confirmed the commit."""
+    confirmed = {
+        (entry.body["participant"], entry.attempt)
+        for entry in tables
+        if entry.kind == model.BRANCH_CONFIRMED
+    }
+    return {
+        entry.attempt
+        for entry in transactions
+        if entry.kind == model.COMMITTED
+        and any((name, entry.attempt) not in confirmed for name in _databases(entry))
+    }
+
+
+def _databases(entry: Entry) -> list[str]:
+    return list(entry.body.get("participants", ()))
+
+
+def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | None]:
+    """List the queues that were dropped below the horizon."""
+    return {
+        entry.queue_id
+        for entry in by_family.get(model.FENCE, ())
+        if entry.kind == model.QUEUE_DROPPED and entry.version < horizon
+    }
+
+
+def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
+    """What the newest compaction of a lane stands for has finished, and a dropped queue."""
+    newest: dict[tuple[str | None, int | None], Entry] = {}
+    for entry in entries:
+        if entry.kind == model.COMPACTED:
+            lane = (entry.queue_id, entry.lane)
+            known = newest.get(lane)
+            if known is None or (entry.sequence or 0) > (known.sequence or 0):
+                newest[lane] = entry
+    needed = {lane: compacting.names(entry) for lane, entry in newest.items()}
+    left: list[Entry] = []
+    for entry in entries:
+        lane = (entry.queue_id, entry.lane)
+        compaction = newest.get(lane)
+        if entry.queue_id in dropped:
+            left.append(entry)
+        elif (
+            compaction is not None
+            and entry is not compaction
+            and entry.kind in model.COMPACTABLE
+            and not compacting.is_after(entry, compaction)
+            and entry.entry_id not in needed[lane]
+            and not compacting.stays(entry, compaction)
+        ):
+            left.append(entry)
+    return left

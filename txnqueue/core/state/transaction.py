@@ -1,0 +1,95 @@
+"""What is known of a transaction's key: its attempts, and which of them are decided (pure)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.state.positions import Owner
+from txnqueue.errors import StoreCorrupt
+
+
+@dataclass(slots=True)
+class TransactionState:
+    """What the journal says of one transaction key, over all its attempts.
+
+    ``heuristics`` are the decisions of an operator that nobody has forgotten yet; ``branch``
+    is what sessions wrote that share the transaction; ``horizon`` is the version below which
+    nobody decides any more, as far as was read.
+    """
+
+    key: str
+    horizon: int = -1
+    decisions: dict[str, Entry] = field(default_factory=dict)
+    prepared: dict[str, Entry] = field(default_factory=dict)
+    heuristics: dict[str, Entry] = field(default_factory=dict)
+    branch: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, key: str, entries: Iterable[Entry], horizon: int = -1) -> TransactionState:
+        """Fold the entries of a transaction shard into the state of one key."""
+        state = cls(key, horizon)
+        for entry in sorted(entries, key=attrgetter("place")):
+            if entry.stream != key or entry.attempt is None:
+                continue
+            if entry.kind == model.PREPARED:
+                state.prepared[entry.attempt] = entry
+            elif entry.kind in model.DECISIONS:
+                state.decisions.setdefault(entry.attempt, entry)
+            elif entry.kind == model.HEURISTIC:
+                state.heuristics[entry.attempt] = entry
+            elif entry.kind == model.FORGOTTEN:
+                state.heuristics.pop(entry.attempt, None)
+            elif entry.kind in model.BRANCH:
+                state.branch.append(entry)
+            else:
+                raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
+        return state
+
+    @classmethod
+    def by_key(cls, entries: Iterable[Entry], horizon: int = -1) -> dict[str, TransactionState]:
+        """Fold the entries of transaction shards into the states of all keys, in their order."""
+        grouped = defaultdict[str, list[Entry]](list)
+        for entry in entries:
+            grouped[entry.stream].append(entry)
+        return {key: cls.of(key, grouped[key], horizon) for key in sorted(grouped)}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the journal says anything of the key."""
+        return bool(self.decisions or self.prepared or self.heuristics or self.branch)
+
+    @property
+    def committed(self) -> Entry | None:
+        """The decision that committed the key, if any attempt of it was."""
+        return next((e for e in self.decisions.values() if e.kind == model.COMMITTED), None)
+
+    @property
+    def in_doubt(self) -> Entry | None:
+        """The prepared entry that waits for a decision, if there is one."""
+        return next((e for a, e in self.prepared.items() if a not in self.decisions), None)
+
+    def rolled_back(self) -> list[str]:
+        """List the attempts that were rolled back."""
+        return [a for a, e in self.decisions.items() if e.kind == model.ROLLED_BACK]
+
+    def decided(self, attempt: str) -> str | None:
+        """Say how an attempt ended: committed, rolled_back, or None while undecided."""
+        entry = self.decisions.get(attempt)
+        return entry.kind if entry else None
+
+    def is_over(self, owner: Owner) -> bool:
+        """Say whether an attempt of the key has ended for ever.
+
+        Below the horizon nobody decides any more but what was prepared: there an attempt
+        without a decision never happened, and a decision may have left for the archive.
+        """
+        attempt = owner.attempt or ""
+        if attempt in self.decisions:
+            return True
+        below = owner.begun is not None and owner.begun < self.horizon
+        return below and attempt not in self.prepared

@@ -1,0 +1,39 @@
+"""What the planning of messages asks of the attempt of a transaction that it works for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from txnqueue.client.client import Client
+from txnqueue.core.state import Owner
+from txnqueue.messages.staged import StagedSend
+
+
+class Acquirer(Protocol):
+    """An attempt of a transaction that sends and acquires messages."""
+
+    client: Client
+    id: str
+    attempt_id: str
+    lease_seconds: float | None
+    takes_transient: bool
+    keeps: bool
+    already_committed: bool
+    dead_lettered: int
+
+    @property
+    def owner(self) -> Owner:
+        """The attempt as the owner of claims."""
+
+    @property
+    def slice(self) -> int:
+        """The slice that its payload is staged into."""
+
+    def check_active(self) -> None:
+        """Check that it takes more work."""
+
+    def claiming(self, *, transient: bool = False) -> None:
+        """Take note that a claim is about to be appended."""
+
+    def add_send(self, send: StagedSend) -> None:
+        """Take note of staged rows."""

@@ -1,0 +1,234 @@
+"""Acquire what waits for a move inside a transaction.
+
+Everything that a move outside would take is claimed by the transaction: delayed and
+redelivered messages too, each lane's in as many claims as they have histories. The claims
+deliver nothing, so that a roll back puts the messages back as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Protocol
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning, ranges
+from txnqueue.core.model import PositionId, Range
+from txnqueue.core.planning import REMOVALS_MAX, Plan, Selection, Target
+from txnqueue.core.planning.claims import firsts
+from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_number
+from txnqueue.core.state import LaneState, Segment
+from txnqueue.messages import duplicates, removal
+from txnqueue.messages.acquirer import Acquirer
+from txnqueue.messages.claim import ClaimPlanner, Wanting
+from txnqueue.messages.move import Route, routed
+from txnqueue.messages.selector import Selector
+from txnqueue.messages.settlement import Account, completed, count
+
+_EVERYTHING = 1 << 62
+
+
+class Mover(Acquirer, Protocol):
+    """An attempt of a transaction that moves what it acquires."""
+
+    def add_account(self, account: Account) -> None:
+        """Take note of messages acquired inside."""
+
+
+def move(
+    client: Client,
+    info: QueueInfo,
+    tx: Mover | None,
+    route_of: Callable[[QueueInfo], Route],
+    reason: str,
+    selector: Selector | None,
+    limit: int | None,
+    among: Callable[[Segment], bool] = lambda segment: True,
+) -> int:
+    """Move what waits: by the commit of a transaction, or at once.
+
+    Args:
+        client: Who does it.
+        info: The queue.
+        tx: The transaction; None moves at once.
+        route_of: Says where the messages of each part of the queue go.
+        reason: What the history says of it.
+        selector: What is meant; None: all that waits.
+        limit: At most so many; None: no matter how many.
+        among: Which messages come into question at all.
+
+    Returns:
+        How many moved, or will by the commit.
+    """
+    if limit is not None:
+        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+    if tx is not None and tx.already_committed:
+        return 0
+    routes = [(part, route_of(part)) for part in client.parts_of(info)]
+    if tx is not None:
+        wanted = selector.of_lane if selector is not None else None
+        return move_inside(client, routes, tx, reason, wanted, among, limit)
+    moved = 0
+    for part, route in routes:
+        left = None if limit is None else limit - moved
+        side, sort = client.of(part), removal.moving(route, reason)
+        moved += removal.remove(side, part, model.MOVED, selector, sort, among, left)
+    return moved
+
+
+def move_inside(
+    client: Client,
+    routes: Sequence[tuple[QueueInfo, Route]],
+    tx: Mover,
+    reason: str,
+    wanted: Wanting | None,
+    among: Callable[[Segment], bool] = lambda segment: True,
+    limit: int | None = None,
+) -> int:
+    """Move what waits in a transaction: acquired now, moved by its commit.
+
+    Args:
+        client: Who does it.
+        routes: The parts of the queue, and where the messages of each go.
+        tx: The transaction.
+        reason: What the history says of it.
+        wanted: Cuts what is meant out of segments of a lane; None for all that waits.
+        among: Which messages come into question at all.
+        limit: At most so many; None: no matter how many.
+
+    Returns:
+        How many the commit will move.
+    """
+    moved = 0
+    for part, route in routes:
+        if part.transient and not tx.takes_transient:
+            continue
+        side, more = client.of(part), True
+        upto = side.store.journal.version()
+        while more and (limit is None or moved < limit):
+            left = _EVERYTHING if limit is None else limit - moved
+            taker = _Taker(side, part, left, tx, upto, route, wanted, among)
+            landed = side.land(taker.plan, "claim", transaction_id=tx.id, queue=part.name)
+            held = taker.held(landed.entries if landed else ())
+            if held:
+                moved += _move_held(Account(held, tx), tx, taker.planned_route, reason)
+            more = taker.more
+    return moved
+
+
+def _move_held(account: Account, tx: Mover, route: Route, reason: str) -> int:
+    """Say of messages just acquired that the commit moves them."""
+    tx.add_account(account)
+    chosen = completed(
+        account,
+        account.chosen(model.MOVED, None, reason, tx.attempt_id),
+        lambda one, said: routed(route, one, said),
+    )
+    account.say(tx.attempt_id, chosen)
+    return count(chosen)
+
+
+class _Taker(ClaimPlanner):
+    """Claims whatever waits, and knows where it goes before it does."""
+
+    def __init__(
+        self,
+        client: Client,
+        info: QueueInfo,
+        limit: int,
+        tx: Acquirer,
+        upto: int,
+        route: Route,
+        wanted: Wanting | None,
+        among: Callable[[Segment], bool],
+    ) -> None:
+        lease_seconds = tx.lease_seconds or info.settings.lease_seconds
+        super().__init__(client, info, limit, lease_seconds, tx, upto, wanted=wanted)
+        self.more = False
+        self._tx = tx
+        self._route = route
+        self._among = among
+        self._lanes: dict[PositionId, tuple[str, dict[int, tuple[Range, ...]]]] = {}
+
+    def plan(self, lost: int) -> Plan | None:
+        """Plan the claims of everything that is wanted; None if nothing is."""
+        return self.client.informed(self._plan_claims)
+
+    def _plan_claims(self) -> Plan | None:
+        client, info = self.client, self.info
+        fold, stamp = client.state_for_update(info), client.stamp()
+        owner = self._owner(fold)
+        self.more, left = False, self.limit
+        plan = Plan()
+        chosen: list[Selection] = []
+        left_out = duplicates.left_out(client, info, fold)
+        for lane in fold.lanes.values():
+            waiting = self._waiting(lane)
+            self.more = self.more or len(waiting) > REMOVALS_MAX
+            twice: list[Segment] = []
+            once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+            once = removal.first_of(once, left)
+            left -= sum(segment.size for segment in once)
+            here = Selection(lane.lane, lane.next_sequence)
+            if twice:
+                said = planning.leaving_out(twice)
+                gone, here = planning.remove(info.queue_id, info.name, here, said, stamp)
+                plan += gone
+            chosen += _by_history(here, once)
+        segments = [segment for selection in chosen for segment in selection.segments]
+        if not segments and not plan.entries:
+            return None
+        self._note(segments)
+        self._tx.claiming(transient=info.transient)
+        deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
+        for selection in chosen:
+            plan += planning.claim(
+                info.queue_id, selection, owner, deadline_ms, stamp, counts=False
+            )
+        return plan
+
+    def planned_route(self, segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
+        """Route messages as it was found out before they were claimed."""
+        found: dict[str, list[Segment]] = {}
+        for segment in segments:
+            queue_id, _ = self._lanes[segment.position.position_id]
+            found.setdefault(queue_id, []).append(segment)
+        return [
+            (
+                Target(queue_id, {pid: lanes for pid, (_, lanes) in self._lanes.items()}),
+                going,
+            )
+            for queue_id, going in found.items()
+        ]
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _waiting(self, lane: LaneState) -> list[Segment]:
+        upto = self.upto
+        waiting = [
+            s
+            for s in lane.available
+            if (upto is None or s.position.place[0] <= upto) and self._among(s)
+        ]
+        return waiting if self.wanted is None else list(self.wanted(lane, waiting))
+
+    def _note(self, segments: Sequence[Segment]) -> None:
+        """Find out where messages go; an earlier plan of other messages may have landed too."""
+        for target, going in self._route(segments):
+            for segment in going:
+                position = segment.position
+                self._positions[position.position_id] = position
+                _, known = self._lanes.setdefault(position.position_id, (target.queue_id, {}))
+                for lane, part in target.placed(position, position.ranges):
+                    known[lane] = ranges.normalised((*known.get(lane, ()), *part))
+
+
+def _by_history(here: Selection, segments: Sequence[Segment]) -> list[Selection]:
+    """Sort a lane's messages into claims, each of messages with one history."""
+    by_history = sorted(segments, key=_history)
+    found = [list(same) for _, same in groupby(by_history, key=_history)]
+    return [Selection(here.lane, here.sequence + number, same) for number, same in enumerate(found)]
+
+
+def _history(segment: Segment) -> tuple[int, int, list[str]]:
+    return (segment.delivery_count, segment.former, sorted(segment.not_to))

@@ -1,0 +1,128 @@
+"""Look at what waits in a queue, without taking it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txnqueue.client.client import Client
+from txnqueue.core import ranges
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import LaneState, QueueState, Segment
+from txnqueue.messages.claim import part_of
+from txnqueue.messages.receive import VersionLimit, upto_of
+from txnqueue.messages.selector import Selector
+from txnqueue.storage.payload import Part
+
+if TYPE_CHECKING:
+    from txnqueue.storage.transient import TransientRows
+
+
+def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -> int:
+    """Count something in both parts of the queue."""
+    found = 0
+    for part in client.parts_of(info):
+        side = client.of(part)
+        with side.lock:
+            found += count(side.state_for_read(part))
+    return found
+
+
+def left(
+    client: Client, info: QueueInfo, upto: VersionLimit | None, selector: Selector | None = None
+) -> tuple[bool, int]:
+    """Say, by one reading, whether there is something to receive, and how much is not ours.
+
+    Args:
+        client: Who asks.
+        info: The queue.
+        upto: Leave out what was posted after this.
+        selector: Only what it wants.
+
+    Returns:
+        Whether there is something, and how many messages are in flight, are for other
+        consumers only, or wait because their last delivery failed.
+    """
+    ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
+    found = of_others = 0
+
+    def count(side: Client, part: QueueInfo) -> tuple[int, int]:
+        fold, me = side.state_for_update(part), side.consumer
+        taken = fold.lanes_of_others(me) if ordered else ()
+        rules, version = client.newest(info).redelivery, upto_of(upto, part)
+        here, not_here = 0, fold.in_flight()
+        waiting = (
+            (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
+            for lane in fold.lanes.values()
+        )
+        not_here += sum(s.size for s in _wanted(waiting, selector))
+        ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
+        for segment in _wanted(ready, selector):
+            if me in segment.not_to:
+                not_here += segment.size
+            else:
+                here += segment.size
+        return here, not_here
+
+    for part in client.parts_of(info):
+        side = client.of(part)
+        here, not_here = side.informed(partial(count, side, part))
+        found += here
+        of_others += not_here
+    return found > 0, of_others
+
+
+def _wanted(
+    by_lane: Iterable[tuple[LaneState, list[Segment]]], selector: Selector | None
+) -> Iterator[Segment]:
+    for lane, segments in by_lane:
+        yield from segments if selector is None else selector.of_lane(lane, segments)
+
+
+def first(
+    client: Client, info: QueueInfo, limit: int, selector: Selector | None
+) -> tuple[list[Part], list[TransientRows]]:
+    """Say where the first available messages lie, over all lanes in turn.
+
+    Returns:
+        Where they lie, and what keeps those that are in memory there.
+    """
+    parts: list[Part] = []
+    carried: list[TransientRows] = []
+    now_ms, memory = client.runtime.now_ms(), client.store.transient.payload
+    seen: dict[str, int] = {}  # what comes while the selector looks is left out
+
+    def look(side: Client, one: QueueInfo, left: int) -> list[Part]:
+        fold = side.state_for_read(one)
+        upto = seen.setdefault(one.queue_id, fold.version)
+        ready = fold.receivable(now_ms, client.newest(info).redelivery, upto)
+        found = list(_first_of(ready, info.name, left, selector))
+        if one.transient:
+            carried.extend(memory.carried(part.payload_id, part.send_id) for part in found)
+        return found
+
+    for one in client.parts_of(info):
+        side = client.of(one)
+        found = side.informed(partial(look, side, one, limit))
+        parts += found
+        limit -= sum(ranges.count(part.ranges) for part in found)
+    return parts, carried
+
+
+def _first_of(
+    ready: Iterable[tuple[LaneState, list[Segment]]],
+    name: str,
+    limit: int,
+    selector: Selector | None,
+) -> Iterator[Part]:
+    for lane, segments in ready:
+        if selector is not None and limit > 0:
+            segments = selector.of_lane(lane, segments)
+        for segment in segments:
+            if limit <= 0:
+                return
+            taken = ranges.take([(segment.first, segment.last)], limit)
+            limit -= ranges.count(taken)
+            count = segment.delivery_count
+            yield part_of(segment.position, taken, name, lane.lane, count)

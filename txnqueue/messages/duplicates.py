@@ -1,0 +1,93 @@
+"""Find the duplicates among messages: by the ids beside their positions, or in the payload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txnqueue.client.client import Client
+from txnqueue.core.custody import NotRead
+from txnqueue.core.model import Range
+from txnqueue.core.planning.claims import LeftOut
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import Position, QueueState, Segment
+from txnqueue.core.state.duplicates import Arrival, Duplicates, digest
+from txnqueue.errors import PayloadRemoved
+from txnqueue.storage.payload import Part
+
+
+def left_out(client: Client, info: QueueInfo, fold: QueueState) -> LeftOut | None:
+    """Make what says which messages of a queue are duplicates, by the fold as it is now.
+
+    It reads the payload at most once for many messages, and nothing at all of what was sent
+    as a few rows: their ids stand in the journal.
+
+    Args:
+        client: Reads the payload; its lock must be held as long as the answer is used.
+        info: The queue.
+        fold: The queue's fold.
+
+    Returns:
+        None if the queue delivers duplicates. What it makes raises ``NotRead`` if ids are to be
+        read first.
+    """
+    duplicates = fold.duplicates
+    if duplicates is None:
+        return None
+    known: Duplicates = duplicates
+
+    def of(segment: Segment) -> tuple[Range, ...]:
+        position = segment.position
+        if not known.looked_at(position.position_id):
+            _look(client, info, known, position)
+        return known.of(position.position_id)
+
+    return of
+
+
+def _look(client: Client, info: QueueInfo, known: Duplicates, position: Position) -> None:
+    """Learn the ids up to a position.
+
+    Raises:
+        NotRead: Some are to be read from the payload first.
+    """
+    arrivals = known.to_look_at(position, client.runtime.now_ms())
+    unread = [arrival for arrival in arrivals if arrival.ids is None]
+    if unread:
+        raise NotRead(lambda: _read(client, info, unread))
+    known.learn(arrivals)
+
+
+def _read(client: Client, info: QueueInfo, unread: Sequence[Arrival]) -> None:
+    """Read the ids of some arrivals from the payload; they are the same whoever reads them.
+
+    Raises:
+        PayloadRemoved: Some of them are not there any more.
+    """
+    column = info.settings.message_id
+    assert column is not None
+    found = client.store.payload.texts(column, [_part(arrival) for arrival in unread])
+    for arrival, texts in zip(unread, found, strict=True):
+        if len(texts) != arrival.size:
+            raise PayloadRemoved(
+                f"Of {arrival.size} messages of {info.name!r} only {len(texts)} have their "
+                f"payload, so that duplicates of the others cannot be known: keep payload for "
+                "longer than the duplicate window.",
+                queue=info.name,
+            )
+        arrival.ids = b"".join(map(digest, texts))
+
+
+def _part(arrival: Arrival) -> Part:
+    position = arrival.position
+    return Part(
+        payload_id=position.payload_id,
+        slice=position.slice,
+        send_id=position.send_id,
+        ranges=position.ranges,
+        queue=position.queue_id,
+        lane=position.lane,
+        delivery_count=0,
+        enqueued_at_ms=position.posted_at_ms,
+        transaction_id=position.transaction_key,
+        origin=position.origin,
+    )

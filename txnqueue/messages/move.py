@@ -1,0 +1,257 @@
+"""Where messages stand after they were moved, rejected or sent back, and the entries that say so.
+
+A move is a new position on the same payload: nothing is copied. The target's rules say in
+which lane each message stands; its priority, its delay and its time to live stay.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning, ranges
+from txnqueue.core.custody import NotRead
+from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.planning import Disposition, Plan, Stamp, Target
+from txnqueue.core.settings import QueueInfo, check_name
+from txnqueue.core.state import Owner, Position, Segment
+from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
+from txnqueue.messages.claim import HeldClaim, part_of
+from txnqueue.storage.payload.rows import lane_of
+from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
+Route = Callable[[Sequence[Segment]], list[tuple[Target, list[Segment]]]]
+"""Says for some messages where they go: each target, with its messages."""
+
+
+def target_of(client: Client, to: object) -> QueueInfo:
+    """Find the queue that messages are to move to, which must be one of the same store.
+
+    Raises:
+        InvalidInput: It is no queue, or stands in another store.
+        QueueNotFound: There is no such queue.
+    """
+    if isinstance(to, str):
+        return client.queue(check_name(to))
+    info, other = getattr(to, "info", None), getattr(to, "_client", None)
+    if not isinstance(info, QueueInfo) or other is None:
+        raise InvalidInput(f"to={to!r}: give a queue, or its name.", name="to")
+    if other.store_id != client.store_id:
+        raise InvalidInput(
+            f"The queue {info.name!r} is in the store {other.store.root!r}: messages move within "
+            "one store. Receive and send them instead.",
+            name="to",
+        )
+    return info
+
+
+def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructType) -> Route:
+    """Route messages to another queue, each to the lane that its rules give it.
+
+    The route raises ``NotRead`` to whoever holds a lock, if keys are to be read first.
+
+    Raises:
+        InvalidInput: It is the same queue.
+        SchemaMismatch: The other queue has other columns.
+    """
+    if target.queue_id == info.queue_id:
+        raise InvalidInput(f"Messages of {info.name!r} cannot be moved to where they are.")
+    known = info
+    found: dict[tuple[tuple[PositionId, int, int], ...], Lanes] = {}
+
+    def check_now() -> None:
+        nonlocal known, target
+        there = {one.queue_id: one for one in client.of(info).queues().values()}
+        known = there.get(known.queue_id, known)
+        target = there.get(target.queue_id, target)
+        if not same_columns(known, target):
+            raise SchemaMismatch(
+                f"The queues {info.name!r} and {target.name!r} have different columns: messages "
+                "cannot move between them."
+            )
+
+    if not same_columns(known, target):
+        check_now()  # one of them may have grown since it was read
+
+    def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
+        if not segments:
+            return []
+        if any(_is_newer(segment.position, known) for segment in segments):
+            check_now()  # they may have columns that the other queue has not
+        names = tuple((s.position.position_id, s.first, s.last) for s in segments)
+
+        def read() -> None:
+            found[names] = _lanes_of(client, info, target, schema, segments)
+
+        if names not in found:
+            if client.holds_lock() and target.settings.lanes_by is not None:
+                raise NotRead(read)
+            read()
+        return [(Target(target.queue_id, found[names]), list(segments))]
+
+    return route
+
+
+def _is_newer(position: Position, known: QueueInfo) -> bool:
+    """Say whether messages were sent to a queue that had more columns than is known of it."""
+    mine = position.payload_id == known.payload_id
+    return mine and position.schema_version > known.schema_version
+
+
+def to_origin(client: Client) -> Route:
+    """Route messages back to the queues and lanes that they came from.
+
+    The route raises ``QueueNotFound`` if a queue that they came from is gone.
+    """
+    known = {info.queue_id for info in client.queues().values()}
+
+    def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
+        homes: dict[str, list[Segment]] = defaultdict(list)
+        for segment in segments:
+            origin = segment.position.origin
+            assert origin is not None
+            if origin["queue_id"] not in known:
+                raise QueueNotFound(
+                    f"The queue {origin['queue']!r}, where some came from, is gone: move them to "
+                    "another one.",
+                    name=origin["queue"],
+                )
+            homes[origin["queue_id"]].append(segment)
+        return [
+            (Target(queue_id, {s.position.position_id: _home(s.position) for s in found}), found)
+            for queue_id, found in homes.items()
+        ]
+
+    return route
+
+
+def came_from_elsewhere(segment: Segment) -> bool:
+    """Say whether messages came by a move; what was sent here has nowhere to go back to."""
+    return model.was_moved(segment.position.origin)
+
+
+def same_columns(info: QueueInfo, other: QueueInfo) -> bool:
+    """Say whether messages of one queue can stand in another."""
+    return _columns(info) == _columns(other)
+
+
+def once_same_columns(info: QueueInfo, other: QueueInfo) -> bool:
+    """Say whether they ever could: columns are only added."""
+    shorter, longer = sorted((_columns(info), _columns(other)), key=len)
+    return longer[: len(shorter)] == shorter
+
+
+def _columns(info: QueueInfo) -> list[tuple[str, object]]:
+    return [(column["name"], column.get("type")) for column in info.schema["fields"]]
+
+
+def routed(route: Route, one: HeldClaim, disposition: Disposition) -> list[Disposition]:
+    """Say where the messages of a disposition go: one disposition for each target."""
+    segments = [
+        Segment(one.positions[position_id], first, last)
+        for position_id, part in disposition.items or ()
+        for first, last in part
+    ]
+    found = []
+    for target, going in route(segments):
+        items = tuple((p.position_id, part) for p, part in planning.grouped(going))
+        found.append(
+            Disposition(disposition.kind, items, disposition.reason, target=target),
+        )
+    return found
+
+
+def departures(
+    one: HeldClaim, disposition: Disposition, stamp: Stamp, owner: Owner | None = None
+) -> Plan:
+    """Plan the new positions of rejected and moved messages, if they get any.
+
+    Rejected ones go to the dead-letter queue, if there is one.
+    """
+    target = disposition.target
+    if disposition.kind == model.REJECTED and one.info.dead_letter_id is not None:
+        target = Target(one.info.dead_letter_id)
+    if target is None:
+        return Plan()
+    entries = []
+    for position_id, part in disposition.items if disposition.items is not None else one.items:
+        position = one.positions[position_id]
+        origin = planning.origin_of(
+            one.info.name, position, disposition.reason, one.claim.delivery_count
+        )
+        for lane, piece in target.placed(position, part):
+            moved = planning.move(
+                position,
+                piece,
+                target.queue_id,
+                stamp,
+                origin,
+                owner=owner,
+                lane=lane,
+                keeps_times=disposition.kind == model.MOVED,
+            )
+            entries.append(moved)
+    return Plan(tuple(entries), (model.queue_open(target.queue_id),))
+
+
+def in_order(posted: Iterable[Entry], held: Iterable[HeldClaim]) -> list[Entry]:
+    """Sort new positions as their messages stood before, whichever claim brought them."""
+    places = {pid: position.place for one in held for pid, position in one.positions.items()}
+
+    def former(entry: Entry) -> tuple[int, tuple[int, int, int], tuple[Range, ...]]:
+        append_id, index = entry.body["origin"]["position"]
+        return (-entry.body["priority"], places[append_id, index], entry.ranges)
+
+    return sorted(posted, key=former)
+
+
+# ---------------------------------------------------------------------------- the lanes
+
+
+def _home(position: Position) -> dict[int, tuple[Range, ...]]:
+    assert position.origin is not None
+    return {position.origin["lane"]: position.ranges}
+
+
+def _lanes_of(
+    client: Client,
+    info: QueueInfo,
+    target: QueueInfo,
+    schema: StructType,
+    segments: Sequence[Segment],
+) -> Lanes:
+    """Find the lane of each message in another queue: by its key, or position by position."""
+    lanes, group_by = target.settings.lanes, target.settings.lanes_by
+    if lanes == 1 or group_by is None:
+        return {
+            s.position.position_id: {_spread(s.position, lanes): s.position.ranges}
+            for s in segments
+        }
+    parts = [part_of(s.position, ((s.first, s.last),), info.name, 0, 0) for s in segments]
+    table = client.payload.table(schema, parts)
+    messages = table.column(MESSAGE_COLUMN).to_pylist()
+    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for key, message in zip(table.column(group_by).to_pylist(), messages, strict=True):
+        offsets[message["send_id"], lane_of(key, lanes)].append(message["send_offset"])
+    found: dict[PositionId, dict[int, tuple[Range, ...]]] = {}
+    for segment in segments:
+        position = segment.position
+        found[position.position_id] = {
+            lane: mine
+            for (send_id, lane), there in offsets.items()
+            if send_id == position.send_id
+            and (mine := ranges.intersection(position.ranges, ranges.of_offsets(there)))
+        }
+    return found
+
+
+def _spread(position: Position, lanes: int) -> int:
+    append_id, index = position.position_id
+    return zlib.crc32(f"{append_id}/{index}".encode()) % lanes

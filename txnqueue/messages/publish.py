@@ -1,0 +1,269 @@
+"""Publish: route the rows of one staging to the queues that want them.
+
+The payload is staged once, and belongs to the exchange. What each queue gets of it becomes
+its positions when the transaction commits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, ranges, routing
+from txnqueue.core.model import Range
+from txnqueue.core.receipt import Receipt
+from txnqueue.core.routing import ExchangeInfo
+from txnqueue.core.settings import POSITIONS_PER_SEND_MAX, QueueInfo
+from txnqueue.core.state.topology import Topology
+from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.messages.staged import Publication, StagedSend
+from txnqueue.storage.payload import Destination, Part, Placing, Routes, Run, Send
+from txnqueue.storage.payload.routes import places_of
+from txnqueue.types import Message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from txnqueue.storage.transient import TransientRows
+
+RANGES_PER_PUBLISH_MAX = 100_000
+REASON = "unroutable"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a publish answers.
+
+    Attributes:
+        count: How many messages were published, wanted or not.
+        queues: How many of them each queue gets, by the queues' names.
+        unroutable: How many nobody wants: returned, or dead letters now.
+        send_id: The send's id; message ids are ``<send id>:<offset>``.
+        transaction_id: The transaction that they belong to.
+        receipt: The commit, if the publish was a transaction of its own.
+    """
+
+    count: int
+    queues: Mapping[str, int]
+    unroutable: int
+    send_id: str
+    transaction_id: str
+    receipt: Receipt | None
+    _client: Client | None = field(default=None, repr=False)
+    _schema: StructType | None = field(default=None, repr=False)
+    _returned: tuple[Part, ...] = field(default=(), repr=False)
+    _carried: TransientRows | None = field(default=None, repr=False)
+
+    def returned(self) -> DataFrame:
+        """Show the messages that nobody wants, if the exchange returns them.
+
+        Returns:
+            A DataFrame as ``Batch.df``. It is read from where they were staged, so it can be
+            had whatever became of the transaction, for as long as payload is kept.
+        """
+        client, schema = self._source()
+        return client.payload.frame(schema, self._returned)
+
+    def returned_messages(self) -> list[Message]:
+        """Read the messages that nobody wants as dicts; for a few, not for a million."""
+        if not self._returned:
+            return []
+        client, schema = self._source()
+        rows: list[Message] = client.payload.table(schema, self._returned).to_pylist()
+        return rows
+
+    def _source(self) -> tuple[Client, StructType]:
+        if self._client is None or self._schema is None:
+            raise InvalidInput("Nothing was published: there is nothing to return.")
+        return self._client, self._schema
+
+
+def in_memory(info: ExchangeInfo) -> ExchangeInfo:
+    """Describe an exchange as the owner of payload that is in memory only."""
+    return replace(info, payload_id=model.in_memory(info.payload_id))
+
+
+def routes_of(
+    topology: Topology, info: ExchangeInfo, key: str, key_column: str | None, keep_order: bool
+) -> tuple[Routes, list[QueueInfo]]:
+    """Say which rows go where, by the bindings that were read.
+
+    Returns:
+        The routes, and the queues by the numbers that routes call them by.
+    """
+    grouped = routing.by_queue(topology.bindings(info))
+    queues = [topology.queues[queue_id] for queue_id in grouped]
+    destinations = [
+        Destination(tuple(mine), one.settings.lanes, one.settings.group_by)
+        for one, mine in zip(queues, grouped.values(), strict=True)
+    ]
+    otherwise, refuse = None, info.unroutable == routing.REFUSE
+    if info.unroutable == routing.DEAD_LETTER:
+        target = topology.queues.get(info.dead_letter_id or "")
+        refuse = target is None  # the queue for them was dropped
+        if target is not None:
+            otherwise = Destination((), target.settings.lanes, target.settings.group_by)
+            queues.append(target)
+    return (
+        Routes(
+            info.kind,
+            tuple(destinations),
+            otherwise,
+            refuse,
+            key,
+            key_column,
+            keep_order,
+        ),
+        queues,
+    )
+
+
+def staged_sends(
+    info: ExchangeInfo, routes: Routes, queues: Sequence[QueueInfo], send: Send, runs: list[Run]
+) -> list[StagedSend]:
+    """Give each queue its part of what was staged.
+
+    Raises:
+        LimitExceeded: It lies in too many positions or ranges.
+    """
+    standing: dict[int, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda one: one.first):
+        for number, lane in places_of(run.route):
+            _add(standing[number], run, lane)
+    found = []
+    for number, mine in sorted(standing.items()):
+        origin = None
+        if number == len(routes.destinations):
+            origin = {
+                "queue": info.name,
+                "exchange": info.exchange_id,
+                "reason": REASON,
+                "delivery_count": 0,
+            }
+        said = Publication(info.payload_id, info.schema_version, info.exchange_id, origin)
+        staged = StagedSend(
+            queues[number], send.slice, send.send_id, tuple(mine), send.placing, said
+        )
+        found.append(staged)
+    _check_limits(info, found)
+    return found
+
+
+def _add(runs: list[Run], run: Run, lane: int) -> None:
+    """Add a run to a queue's, or lengthen the last one if it goes on."""
+    last = runs[-1] if runs else None
+    goes_on = last is not None and replace(
+        run, lane=lane, route="", first=last.first, count=last.count
+    )
+    if last is not None and goes_on == last and last.first + last.count == run.first:
+        runs[-1] = replace(last, count=last.count + run.count)
+    else:
+        runs.append(replace(run, lane=lane, route=""))
+
+
+def _check_limits(info: ExchangeInfo, sends: Iterable[StagedSend]) -> None:
+    positions = pieces = 0
+    for staged in sends:
+        positions += len(staged.places)
+        pieces += len(staged.runs)
+    if positions > POSITIONS_PER_SEND_MAX:
+        raise LimitExceeded(
+            f"{positions} different lanes, priorities, delays and times to live in one publish to "
+            f"{info.name!r}; {POSITIONS_PER_SEND_MAX} are the most: publish in parts.",
+            name=info.name,
+        )
+    if pieces > RANGES_PER_PUBLISH_MAX:
+        raise LimitExceeded(
+            f"The messages of one publish to {info.name!r} lie in {pieces} ranges; "
+            f"{RANGES_PER_PUBLISH_MAX} are the most: publish in parts, or with keep_order=False.",
+            name=info.name,
+        )
+
+
+def answer(
+    client: Client,
+    info: ExchangeInfo,
+    schema: StructType,
+    routes: Routes,
+    send: Send,
+    runs: Sequence[Run],
+    sends: Iterable[StagedSend],
+    transaction_id: str,
+) -> Published:
+    """Tell what became of what was staged."""
+    rest = len(routes.destinations)
+    spans: list[Range] = sorted(run.range for run in runs if not run.route)
+    dead = sum(run.count for run in runs if rest in dict(places_of(run.route)))
+    memory, carried = client.store.transient.payload, None
+    if spans and model.is_in_memory(info.payload_id):  # it stays there as long as this answer
+        carried = memory.carried(info.payload_id, send.send_id)
+    counts: Counter[str] = Counter()
+    for staged in sends:
+        counts[staged.info.name] += sum(run.count for run in staged.runs)
+    returned = Part(
+        info.payload_id,
+        send.slice,
+        send.send_id,
+        ranges.normalised(spans),
+        info.name,
+        0,
+        0,
+        send.placing.now_ms,
+        transaction_id,
+        {"queue": info.name, "reason": REASON, "delivery_count": 0},
+    )
+    return Published(
+        count=sum(run.count for run in runs),
+        queues=dict(counts),
+        unroutable=ranges.count(spans) + dead,
+        send_id=send.send_id,
+        transaction_id=transaction_id,
+        receipt=None,
+        _client=client,
+        _schema=schema,
+        _returned=(returned,) if spans else (),
+        _carried=carried,
+    )
+
+
+def send_of(
+    client: Client,
+    info: ExchangeInfo,
+    schema: StructType,
+    routes: Routes,
+    placing: Placing,
+    order_by: tuple[str, ...],
+    headers: Mapping[str, str],
+    header_columns: Mapping[str, str],
+    slice_: int,
+    transaction_id: str,
+) -> Send:
+    """Write down how the rows of a publish are staged; they carry their routing keys."""
+    if routing.ROUTING_KEY in headers or routing.ROUTING_KEY in header_columns:
+        raise InvalidInput(
+            f"The header {routing.ROUTING_KEY!r} is the publish's own: give routing_key= or "
+            "routing_key_column=.",
+            name="headers",
+        )
+    if routes.key_column is not None:
+        header_columns = {**header_columns, routing.ROUTING_KEY: routes.key_column}
+    elif routes.key:
+        headers = {**headers, routing.ROUTING_KEY: routes.key}
+    return Send(
+        payload_id=info.payload_id,
+        slice=slice_,
+        send_id=client.runtime.new_id(),
+        schema=schema,
+        lanes=1,
+        group_by=None,
+        order_by=order_by,
+        placing=placing,
+        headers=headers,
+        header_columns=header_columns,
+        note={"transaction_id": transaction_id, "exchange": info.name, **client.author()},
+        routes=routes,
+    )

@@ -1,0 +1,228 @@
+"""Receive from a queue: what is durable and what is in memory, now or when something comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning
+from txnqueue.core.planning import Disposition, Plan
+from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
+from txnqueue.core.state.branch import Branch
+from txnqueue.messages.acquirer import Acquirer
+from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
+
+FIRST_SECONDS = 0.1
+
+
+LONGEST_SECONDS = 5.0
+
+
+class Poller:
+    """How long a caller waits for something to receive.
+
+    Between two looks only the journal's version is asked, a listing of one folder, and ever
+    more seldom; the memory of this process, which costs nothing, all the time. A look is
+    worth it when one of them has changed, or when a delay, a lease or the time of a branch
+    has ended meanwhile.
+    """
+
+    def __init__(self, client: Client, info: QueueInfo, wait_seconds: float) -> None:
+        """Begin to wait, before the first look.
+
+        Args:
+            client: Whose clock and journal they are.
+            info: The queue.
+            wait_seconds: For how long in all.
+        """
+        self._client = client
+        self._info = info
+        self._deadline = client.runtime.monotonic() + wait_seconds
+        self._waits = wait_seconds > 0
+        self._seen = now(client) if self._waits else (-1, -1)
+
+    def wait_for_change(self) -> bool:
+        """Wait until another look is worth it; false when the time is over."""
+        if not self._waits:
+            return False
+        runtime, pause, due_ms = self._client.runtime, FIRST_SECONDS, self._due_ms()
+        while True:
+            left = self._deadline - runtime.monotonic()
+            if left <= 0:
+                return False
+            if due_ms is not None:
+                left = min(left, max(0.001, (due_ms - runtime.now_ms()) / 1000))
+            self._sleep(min(left, pause))
+            seen, self._seen = self._seen, now(self._client)
+            if self._seen != seen or (due_ms is not None and runtime.now_ms() >= due_ms):
+                return True
+            pause = min(2 * pause, LONGEST_SECONDS)
+
+    def _due_ms(self) -> int | None:
+        """When the next delay or lease ends, or the time of a branch that holds something."""
+        now_ms = self._client.runtime.now_ms()
+        instants: list[int] = []
+        for part in self._client.parts_of(self._info):
+            side = self._client.of(part)
+            with side.lock:
+                fold = side.fold(part)
+                waiting = [s for lane in fold.lanes.values() for s in lane.available]
+                rules = self._client.newest(self._info).redelivery
+                instants += [s.position.available_at_ms or 0 for s in waiting]
+                instants += [s.due_ms(rules) for s in waiting if s.failed_at_ms]
+                owners = [claim.owner for claim in fold.claims()]
+                instants += [claim.ends_at_ms(now_ms) for claim in fold.claims()]
+                states = side.key_states(o.key for o in owners if o.is_branch and o.key)
+                branches = [Branch.of(state) for state in states.values()]
+                instants += [b.deadline_ms for b in branches if b is not None and b.open]
+        return min((instant for instant in instants if instant > now_ms), default=None)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, but not longer than until something comes into the memory."""
+        runtime, memory = self._client.runtime, self._client.store.transient.journal
+        while seconds > 0:
+            runtime.sleep(min(seconds, FIRST_SECONDS))
+            if memory.known_version() != self._seen[1]:
+                return
+            seconds -= FIRST_SECONDS
+
+
+VersionLimit = tuple[int, int]
+"""A version of the journal, and one of what is in memory."""
+
+
+MakeReceiver = Callable[[Client, QueueInfo, int, bool], ClaimPlanner]
+"""Makes the planner of a claim: of which part of the queue, how many, only fresh ones?"""
+
+
+def now(client: Client) -> VersionLimit:
+    """Say how far things have come by now."""
+    store = client.store
+    return store.journal.version(), store.transient.journal.known_version()
+
+
+def upto_of(upto: VersionLimit | None, part: QueueInfo) -> int | None:
+    """Pick the version that concerns a part of a queue."""
+    return upto[int(part.transient)] if upto is not None else None
+
+
+def gather(
+    client: Client,
+    info: QueueInfo,
+    limit: int,
+    transaction: Acquirer | None,
+    make: MakeReceiver,
+    before: Sequence[HeldClaim] = (),
+) -> list[HeldClaim]:
+    """Claim messages of a queue, of both kinds.
+
+    What came back from a failure is tried alone, and takes nothing of the other kind with it.
+
+    Args:
+        client: Who claims.
+        info: The queue.
+        limit: At most so many messages.
+        transaction: What acquires them; None for a lease.
+        make: Makes the planner of each claim.
+        before: What a claim of the durable part has brought already, and counts.
+    """
+    held = list(before)
+    parts = client.parts_of(info)
+    if transaction is not None and not transaction.takes_transient:
+        parts = [info]
+    if before:
+        parts = parts[1:]
+    elif client.transient.turn(f"{info.queue_id}/kinds") % 2 == 0:
+        parts.reverse()
+    for part in parts:
+        left = limit - sum(one.claim.count for one in held)
+        if left <= 0 or any(one.claim.former for one in held):
+            break
+        try:
+            held += _claimed(client.of(part), make(client.of(part), part, left, bool(held)), info)
+        except BaseException:
+            for one in held:
+                if one.info.transient:
+                    _give_back(client.transient, one)
+            raise
+    return held
+
+
+def _claimed(side: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
+    transaction = receiver.transaction
+    while True:
+        landed = side.land(
+            receiver.plan,
+            "claim",
+            transaction_id=transaction.id if transaction else None,
+            queue=info.name,
+        )
+        if landed is None:
+            return []
+        held = receiver.held(landed.entries)
+        if held or all(entry.kind != model.DUPLICATE for entry in landed.entries):
+            return held
+
+        # It found duplicates and nothing else: there may be more behind them.
+
+
+def _give_back(memory: Client, one: HeldClaim) -> None:
+    """Release messages in memory that nobody gets to see, because the rest of a claim failed."""
+
+    def plan(lost: int) -> Plan | None:
+        claim = memory.fold(one.info).claim(*one.claim.name)
+        if claim is None:
+            return None
+        sequence = memory.fold(one.info).lanes[claim.lane].next_sequence
+        released = Disposition(model.RELEASED)
+        queue_id = one.info.queue_id
+        entry = planning.settlement(
+            queue_id, claim, released, memory.stamp(), sequence=sequence, owner=None
+        )
+        return Plan((entry,), planning.lane_conditions(queue_id, [(claim.lane, sequence)]))
+
+    memory.land(plan, "settle", queue=one.info.name)
+
+
+def claim(
+    client: Client,
+    info: QueueInfo,
+    limit: int,
+    acquirer: Acquirer | None,
+    lease_seconds: float | None = None,
+    upto: VersionLimit | None = None,
+    wanted: Wanting | None = None,
+    before: Sequence[HeldClaim] = (),
+) -> list[HeldClaim]:
+    """Claim messages of both kinds.
+
+    Args:
+        client: Who claims.
+        info: The queue.
+        limit: At most so many messages.
+        acquirer: What acquires them; None for a lease.
+        lease_seconds: For how long they are held.
+        upto: Leave out what was posted after this.
+        wanted: Cuts what a selector wants out of segments of a lane.
+        before: What was claimed already and belongs to the batch.
+    """
+    seconds = lease_of(info, acquirer, lease_seconds)
+
+    def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:
+        version = upto_of(upto, part)
+        return ClaimPlanner(side, part, left, seconds, acquirer, version, None, wanted, fresh_only)
+
+    return gather(client, info, limit, acquirer, make, before)
+
+
+def lease_of(
+    info: QueueInfo, acquirer: Acquirer | None, lease_seconds: float | None = None
+) -> float:
+    """Say for how long messages are held: as the call says, its transaction, or the queue."""
+    seconds = lease_seconds
+    if seconds is None and acquirer is not None:
+        seconds = acquirer.lease_seconds
+    if seconds is None:
+        seconds = info.settings.lease_seconds
+    check_number("lease_seconds", seconds, 0.001, LEASE_SECONDS_MAX)
+    return seconds

@@ -1,0 +1,164 @@
+"""Take waiting messages out of a queue for good: purge them, or move them to another one.
+
+What is in flight is not moved; what of it is purged goes when it would come back. It is one
+append, or several when very many pieces leave a lane; each names what it takes in the lane's
+log, and repeating what failed is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning, ranges
+from txnqueue.core.model import PositionId, Range
+from txnqueue.core.planning import REMOVALS_MAX, Plan, Removal, Selection, Stamp
+from txnqueue.core.planning.claims import firsts
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import LaneState, Position, QueueState, Segment
+from txnqueue.messages import duplicates
+from txnqueue.messages.move import Route
+from txnqueue.messages.selector import Selector
+
+Sort = Callable[[Sequence[Segment]], list[Removal]]
+"""Says for some messages of one lane how and where to they leave."""
+_Marked = tuple[Plan, Selection]
+Mark = Callable[[Selection, Sequence[Segment], Stamp], _Marked]
+"""Writes something about messages of one lane that are in flight."""
+Gone = Callable[[Position, tuple[Range, ...]], None]
+"""Is told which messages of a position have left."""
+
+
+def remove(
+    client: Client,
+    info: QueueInfo,
+    kind: str,
+    selector: Selector | None,
+    sort: Sort,
+    among: Callable[[Segment], bool] = lambda segment: True,
+    limit: int | None = None,
+    in_flight: Mark | None = None,
+    gone: Gone | None = None,
+) -> int:
+    """Take out all waiting messages, or those that a selector wants, append by append.
+
+    Duplicates among them leave as what they are, so that the lane's log always tells.
+
+    Args:
+        client: Who does it.
+        info: The queue.
+        kind: What the lanes' entries are called.
+        selector: Which messages; None for all that wait.
+        sort: How they leave.
+        among: Which messages come into question at all.
+        limit: At most so many; None: no matter how many.
+        in_flight: What is written of those in flight, by the same append.
+        gone: Is told what has left, append by append.
+
+    Returns:
+        How many left.
+    """
+    upto = client.store.journal.version()
+    removed, more = 0, True
+    positions: dict[PositionId, Position] = {}
+
+    def wanted(lane: LaneState, segments: Sequence[Segment]) -> list[Segment]:
+        found = [s for s in segments if s.position.place[0] <= upto and among(s)]
+        return found if selector is None else selector.of_lane(lane, found)
+
+    def plan(lost: int) -> Plan | None:
+        return client.informed(plan_now)
+
+    def plan_now() -> Plan | None:
+        nonlocal more
+        more = False
+        fold, stamp = client.state_for_update(info), client.stamp()
+        found = Plan()
+        left_out = duplicates.left_out(client, info, fold)
+        left = limit if limit is None else limit - removed
+        for lane in fold.lanes.values():
+            waiting = wanted(lane, lane.available)
+            chosen = Selection(lane.lane, lane.next_sequence)
+            held = wanted(lane, _in_flight(fold, lane)) if in_flight is not None else []
+            more = more or len(waiting) > REMOVALS_MAX or len(held) > REMOVALS_MAX
+            twice: list[Segment] = []
+            once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+            if left is not None:
+                once = first_of(once, left)
+                left -= sum(segment.size for segment in once)
+            positions.update((s.position.position_id, s.position) for s in once)
+            said = [planning.leaving_out(twice)] if twice else []
+            for removal in [*said, *sort(once)]:
+                leave, chosen = planning.remove(info.queue_id, info.name, chosen, removal, stamp)
+                found += leave
+            if in_flight is not None and held:
+                marked, chosen = in_flight(chosen, held[:REMOVALS_MAX], stamp)
+                found += marked
+        return found if found.entries else None
+
+    while more and (limit is None or removed < limit):
+        landed = client.land(plan, kind, queue=info.name)
+        for entry in landed.entries if landed else ():
+            if entry.kind != kind:
+                continue
+            removed += entry.count or 0
+            if gone is not None:
+                for position_id, part in model.unpack_items(entry):
+                    gone(positions[position_id], part)
+    return removed
+
+
+def purge(
+    client: Client,
+    info: QueueInfo,
+    selector: Selector | None,
+    reason: str | None,
+    gone: Gone | None = None,
+) -> int:
+    """Throw away what waits, and mark what is in flight: it goes instead of coming back.
+
+    Returns:
+        How many are gone at once.
+    """
+
+    def sort(segments: Sequence[Segment]) -> list[Removal]:
+        return [Removal(model.PURGED, tuple(segments), reason)] if segments else []
+
+    def mark(lane: Selection, segments: Sequence[Segment], stamp: Stamp) -> _Marked:
+        return planning.purge_pending(info.queue_id, lane, segments, stamp, reason)
+
+    return remove(client, info, model.PURGED, selector, sort, in_flight=mark, gone=gone)
+
+
+def moving(route: Route, reason: str) -> Sort:
+    """Say that messages go where a route leads them."""
+
+    def sort(segments: Sequence[Segment]) -> list[Removal]:
+        return [
+            Removal(model.MOVED, tuple(found), reason, target) for target, found in route(segments)
+        ]
+
+    return sort
+
+
+def first_of(segments: Sequence[Segment], limit: int) -> list[Segment]:
+    """Take the first messages of some segments: at most so many."""
+    taken = []
+    for segment in segments:
+        if limit <= 0:
+            break
+        taken.append(segment.cut(segment.first, min(segment.last, segment.first + limit - 1)))
+        limit -= taken[-1].size
+    return taken
+
+
+def _in_flight(fold: QueueState, lane: LaneState) -> list[Segment]:
+    """List what is in flight in a lane and not purged yet, as it stood there."""
+    found = [
+        Segment(fold.positions[position_id], first, last, claim.delivery_count)
+        for claim in lane.claims.values()
+        for position_id, part in claim.items.items()
+        for first, last in ranges.difference(part, claim.purging.get(position_id, ()))
+    ]
+    return sorted(found, key=attrgetter("order"))

@@ -1,0 +1,321 @@
+"""Settle a batch: what is said of its messages, and what is planned of the claims behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning, ranges
+from txnqueue.core.model import Item, PositionId, Range
+from txnqueue.core.planning import Disposition, Plan
+from txnqueue.core.state import Claim, Owner, QueueState
+from txnqueue.errors import AlreadySettled, LeaseLost, TransactionMismatch
+from txnqueue.messages import move
+from txnqueue.messages.acquirer import Acquirer
+from txnqueue.messages.claim import HeldClaim
+from txnqueue.messages.move import departures
+from txnqueue.messages.selector import Reasons
+
+
+class Account:
+    """What is settled of some claims, what was said of them in which attempt, what is left.
+
+    Attributes:
+        held: The claims.
+        acquirer: The attempt that acquired them; None if they are held under leases.
+        keeping: Whether its commit leaves what nobody speaks of under a lease.
+    """
+
+    def __init__(self, held: Sequence[HeldClaim], acquirer: Acquirer | None = None) -> None:
+        """Begin with claims of which nothing is settled."""
+        self.held = list(held)
+        self.acquirer = acquirer
+        self.keeping = False
+        self._rest = {name_of(one): dict(one.claim.items) for one in held}
+        self._said: dict[str, Dispositions] = {}
+        self._whole = False
+
+    def rest(self, one: HeldClaim) -> dict[PositionId, tuple[Range, ...]]:
+        """What of a claim is not settled, whatever was said in attempts that are not decided."""
+        return self._rest[name_of(one)]
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything is not settled yet."""
+        return any(self._rest.values())
+
+    def left(self, one: HeldClaim, attempt: str | None) -> dict[PositionId, tuple[Range, ...]]:
+        """What of a claim is not settled yet, and not spoken of in an attempt."""
+        left = self._rest[name_of(one)]
+        for disposition in self._said.get(attempt or "", {}).get(name_of(one), ()):
+            left = _without(left, disposition.items or ())
+        return left
+
+    def chosen(
+        self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
+    ) -> Dispositions:
+        """Write what is meant as dispositions of each claim, out of what is left of it."""
+        meant: list[tuple[str | None, Mapping[str, Sequence[int]] | None]]
+        meant = [(reason, None)] if named is None else [(r or reason, s) for r, s in named.items()]
+        chosen: Dispositions = {}
+        for one in self.held:
+            left = self.left(one, attempt)
+            for why, by_send in meant:
+                items = _meant(one, left, by_send)
+                if items:
+                    disposition = Disposition(kind, items, why)
+                    chosen.setdefault(name_of(one), []).append(disposition)
+        if named is None and self.held:
+            # The rest may be empty, depending on the data; nobody settles the rest twice.
+            if not chosen and self._whole:
+                raise AlreadySettled("All messages of this batch are settled already.")
+            self._whole = True
+        return chosen
+
+    def say(self, attempt: str, chosen: Dispositions) -> None:
+        """Note what a commit of this attempt is to do."""
+        said = self._said.setdefault(attempt, {})
+        for name, found in chosen.items():
+            said.setdefault(name, []).extend(found)
+
+    def said(self, attempt: str) -> Dispositions:
+        """What was said in an attempt."""
+        return self._said.get(attempt, {})
+
+    def settled(self, chosen: Dispositions) -> None:
+        """Note what has happened outside a transaction."""
+        for name, found in chosen.items():
+            for disposition in found:
+                self._rest[name] = _without(self._rest[name], disposition.items or ())
+
+    def dispositions(self, one: HeldClaim, attempt: str) -> list[Disposition]:
+        """Write out how a claim ends in a commit: what was said, and what follows from it."""
+        said = self.said(attempt)
+        found = list(said.get(name_of(one), ()))
+        if self.acquirer is None:
+            return found
+        rest = tuple(self.left(one, attempt).items())
+        accepted = any(d.kind == model.ACCEPTED for ds in said.values() for d in ds)
+        follows = model.RELEASED if accepted else model.ACCEPTED
+        if self.keeping:
+            follows = model.KEPT
+        if rest:
+            found.append(Disposition(follows, rest if found else None))
+        return found
+
+    def committed(self, attempt: str) -> None:
+        """Note that what was said in an attempt has happened."""
+        for one in self.held:
+            self._rest[name_of(one)] = self.left(one, attempt)
+        self._said.pop(attempt, None)
+        if self.keeping:
+            for one in self.held:
+                one.claim.owner = Owner(one.claim.owner.consumer, one.claim.owner.epoch)
+            self.acquirer, self.keeping = None, False
+
+
+def completed(account: Account, chosen: Dispositions, complete: Complete) -> Dispositions:
+    """Complete what is said of each claim: where its messages go, for instance."""
+    held = {name_of(one): one for one in account.held}
+    return {
+        name: [full for disposition in found for full in complete(held[name], disposition)]
+        for name, found in chosen.items()
+    }
+
+
+def count(chosen: Dispositions) -> int:
+    """Count the messages of which something is said."""
+    return sum(
+        ranges.count(part)
+        for found in chosen.values()
+        for disposition in found
+        for _, part in disposition.items or ()
+    )
+
+
+def _meant(
+    one: HeldClaim,
+    left: Mapping[PositionId, tuple[Range, ...]],
+    by_send: Mapping[str, Sequence[int]] | None,
+) -> tuple[Item, ...]:
+    """Find which messages of a claim are meant: all that are left, or those of some sends."""
+    items: list[Item] = []
+    for position_id, part in left.items():
+        if by_send is not None:
+            wanted = by_send.get(one.positions[position_id].send_id, ())
+            part = ranges.intersection(part, ranges.of_offsets(wanted))
+        if part:
+            items.append((position_id, part))
+    return tuple(items)
+
+
+def _without(
+    left: Mapping[PositionId, tuple[Range, ...]], taken: Iterable[Item]
+) -> dict[PositionId, tuple[Range, ...]]:
+    """Leave out what is taken."""
+    gone = dict(taken)
+    rest = {pid: ranges.difference(part, gone.get(pid, ())) for pid, part in left.items()}
+    return {pid: part for pid, part in rest.items() if part}
+
+
+Name = tuple[str, int, int]
+"""A claim's name over all queues: queue id, lane, sequence."""
+
+
+Dispositions = dict[Name, list[Disposition]]
+"""What was said of each claim, in the order in which it was said."""
+
+
+Complete = Callable[[HeldClaim, Disposition], Sequence[Disposition]]
+"""Completes what is said of a part of a claim."""
+LaneWriter = Callable[[HeldClaim, Claim, int], Sequence[model.Entry]]
+
+
+def name_of(one: HeldClaim) -> Name:
+    """Name a claim over all queues."""
+    return (one.info.queue_id, *one.claim.name)
+
+
+def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
+    """Settle claims outside a transaction: the lane entries are the settlement."""
+
+    def plan(lost: int) -> Plan:
+        stamp, moved = side.stamp(), Plan()
+
+        def write(one: HeldClaim, held: Claim, sequence: int) -> list[model.Entry]:
+            nonlocal moved
+            written: list[model.Entry] = []
+            for disposition in chosen[name_of(one)]:
+                check_held(one, held, disposition)
+                moved += departures(one, disposition, stamp)
+                number = sequence + len(written)
+                queue_id = one.info.queue_id
+                written.append(
+                    planning.settlement(
+                        queue_id, held, disposition, stamp, sequence=number, owner=None
+                    )
+                )
+            return written
+
+        lanes = lane_plan(side, involved, write)
+        posted = move.in_order(moved.entries, involved)
+        return lanes + Plan(tuple(posted), moved.conditions)
+
+    side.land(plan, "settle", queue=involved[0].info.name)
+
+
+def extend(side: Client, mine: Sequence[HeldClaim], seconds: float) -> int:
+    """Hold claims longer, by one append.
+
+    Returns:
+        The new deadline, in milliseconds.
+    """
+    deadline_ms = 0
+
+    def plan(lost: int) -> Plan:
+        nonlocal deadline_ms
+        stamp = side.stamp()
+        deadline_ms = stamp.now_ms + round(seconds * 1000)
+        return lane_plan(
+            side,
+            mine,
+            lambda one, held, sequence: [
+                planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
+            ],
+        )
+
+    side.land(plan, "extend lease", queue=mine[0].info.name)
+    return deadline_ms
+
+
+def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) -> Plan:
+    """Plan entries of the lanes that hold our claims, which must be ours still.
+
+    Args:
+        side: The view of the store that they are in.
+        involved: The claims that the entries are about.
+        write: Given what we hold, the claim as it stands in the journal, and the next
+            sequence number of its lane, writes entries with sequence numbers from there.
+    """
+    entries: list[model.Entry] = []
+    firsts: dict[tuple[str, int], int] = {}
+    nexts: dict[tuple[str, int], int] = {}
+    folds: dict[str, QueueState] = {}
+    with side.lock:
+        for one in involved:
+            fold, held = still_ours(side, one, folds)
+            lane = (one.info.queue_id, held.lane)
+            sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)
+            firsts.setdefault(lane, sequence)
+            written = write(one, held, sequence)
+            nexts[lane] += len(written)
+            entries += written
+    conditions = [
+        condition
+        for (queue_id, lane), sequence in firsts.items()
+        for condition in planning.lane_conditions(queue_id, [(lane, sequence)])
+    ]
+    return Plan(tuple(entries), tuple(conditions))
+
+
+def still_ours(
+    client: Client, one: HeldClaim, folds: dict[str, QueueState]
+) -> tuple[QueueState, Claim]:
+    """Find a claim of ours in the journal as it is now.
+
+    Args:
+        client: Reads the journal; its lock must be held as long as the answer is used.
+        one: The claim.
+        folds: The queues that were read for the same append; each is read once.
+
+    Raises:
+        LeaseLost: It was ended: taken over, or settled.
+        TransactionMismatch: A transaction that is not decided yet settles it.
+    """
+    if one.info.queue_id not in folds:
+        folds[one.info.queue_id] = client.state_for_update(one.info)
+    fold = folds[one.info.queue_id]
+    claim = fold.claim(*one.claim.name)
+    if claim is None:
+        raise _lost(one)
+    if claim.bound is None:
+        return fold, claim
+    # The transaction is read first and the queue after it: what it settled is seen then.
+    bound = claim.bound
+    state = client.key_state(bound.key or "", archived_since=None)
+    fold = folds[one.info.queue_id] = client.fold(one.info)
+    claim = fold.claim(*one.claim.name)
+    if claim is None:
+        raise _lost(one)
+    if not state.is_over(bound):
+        raise TransactionMismatch(
+            f"Transaction {bound.key!r} is about to settle these messages: decide it first.",
+            transaction_id=bound.key,
+        )
+    return fold, claim
+
+
+def check_held(one: HeldClaim, held: Claim, disposition: Disposition) -> None:
+    """Check that everything that is about to be settled is still in flight under the claim.
+
+    Args:
+        one: The claim as we got it.
+        held: The claim as it stands, of the reading that says the lane's next number: what
+            changes later bars the append.
+        disposition: What is about to be settled.
+
+    Raises:
+        LeaseLost: Some of it was settled meanwhile.
+    """
+    for position_id, part in disposition.items or ():
+        if ranges.difference(part, held.items.get(position_id, ())):
+            raise _lost(one)
+
+
+def _lost(one: HeldClaim) -> LeaseLost:
+    return LeaseLost(
+        f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
+        "may have the messages now, or they are settled. Nothing was changed.",
+        queue=one.info.name,
+        claim=one.claim.name,
+    )

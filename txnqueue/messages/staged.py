@@ -1,0 +1,125 @@
+"""Rows that were staged for a queue: positions, once a decision names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import Owner
+from txnqueue.core.state.duplicates import write_ids
+from txnqueue.storage.payload import Placing, Run
+from txnqueue.storage.payload.arrangement import Place, sort_key
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What the positions of published rows say besides.
+
+    Attributes:
+        payload_id: The owner of the payload: the exchange.
+        schema_version: Of the exchange's columns.
+        exchange_id: The exchange.
+        origin: That they are dead letters, and why; None if the queue was bound.
+    """
+
+    payload_id: str
+    schema_version: int
+    exchange_id: str
+    origin: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSend:
+    """Rows that were staged for a queue: positions, once a decision names them.
+
+    Rows share a position if they share the lane, the priority and both instants.
+    """
+
+    info: QueueInfo
+    slice: int
+    send_id: str
+    runs: tuple[Run, ...]
+    placing: Placing = field(default_factory=Placing)
+    published: Publication | None = None
+
+    @property
+    def payload_id(self) -> str:
+        """The owner of the payload: the queue, or the exchange that it was published to."""
+        return self.info.payload_id if self.published is None else self.published.payload_id
+
+    @property
+    def places(self) -> dict[Place, list[Run]]:
+        """The runs of each position, in the order in which the positions stand."""
+        found: dict[Place, list[Run]] = {}
+        for run in self.runs:
+            place = (run.lane, run.priority, run.available_step, run.expires_step)
+            found.setdefault(place, []).append(run)
+        return dict(sorted(found.items(), key=lambda item: sort_key(item[0])))
+
+    def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
+        """Write the positions that the commit posts."""
+        said = self._owner()
+        reason = said["origin"]["reason"] if "origin" in said else None
+        return [
+            Entry(
+                model.backlog_shard(self.info.queue_id),
+                model.lane_stream(lane),
+                model.POSTED,
+                transaction_key=owner.key,
+                attempt=owner.attempt,
+                begun=owner.begun,
+                queue_id=self.info.queue_id,
+                lane=lane,
+                ranges=tuple(run.range for run in runs),
+                count=sum(run.count for run in runs),
+                reason=reason,
+                body={
+                    "v": 1,
+                    "slice": self.slice,
+                    "send": self.send_id,
+                    "priority": priority,
+                    **said,
+                    **self._instants(available_step, expires_step),
+                    **self._names(runs),
+                },
+                **stamp.columns(),
+            )
+            for (lane, priority, available_step, expires_step), runs in self.places.items()
+        ]
+
+    def _owner(self) -> dict[str, Any]:
+        """Say whose payload it is, and how it came here."""
+        published = self.published
+        if published is None:
+            return {"payload": self.payload_id, "schema": self.info.schema_version}
+        said = {
+            "payload": self.payload_id,
+            "schema": published.schema_version,
+            "exchange": published.exchange_id,
+        }
+        return said if published.origin is None else {**said, "origin": dict(published.origin)}
+
+    def _names(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """Say which column names the messages, and what they are called if they are few."""
+        column = self.info.settings.message_id
+        found: dict[str, Any] = {} if column is None else {"message_id": column}
+        if all(run.ids is not None for run in runs):
+            found["ids"] = write_ids(one for run in runs for one in run.ids or ())
+        return found
+
+    def _instants(self, available_step: int | None, expires_step: int | None) -> dict[str, int]:
+        """Say when messages may be delivered, as far as it is not at once and for ever."""
+        placing, found = self.placing, {}
+        steps = {"available_at": available_step, "expires_at": expires_step}
+        fixed = {"available_at": placing.available_at, "expires_at": placing.expires_at}
+        for name, step in steps.items():
+            value = fixed[name]
+            if step is not None:
+                found[name] = step * placing.step_ms
+            elif isinstance(value, int):
+                found[name] = value
+        return found

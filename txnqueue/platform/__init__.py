@@ -1,0 +1,1 @@
+"""The local machine: Spark, Java, the jars."""

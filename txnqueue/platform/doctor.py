@@ -1,0 +1,141 @@
+"""What this machine has of all that txnqueue needs, and what each means for the user."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+from importlib import util
+from typing import Literal
+from urllib.parse import urlparse
+
+from txnqueue.errors import PlatformMissing
+from txnqueue.platform.local_spark import (
+    INSTALL,
+    VECTOR_MODULE,
+    cached_jars,
+    delta_coordinate,
+    find_java,
+    no_java,
+    numbers_of,
+    version_of,
+)
+
+Verdict = Literal["ok", "warning", "error"]
+
+_PURPOSE = {
+    "pyspark": "All stores but those in memory",
+    "delta-spark": "Local sessions, not those of a platform with its own Delta,",
+    "pyarrow": "All stores",
+    "filelock": "Stores on a local disk",
+    "psutil": "Stores on a local disk",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that txnqueue needs: what was found, and what that means for the user."""
+
+    name: str
+    found: str
+    verdict: Verdict
+    meaning: str
+
+
+def doctor(root: str | None = None) -> list[Check]:
+    """Look at all that txnqueue needs on this machine, without starting Spark.
+
+    Args:
+        root: The root of a store, whose kind of storage is judged as well.
+
+    Returns:
+        One check for each thing, in the order in which a user would put them right.
+    """
+    checks = [
+        Check("Python", platform.python_version(), "ok", "This Python can run txnqueue."),
+        _check_java(),
+        _check_package("pyspark", "error", (4, 0, 1), (4, 3)),
+        _check_package("delta-spark", "error", (4, 0, 1), (5,)),
+        _check_package("pyarrow", "error", (18,)),
+        _check_jars(),
+        _check_package("filelock", "warning"),
+        _check_package("psutil", "warning"),
+    ]
+    return checks if root is None else [*checks, check_storage(root)]
+
+
+def check_storage(root: str) -> Check:
+    """Judge how many drivers may work on a store at the same time.
+
+    Args:
+        root: A path, a URL, or the name of a catalog schema.
+
+    Returns:
+        The check, named ``storage``.
+    """
+    if "/" not in root:
+        meaning = "The schema's location decides: run this again with that location."
+        return Check("storage", f"the catalog schema {root}", "warning", meaning)
+    scheme = urlparse(root).scheme.lower() or "file"
+    if scheme == "file":
+        meaning = (
+            "Several drivers of this machine may use it, by a lock; a killed driver does no harm, "
+            "a loss of power may."
+        )
+        return Check("storage", "file:", "ok", meaning)
+    if scheme in ("hdfs", "abfs", "abfss", "gs"):
+        return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
+    if scheme in ("s3", "s3a", "s3n"):
+        meaning = "Only one driver may use it, unless all have Delta's DynamoDB log store."
+    else:
+        meaning = "It is not known whether it creates a file atomically: use one driver only."
+    return Check("storage", f"{scheme}:", "warning", meaning)
+
+
+def _check_java() -> Check:
+    java = find_java()
+    if java is None:
+        return Check("Java", "missing", "error", no_java())
+    found = f"{java.version} ({java.path})"
+    if java.problem is not None:
+        return Check("Java", found, "error", java.problem)
+    return Check("Java", found, "ok", f"This Java can run Spark: it has {VECTOR_MODULE}.")
+
+
+def _check_package(
+    name: str,
+    missing: Verdict,
+    first: tuple[int, ...] = (0,),
+    beyond: tuple[int, ...] = (sys.maxsize,),
+) -> Check:
+    found = version_of(name)
+    if found is None and name == "pyspark" and util.find_spec("pyspark") is not None:
+        meaning = "A platform's Spark, which does not tell pip its version: Spark 4.0.1 is needed."
+        return Check(name, "version unknown", "warning", meaning)
+    if found is None:
+        return Check(name, "missing", missing, f"{_PURPOSE[name]} need it: {INSTALL}.")
+    if (name, found) == ("delta-spark", "4.4.1"):
+        meaning = "The jars of 4.4.1 were incomplete on Maven Central: take delta-spark 4.4.0."
+        return Check(name, found, "warning", meaning)
+    if numbers_of(found) < first:
+        meaning = f"It is too old, {'.'.join(map(str, first))} or newer is needed: {INSTALL}."
+        return Check(name, found, "error", meaning)
+    if numbers_of(found) >= beyond:
+        meaning = f"txnqueue was not tested with {'.'.join(map(str, beyond))} or newer: {INSTALL}."
+        return Check(name, found, "warning", meaning)
+    return Check(name, found, "ok", "This version can be used.")
+
+
+def _check_jars() -> Check:
+    try:
+        coordinate = delta_coordinate()
+    except PlatformMissing:
+        meaning = "They can be looked for when pyspark and delta-spark are installed."
+        return Check("Delta's jars", "unknown", "warning", meaning)
+    jars = cached_jars(coordinate)
+    if jars:
+        return Check(
+            "Delta's jars", f"jar files: {len(jars)}", "ok", "Sessions start without network."
+        )
+    meaning = "The first local session fetches them from Maven Central, which takes a minute."
+    return Check("Delta's jars", "not fetched yet", "warning", meaning)

@@ -1,0 +1,78 @@
+"""The queries of the classes exchange and binding: what is not there is an answer, no error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.core.routing import BindingAnswer, ExchangeAnswer
+from txnqueue.core.settings import check_text
+from txnqueue.core.state.branch import Ticket
+from txnqueue.core.state.topology import Topology
+from txnqueue.protocols.dtx.replies import Lifetime, replying
+
+if TYPE_CHECKING:
+    from txnqueue.manager import QueueManager
+
+
+class Querying(Lifetime):
+    """What a channel answers about exchanges and their bindings."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        """Answer from a manager's catalog."""
+        self._manager = manager
+
+    def exchange_query(
+        self, exchange: str | None = None, *, ticket: Ticket | None = None
+    ) -> ExchangeAnswer:
+        """Say what an exchange is.
+
+        Args:
+            exchange: Its name; the default exchange when left out.
+            ticket: Not needed: what there is in a store is no secret in it.
+
+        Returns:
+            type, durable, not_found and arguments; of an exchange that is not there the type
+            and the arguments are empty, and durable is None.
+
+        Raises:
+            InternalError: It failed.
+        """
+        self._check_open()
+        with replying():
+            check_text("exchange", exchange)
+            return self._topology().query_exchange(exchange)
+
+    def binding_query(
+        self,
+        exchange: str | None = None,
+        queue: str | None = None,
+        routing_key: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        ticket: Ticket | None = None,
+    ) -> BindingAnswer:
+        """Say how an exchange is bound; a field that is left out is not looked for.
+
+        Args:
+            exchange: Its name; the default exchange when left out.
+            queue: Is this queue bound to it?
+            routing_key: Has a binding of it this key?
+            arguments: Has a binding of it these arguments?
+            ticket: As in ``exchange_query``.
+
+        Returns:
+            Five bits that stand for themselves: exchange_not_found, queue_not_found,
+            queue_not_matched, key_not_matched, args_not_matched.
+
+        Raises:
+            InternalError: It failed.
+        """
+        self._check_open()
+        with replying():
+            for field, value in {"exchange": exchange, "queue": queue, "key": routing_key}.items():
+                check_text(field, value)
+            return self._topology().query_binding(exchange, queue, routing_key, arguments)
+
+    def _topology(self) -> Topology:
+        return self._manager._client.topology()

@@ -1,0 +1,1 @@
+"""What was and what is: history, snapshots, traces, proofs, metrics, views."""

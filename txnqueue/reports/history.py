@@ -1,0 +1,304 @@
+"""What was: the state after any commit, and the path of any message.
+
+Everything is answered from the journal's entries, which name versions and authors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from txnqueue.client import archive
+from txnqueue.client.archive import Past
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.settings import check_id
+from txnqueue.core.state import catalog, retention
+from txnqueue.core.state.topology import Topology
+from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.reports.report import frame_of
+from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
+from txnqueue.reports.trace import steps_of
+from txnqueue.reports.verification import Verification, verify
+from txnqueue.types import ChangeRow, TraceStep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRACED_MAX = 1_000
+_CHANGES = (
+    "commit_seq kind queue table lane sequence claim_sequence count transaction_id attempt reason "
+    "actor run_id recorded_at"
+)
+
+
+class History:
+    """Questions about the past of a store; get it from ``manager.history``."""
+
+    def __init__(self, client: Client) -> None:
+        """Ask about a manager's store."""
+        self._client = client
+
+    def as_of(
+        self,
+        commit_seq: int | datetime.datetime | None = None,
+        *,
+        timestamp: datetime.datetime | None = None,
+    ) -> Snapshot:
+        """Take the state after a commit: one consistent cut over every queue.
+
+        Args:
+            commit_seq: The commit, as a receipt names it; or an aware instant.
+            timestamp: The instant: after the last commit recorded by then.
+
+        Returns:
+            The state; as it is now when nothing is given.
+
+        Raises:
+            InvalidInput: There is no such commit yet, or the instant has no time zone.
+            HistoryRemoved: It lies before the history's beginning; ``horizon`` tells that.
+        """
+        self._client.open()
+        if commit_seq is not None and timestamp is not None:
+            raise InvalidInput("Give commit_seq or timestamp=, not both.")
+        if isinstance(commit_seq, datetime.datetime):
+            commit_seq, timestamp = None, commit_seq
+        if timestamp is not None:
+            return self._at(timestamp)
+        store = self._client.store
+        if commit_seq is None:
+            past = archive.everything(store)
+            return Snapshot(self._client, past.entries, None, past.beginning)
+        newest = store.journal.version()
+        if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
+            raise InvalidInput(
+                f"commit_seq={commit_seq!r}: the newest commit of this store is "
+                f"{model.commit_seq(newest)}.",
+                name="commit_seq",
+            )
+        return self._after(archive.everything(store, commit_seq >> 10), commit_seq, None)
+
+    def _at(self, timestamp: datetime.datetime) -> Snapshot:
+        if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
+            raise InvalidInput(
+                f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
+            )
+        at_ms = round(timestamp.timestamp() * 1000)
+        past = archive.everything(self._client.store)
+        then = (e.commit_seq for e in past.entries if e.recorded_at_ms <= at_ms)
+        return self._after(past, max(then, default=-1), at_ms)
+
+    def _after(self, past: Past, commit_seq: int, at_ms: int | None) -> Snapshot:
+        """Take the state after a commit.
+
+        Raises:
+            HistoryRemoved: It lies before the history's beginning.
+        """
+        past.check_known(commit_seq)
+        kept = tuple(entry for entry in past.entries if entry.commit_seq <= commit_seq)
+        return Snapshot(self._client, kept, at_ms, past.beginning)
+
+    def trace(
+        self,
+        message_id: str | None = None,
+        *,
+        queue: str | None = None,
+        where: str | None = None,
+        partial: bool = False,
+    ) -> list[TraceStep]:
+        """Follow messages through the store: one row per step, in commit order.
+
+        Args:
+            message_id: The message's id, ``<send id>:<offset>``.
+            queue: Instead, the queue that the messages were sent to, with ``where``; dropped
+                queues of that name are searched as well, and the exchanges that they were bound to.
+            where: A SQL predicate over the payload's columns.
+            partial: Whether to search what is still there, if payload of what was sent to the
+                queue is past its retention and was removed, or the history of it may have been.
+
+        Returns:
+            Rows with message_id, step (sent, published once for each queue that got it, moved,
+            claimed, lease_extended, kept, accepted, released, rejected, dead_lettered, expired,
+            duplicate, purge_pending, purged, queue_dropped, and changed for each table that the
+            transaction changed which consumed it), queue, lane, target (the queue that it was
+            moved to, or the table; with lineage also how its rows are found), exchange (that it
+            was published to), rows, transaction_id, attempt, decision (of that transaction, as it
+            stands; None also if it was removed from the history), reason, actor, run_id,
+            recorded_at and commit_seq.
+
+        Raises:
+            InvalidInput: Neither a message id nor a queue and a predicate were given.
+            PayloadRemoved: The predicate cannot be asked of all that was sent to the queue.
+            HistoryRemoved: Messages that are asked for may have been there before the history's
+                beginning.
+        """
+        self._client.open()
+        if message_id is not None:
+            check_id(message_id, "message_id")
+            send_id, _, offset = message_id.rpartition(":")
+            if not offset.isdecimal():
+                raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
+            found, searched = [(send_id, int(offset))], set[str]()
+        elif queue is not None and where is not None:
+            found, searched = self._find(queue, where)
+        else:
+            raise InvalidInput("Give a message id, or queue= and where=.")
+        past = archive.everything(self._client.store)
+        entries = sorted(past.entries, key=lambda entry: entry.place)
+        steps = [steps_of(one, entries) for one in found]
+        if not partial:
+            _check_sent(past, entries, searched, steps)
+            self._check_there(queue, searched, entries)
+        return [step for path in steps for step in path]
+
+    def changes(self, after: int = -1, upto: int | None = None) -> DataFrame:
+        """Show what happened between two commits: one row per entry, in commit order.
+
+        Args:
+            after: The commit_seq to begin after; all that is known when left out.
+            upto: The last commit_seq; the newest when left out.
+
+        Returns:
+            Columns commit_seq long, kind, queue, table string, lane int, sequence,
+            claim_sequence, count long, transaction_id, attempt, reason, actor, run_id string,
+            recorded_at timestamp.
+
+        Raises:
+            HistoryRemoved: What came after that commit is not all there any more.
+        """
+        return frame_of(self._client, self.change_rows(after, upto), _CHANGES)
+
+    def change_rows(self, after: int = -1, upto: int | None = None) -> list[ChangeRow]:
+        """List what ``changes`` shows."""
+        self._client.open()
+        for name, value in (("after", after), ("upto", upto)):
+            if value is None and name == "upto":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
+        past = archive.everything(self._client.store)
+        if after >= 0:
+            past.check_known(after + 1)
+        entries = past.entries
+        ever = catalog.every_queue(entries)
+        names = {queue_id: info.name for queue_id, info in ever.items()}
+        tables = {
+            entry.stream: entry.body["change"]["table"]
+            for entry in entries
+            if entry.kind == model.CHANGE_DECIDED
+        }
+        return [
+            {
+                "commit_seq": entry.commit_seq,
+                "kind": entry.kind,
+                "queue": names.get(entry.queue_id or ""),
+                "table": tables.get(entry.stream),
+                "lane": entry.lane,
+                "sequence": entry.sequence,
+                "claim_sequence": entry.claim_sequence,
+                "count": entry.count,
+                "transaction_id": entry.transaction_key,
+                "attempt": entry.attempt,
+                **author_of(entry),
+            }
+            for entry in sorted(entries, key=lambda e: e.place)
+            if entry.version >= past.beginning
+            and after < entry.commit_seq
+            and (upto is None or entry.commit_seq <= upto)
+        ]
+
+    def horizon(self) -> int:
+        """Tell the oldest commit_seq whose state can be asked for.
+
+        It is the store's first commit until ``maintain(history_retention_days=)`` has removed
+        anything.
+        """
+        self._client.open()
+        beginning = archive.beginning_of(self._client.store.journal)
+        if beginning >= 0:
+            return model.commit_seq(beginning)
+        return min(entry.commit_seq for entry in self._client.layouts())
+
+    def verify(self) -> Verification:
+        """Prove from the tables that the store keeps its promises.
+
+        Returns:
+            One line per claim, with what was found and expected; ``ok`` if all hold.
+        """
+        self._client.open()
+        return verify(self._client)
+
+    def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
+        """Find messages that were sent to a queue, or to any dropped one of that name.
+
+        What was published is looked for at the exchanges that the queue was bound to.
+
+        Returns:
+            The messages, and the queues that were searched.
+        """
+        entries = self._client.catalog_entries()
+        infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
+        infos = infos or [self._client.queue(name)]
+        topology = Topology.of(entries)
+        payload = self._client.store.payload
+        found: list[tuple[str, int]] = []
+        for info in infos:
+            schema = schema_of(info)
+            found += payload.find(schema, info.payload_id, where, TRACED_MAX)
+            for owner in topology.owners(info.queue_id):
+                schema = schema_of(owner)
+                with contextlib.suppress(InvalidInput):  # of columns that only the queue has
+                    found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
+        return found[:TRACED_MAX], {info.queue_id for info in infos}
+
+    def _check_there(self, name: str | None, queue_ids: set[str], entries: Iterable[Entry]) -> None:
+        """Check that nothing had been removed of the payload that was searched.
+
+        Args:
+            name: What the queues are called.
+            queue_ids: The queues.
+            entries: All entries, read after the search.
+
+        Raises:
+            PayloadRemoved: Some had.
+        """
+        payload = self._client.store.payload
+        sent = (e for e in entries if e.kind == model.POSTED and e.queue_id in queue_ids)
+        sent = (e for e in sent if not model.was_moved(e.body.get("origin")))
+        for owner, slices in retention.named_slices(sent).items():
+            if slices - payload.slices(owner):
+                raise PayloadRemoved(
+                    f"Payload of what was sent to {name!r} is past its retention and was removed: "
+                    "partial=True searches what is still there; a message id finds any message.",
+                    queue=name,
+                )
+
+
+def _check_sent(
+    past: Past, entries: list[Entry], queue_ids: set[str], paths: list[list[TraceStep]]
+) -> None:
+    """Check that nothing of what a trace asks for may have been removed.
+
+    Args:
+        past: What is known.
+        entries: The same in commit order.
+        queue_ids: The queues that were searched; none if a message was named.
+        paths: The steps of each message.
+
+    Raises:
+        HistoryRemoved: A message was sent before the history's beginning, or may have been.
+    """
+    if past.beginning < 0:
+        return
+    if queue_ids:  # whose messages may have gone with all that was known of them
+        made = (e.version for e in entries if e.queue_id in queue_ids)
+        whole = min(made, default=-1) >= past.beginning
+    else:
+        whole = all(path and path[0]["step"] in ("sent", "published") for path in paths)
+    if not whole:
+        raise archive.removed(
+            "Some of that may be missing; partial=True shows the rest", past.beginning
+        )

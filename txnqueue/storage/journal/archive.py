@@ -1,0 +1,147 @@
+"""The archive in a Delta table: finished entries, one partition per day on which they came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.storage.journal.rows import entry_of, rows_of
+from txnqueue.storage.journal.statements import USER_METADATA, Statements
+from txnqueue.storage.journal.tables import (
+    JOURNAL_COLUMNS,
+    create_archive,
+    identifier,
+    literal,
+    literals,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+IDS = "txnqueue_ids"
+"""A temporary view of the library's own session: the entries that a statement is about."""
+_COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
+
+
+class DeltaArchive:
+    """The archive as a Delta table."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Use the archive of a store; it need not exist yet."""
+        self._statements = statements
+        self._session = statements.session
+        self._table = statements.names.archive
+
+    def create(self) -> None:
+        """Create the archive; no error if it is there."""
+
+        def statement(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
+            session.sql(create_archive(self._statements.names)).collect()
+
+        self._statements.committing("archive", statement)
+
+    def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Copy entries of the journal: those that do not stand under this day yet."""
+        shards = literals(sorted({entry.shard for entry in entries}))
+        statement = (
+            f"MERGE INTO {self._table} t USING (SELECT j.* FROM "
+            f"(SELECT {_COLUMNS}, _metadata.row_commit_version * 1024 + ordinal AS commit_seq, "
+            f"DATE{literal(day)} AS day FROM {self._statements.names.journal} "
+            f"WHERE shard IN ({shards})) j JOIN {IDS} i "
+            "ON j.append_id = i.append_id AND j.`index` = i.`index`) s "
+            f"ON t.day = DATE{literal(day)} AND t.append_id = s.append_id "
+            "AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+        )
+
+        def run(session: SparkSession) -> None:
+            name_ids(session, entries)
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(statement).collect()
+
+        self._statements.committing("archive", run)
+
+    def read(
+        self,
+        *,
+        streams: Collection[str] | None = None,
+        stream_prefix: str | None = None,
+        append_ids: Collection[str] | None = None,
+        among: Sequence[Entry] | None = None,
+        kinds: Collection[str] | None = None,
+        days: tuple[str, str] | None = None,
+        before: int | None = None,
+    ) -> tuple[Entry, ...]:
+        """Read entries, each once."""
+        terms = ["true"]
+        if streams is not None:
+            terms.append(f"stream IN ({literals(sorted(streams))})")
+        if stream_prefix is not None:
+            terms.append(f"startswith(stream, {literal(stream_prefix)})")
+        if append_ids is not None:
+            terms.append(f"append_id IN ({literals(sorted(append_ids))})")
+        if kinds is not None:
+            terms.append(f"kind IN ({literals(sorted(kinds))})")
+        if among is not None:
+            terms.append(f"(append_id, `index`) IN (SELECT append_id, `index` FROM {IDS})")
+        if days is not None:
+            first, last = map(literal, days)
+            terms.append(f"day BETWEEN DATE{first} AND DATE{last}")
+        if before is not None:
+            terms.append(f"commit_seq < {literal(model.commit_seq(before))}")
+
+        def statement(session: SparkSession) -> list[dict[str, Any]]:
+            if among is not None:
+                name_ids(session, among)
+            frame = session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
+            return rows_of(frame, "shiftright(commit_seq, 10)")
+
+        found = map(entry_of, self._statements.alone(statement))
+        return tuple({entry.entry_id: entry for entry in found}.values())
+
+    def forget(
+        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+    ) -> int:
+        """Delete what is kept under the days before one, but for what stays all the same."""
+        old = _old(day, standing)
+        count = f"SELECT count(*) FROM {self._table} WHERE {old}"
+        found = int(self._statements.run(lambda: self._session.sql(count).collect()[0][0]))
+        if metadata is None or not found:
+            return found
+
+        def run(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
+
+        self._statements.committing("archive", run)
+        return found
+
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of the archive that no retained version names."""
+        return self._statements.vacuum("archive", self._table, seconds_min, full)
+
+
+def _old(day: str, standing: Mapping[str, int]) -> str:
+    """Write which rows are to go: what is neither a decision nor of a queue's older messages."""
+    old = f"day < DATE{literal(day)} AND kind NOT IN ({literals(sorted(model.KEPT_FOR_EVER))})"
+    stays = " OR ".join(
+        f"(queue_id = {literal(queue_id)} AND commit_seq >= {literal(model.commit_seq(version))})"
+        for queue_id, version in sorted(standing.items())
+    )
+    return f"{old} AND NOT coalesce({stays}, false)" if stays else old
+
+
+def name_ids(session: Any, entries: Sequence[Entry]) -> None:
+    """Put the ids of some entries into the view that statements join with."""
+    ids = pa.table(
+        {
+            "append_id": pa.array([entry.append_id for entry in entries], pa.string()),
+            "index": pa.array([entry.index for entry in entries], pa.int32()),
+        }
+    )
+    session.createDataFrame(ids).createOrReplaceTempView(IDS)

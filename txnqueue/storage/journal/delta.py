@@ -1,0 +1,397 @@
+"""The journal in one Delta table: every append is one insert-only MERGE."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.core.model import Condition, Entry, Unit
+from txnqueue.errors import StoreCorrupt
+from txnqueue.storage.journal import Appended, Audit, Reading
+from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
+from txnqueue.storage.journal.rows import NAMES, entry_of, rows_of
+from txnqueue.storage.journal.statements import USER_METADATA, Statements
+from txnqueue.storage.journal.tables import (
+    JOURNAL_COLUMNS,
+    create_journal,
+    identifier,
+    literal,
+    literals,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("txnqueue")
+LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+_ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
+_RANGES = "array<struct<first:bigint,last:bigint>>"
+FEED_VERSIONS_MAX = 200
+"""What is further back than so many versions is read from the files: the change feed opens one
+commit of Delta's log after the other."""
+KNOWN_SECONDS_MAX = 30.0
+"""What was the newest version so long ago is asked for again before it is relied on."""
+
+
+class DeltaJournal:
+    """The journal as a Delta table, partitioned by shard."""
+
+    def __init__(
+        self, statements: Statements, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Use the journal of a store; it need not exist yet.
+
+        Args:
+            statements: Runs what is said in SQL.
+            monotonic: Seconds; it only decides when the newest version is asked for again.
+        """
+        self._statements = statements
+        self._session = statements.session
+        self._table = statements.names.journal
+        self.archive = DeltaArchive(statements)
+        self._monotonic = monotonic
+        self._known: int | None = None
+        self._known_at = 0.0
+        self._refused = -1
+
+    def exists(self) -> bool:
+        """Say whether the journal is there."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            self._statements.run(
+                lambda: self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()
+            )
+        except AnalysisException as error:
+            if any(sign in str(error) for sign in _ABSENT):
+                return False
+            raise
+        return True
+
+    def create(self) -> None:
+        """Create the journal; no error if it is there."""
+
+        def statement(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
+            session.sql(create_journal(self._statements.names)).collect()
+
+        self._statements.committing("journal", statement)
+
+    def version(self) -> int:
+        """Read the newest version."""
+        history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
+        rows = self._statements.run(lambda: self._session.sql(history).select("version").collect())
+        self._learn_newest(int(rows[0][0]))
+        return int(rows[0][0])
+
+    def known_version(self) -> int:
+        """Return what was the newest version a moment ago; asks the store only if it was longer."""
+        if self._known is None or self._monotonic() - self._known_at > KNOWN_SECONDS_MAX:
+            return self.version()
+        return self._known
+
+    def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
+        """Read the entries of some shards, one consistent cut.
+
+        What is new it reads from the change feed, whose cost is that of what came since; what
+        is far back, or older than Delta's log, from the shards' files, which hold everything.
+        """
+        return self._read(f"shard IN ({literals(sorted(shards))})", after, upto)
+
+    def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
+        """Read every entry of every shard after a version, and up to one."""
+        return self._read("true", after, upto)
+
+    def audit(self, upto: int) -> Audit:
+        """Ask Delta's change feed what happened to entries, as far back as it may be asked."""
+        start = self._statements.run(lambda: self._feed_start(upto))
+        if start > upto:
+            return Audit(False, {}, frozenset(), 0, start)
+        return self._audit(start, upto)
+
+    def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
+        """Append units, each wholly or not at all, by one MERGE."""
+        statement = merge(self._table, units)
+        total = sum(len(unit.entries) for unit in units)
+
+        def run(session: SparkSession) -> tuple[int, str | None]:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.conf.unset(LAST_COMMIT)
+            inserted = session.sql(statement).collect()[0]["num_inserted_rows"]
+            return int(inserted), session.conf.get(LAST_COMMIT, None)
+
+        inserted, version = self._statements.append(run)
+        if inserted == 0:
+            return Appended((False,) * len(units), None)
+        if version is None:
+            raise StoreCorrupt("The MERGE inserted rows, and the session knows no Delta commit.")
+        self._learn_newest(int(version))
+        if inserted == total:
+            return Appended((True,) * len(units), int(version))
+        return Appended(self._won(units, int(version)), int(version))
+
+    def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Delete entries that stand in the archive under a day, by one MERGE.
+
+        What it deletes is read from the archive: what is not there stays.
+        """
+        shards = literals(sorted({entry.shard for entry in entries}))
+        statement = (
+            f"MERGE INTO {self._table} t USING (SELECT DISTINCT a.append_id, a.`index` "
+            f"FROM {self._statements.names.archive} a JOIN {IDS} i "
+            "ON a.append_id = i.append_id AND a.`index` = i.`index` "
+            f"WHERE a.day = DATE{literal(day)}) s ON t.shard IN ({shards}) "
+            "AND t.append_id = s.append_id AND t.`index` = s.`index` WHEN MATCHED THEN DELETE"
+        )
+
+        def run(session: SparkSession) -> None:
+            name_ids(session, entries)
+            _commit(session, statement, metadata)
+
+        self._statements.committing("journal", run)
+
+    def files(self) -> dict[str, int]:
+        """Count the files of each shard."""
+        query = (
+            f"SELECT shard, count(DISTINCT _metadata.file_path) FROM {self._table} GROUP BY shard"
+        )
+        rows = self._statements.run(lambda: self._session.sql(query).collect())
+        return {row[0]: int(row[1]) for row in rows}
+
+    def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Write the entries of some shards into few files, by OPTIMIZE."""
+        statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
+        self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
+
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of the journal that no retained version names."""
+        return self._statements.vacuum("journal", self._table, seconds_min, full)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _audit(self, start: int, upto: int) -> Audit:
+        columns = ("append_id", "index", "_change_type", "_commit_version")
+        rows = self._statements.run(
+            lambda: self._changes(start, upto).select(*columns).toArrow().to_pylist()
+        )
+        inserted = {
+            (row["append_id"], row["index"]): row["_commit_version"]
+            for row in rows
+            if row["_change_type"] == "insert"
+        }
+        deleted = [row for row in rows if row["_change_type"] == "delete"]
+        return Audit(
+            start == 0,
+            inserted,
+            frozenset((row["append_id"], row["index"]) for row in deleted),
+            sum(row["_change_type"] not in ("insert", "delete") for row in rows),
+            start,
+        )
+
+    def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
+        """Read from the change feed if it surely reaches back so far, else from the files.
+
+        The feed refuses versions that are older than Delta keeps deleted files, or whose
+        commits have left the log; by which error it says so is up to Delta. So whatever it
+        fails with, the files answer. What it refused once it is not asked for again.
+        """
+        if after < 0 or upto is not None or after <= self._refused:
+            return self._read_files(wanted, after, upto)
+        if self.known_version() - after > FEED_VERSIONS_MAX:
+            return self._read_files(wanted, after, upto)
+        try:
+            return self._read_since(wanted, after)
+        except Exception as refused:
+            try:
+                reading = self._read_files(wanted, after, upto)
+            except Exception as error:
+                raise error from refused
+            logger.info("change feed refused after=%s error=%s", after, _first_line(refused))
+            self._refused = max(self._refused, after)
+            return reading
+
+    def _feed_start(self, upto: int) -> int:
+        """Find the first version at which the change feed may begin; after ``upto``: none.
+
+        Delta looks at a feed's beginning when it is opened, before it reads anything. What it
+        refuses of a version it refuses of all before it.
+        """
+        if self._may_begin(0, upto):
+            return 0
+        refused, allowed = 0, upto + 1
+        while allowed - refused > 1:
+            middle = (refused + allowed) // 2
+            if self._may_begin(middle, upto):
+                allowed = middle
+            else:
+                refused = middle
+        return allowed
+
+    def _may_begin(self, start: int, upto: int) -> bool:
+        try:
+            self._changes(start, upto)
+        except Exception:
+            return False
+        return True
+
+    def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
+        """Find which units of a group went in: each is there as a whole."""
+        shards = {entry.shard for unit in units for entry in unit.entries[:1]}
+        found = self._read(f"shard IN ({literals(sorted(shards))})", version - 1, None)
+        there = {entry.append_id for entry in found.entries}
+        return tuple(unit.append_id in there for unit in units)
+
+    def _learn(self, version: int) -> None:
+        """Remember a version that exists; others may be newer."""
+        self._known = max(version, self._known or 0)
+
+    def _learn_newest(self, version: int) -> None:
+        """Remember what is the newest version now."""
+        self._learn(version)
+        self._known_at = self._monotonic()
+
+    def _changes(self, start: int, end: int | None = None) -> DataFrame:
+        """Open the change feed from a version on."""
+        reader = self._session.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", start)
+        if end is not None:
+            reader = reader.option("endingVersion", end)
+        names = self._statements.names
+        return (
+            reader.load(f"{names.root}/journal") if names.by_path else reader.table(names.journal)
+        )
+
+    def _read_since(self, wanted: str, after: int) -> Reading:
+        known = max(after, self._known or 0)
+
+        def statement() -> list[dict[str, Any]]:
+            return rows_of(
+                self._changes(after + 1).where(f"_change_type = 'insert' AND ({wanted})"),
+                "_commit_version",
+            )
+
+        entries = tuple(map(entry_of, self._statements.run(statement)))
+        newest = max((entry.version for entry in entries), default=known)
+        self._learn(max(known, newest))
+        return Reading(entries, max(known, newest))
+
+    def _read_files(self, wanted: str, after: int, upto: int | None) -> Reading:
+        """Read the newest version's files; entries never change, so it holds every older one.
+
+        One query reads one version. It is at least the one that was the newest before, and at
+        least that of the newest entry found.
+        """
+        known = self.known_version()
+        rank = "_metadata.row_commit_version"
+
+        def statement() -> list[dict[str, Any]]:
+            frame = self._session.sql(
+                f"SELECT *, {rank} AS version FROM {self._table} WHERE {wanted}"
+                + (f" AND {rank} > {after}" if after >= 0 else "")
+            )
+            return rows_of(frame, "version")
+
+        entries = tuple(map(entry_of, self._statements.run(statement)))
+        newest = max((entry.version for entry in entries), default=known)
+        self._learn(max(known, newest))
+        last = max(known, newest) if upto is None else upto
+        return Reading(tuple(e for e in entries if after < e.version <= last), last)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _commit(session: SparkSession, statement: str, metadata: Mapping[str, object]) -> None:
+    session.conf.set(USER_METADATA, json.dumps(metadata))
+    session.sql(statement).collect()
+
+
+# --------------------------------------------------------------------- the one statement
+
+
+def merge(table: str, units: Sequence[Unit]) -> str:
+    """Write the MERGE that appends some units.
+
+    The guard is one aggregate over the literal shards of all conditions, evaluated on the
+    MERGE's own snapshot; it yields the units that may go in. The shards stand as literals
+    in the match condition too, so that Delta knows what was read, and nothing more.
+
+    Which rows could break or fulfil a condition, and which appends are meant, stands besides as
+    predicates on columns that Delta keeps statistics of: so it opens only the files that may
+    hold them, of thousands. What counts as read is told by the shards alone.
+    """
+    shards = literals(sorted({shard for unit in units for shard in unit.reads}))
+    appends = literals(sorted({unit.append_id for unit in units}))
+    conditions = dict.fromkeys(_meant(c) for unit in units for c in unit.conditions)
+    concerned = " OR ".join(f"({terms})" for terms in conditions) or "false"
+    verdicts = ", ".join(_verdict(number, unit) for number, unit in enumerate(units))
+    rows = ", ".join(
+        _values(number, replace(entry, ordinal=number))
+        for number, unit in enumerate(units)
+        for entry in unit.entries
+    )
+    source = ", ".join(identifier(name) for name in ["unit", *NAMES])
+    columns = ", ".join(map(_typed, JOURNAL_COLUMNS))
+    return (
+        f"MERGE INTO {table} t USING (SELECT {columns} FROM VALUES {rows} AS v({source}) "
+        f"WHERE array_contains((SELECT array({verdicts}) FROM {table} g "
+        f"WHERE g.shard IN ({shards}) AND ({concerned})), v.unit)) s "
+        f"ON t.shard IN ({shards}) AND t.append_id IN ({appends}) "
+        f"AND t.shard = s.shard AND t.append_id = s.append_id "
+        f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def _verdict(number: int, unit: Unit) -> str:
+    """The unit's number if all its conditions hold, else a number that no unit has."""
+    broken = " OR ".join(
+        f"count_if(g.shard = {literal(c.shard)} AND {_meant(c)}) {'=' if c.present else '>'} 0"
+        for c in unit.conditions
+    )
+    return f"if({broken or 'false'}, -1, {number})"
+
+
+def _meant(condition: Condition) -> str:
+    """What a condition is about in its shard, which is no part of it.
+
+    From predicates that mix the shard with other columns Spark would infer one more, and Delta
+    would list the files again.
+    """
+    terms = [f"g.stream = {literal(condition.stream)}"]
+    if condition.kinds is not None:
+        terms.append(f"g.kind IN ({literals(condition.kinds)})")
+    if condition.attempts is not None:
+        terms.append(f"g.attempt IN ({literals(condition.attempts)})")
+    if condition.attempts_except is not None:
+        terms.append(f"coalesce(g.attempt NOT IN ({literals(condition.attempts_except)}), true)")
+    if condition.sequence_from is not None:
+        terms.append(f"g.sequence >= {literal(condition.sequence_from)}")
+    if condition.begun_above is not None:
+        terms.append(f"g.begun > {literal(condition.begun_above)}")
+    return " AND ".join(terms)
+
+
+def _values(number: int, entry: Entry) -> str:
+    """One row of VALUES; ranges and body as JSON, the instant as milliseconds."""
+    texts: dict[str, str | int] = {
+        "ranges": json.dumps([{"first": first, "last": last} for first, last in entry.ranges]),
+        "body": json.dumps(dict(entry.body), separators=(",", ":")),
+        "recorded_at": entry.recorded_at_ms,
+    }
+    cells = (literal(texts[n] if n in texts else getattr(entry, n)) for n in NAMES)
+    return f"({number}, {', '.join(cells)})"
+
+
+def _typed(column: tuple[str, str]) -> str:
+    name, kind = column
+    quoted = identifier(name)
+    if name == "ranges":
+        return f"from_json(v.{quoted}, '{_RANGES}') AS {quoted}"
+    if name == "recorded_at":
+        return f"timestamp_millis(v.{quoted}) AS {quoted}"
+    return f"CAST(v.{quoted} AS {kind}) AS {quoted}"

@@ -1,0 +1,254 @@
+"""The journal's twin in memory: the same conflict rule, versions and conditions as on Delta.
+
+Like Delta's MERGE an append takes a snapshot, evaluates its conditions on it, and lands
+unless somebody has added an entry to a shard that it read since the snapshot.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry, PositionId, Unit
+from txnqueue.storage.journal import AppendConflict, Appended, Audit, Reading
+
+Step = Callable[[str], None]
+"""Called between the steps of a store call, so that a scheduler can interleave clients."""
+
+
+def _no_step(name: str) -> None:
+    pass
+
+
+class MemoryArchive:
+    """The archive in the memory of this process."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        """Make an empty archive of a journal."""
+        self.step = journal.step
+        self.kept: dict[tuple[str, PositionId], Entry] = {}
+        self._journal = journal
+        self._created = False
+
+    def create(self) -> None:
+        """Create the archive; no error if it is there."""
+        self._created = True
+
+    def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Copy entries of the journal: what has left it is not copied any more."""
+        self._check_created()
+        self.step("archive")
+        there = self._journal.ids({entry.shard for entry in entries})
+        for entry in entries:
+            if entry.entry_id in there:
+                self.kept.setdefault((day, entry.entry_id), entry)
+
+    def read(
+        self,
+        *,
+        streams: Collection[str] | None = None,
+        stream_prefix: str | None = None,
+        append_ids: Collection[str] | None = None,
+        among: Sequence[Entry] | None = None,
+        kinds: Collection[str] | None = None,
+        days: tuple[str, str] | None = None,
+        before: int | None = None,
+    ) -> tuple[Entry, ...]:
+        """Read entries, each once."""
+        self._check_created()
+        self.step("read archive")
+        wanted = None if among is None else {entry.entry_id for entry in among}
+        found = {
+            entry.entry_id: entry
+            for (day, _), entry in list(self.kept.items())
+            if (streams is None or entry.stream in streams)
+            and (stream_prefix is None or entry.stream.startswith(stream_prefix))
+            and (append_ids is None or entry.append_id in append_ids)
+            and (wanted is None or entry.entry_id in wanted)
+            and (kinds is None or entry.kind in kinds)
+            and (days is None or days[0] <= day <= days[1])
+            and (before is None or entry.version < before)
+        }
+        return tuple(found.values())
+
+    def forget(
+        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+    ) -> int:
+        """Delete what is kept under the days before one, but for what stays all the same."""
+        self._check_created()
+        self.step("forget")
+        old = [
+            (kept_under, entry_id)
+            for (kept_under, entry_id), entry in list(self.kept.items())
+            if kept_under < day
+            and entry.kind not in model.KEPT_FOR_EVER
+            and entry.version < standing.get(entry.queue_id or "", sys.maxsize)
+        ]
+        for name in old if metadata is not None else ():
+            self.kept.pop(name, None)
+        return len(old)
+
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove files that nothing names: here there are none."""
+        return None
+
+    def _check_created(self) -> None:
+        """Fail as a table does that is not there."""
+        if not self._created:
+            raise LookupError("There is no archive yet.")
+
+
+class MemoryJournal:
+    """A journal in the memory of this process; many clients may share it."""
+
+    def __init__(self, step: Step = _no_step) -> None:
+        """Make an empty journal at version 0.
+
+        Args:
+            step: Called before each atomic step of a call, with the step's name.
+        """
+        self.step = step
+        self.commits: list[tuple[tuple[Entry, ...], Mapping[str, object]]] = [((), {})]
+        self._removals: list[tuple[int, list[Entry]]] = []
+        self._shards: dict[str, list[Entry]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self.archive = MemoryArchive(self)
+
+    def version(self) -> int:
+        """Read the newest version."""
+        self.step("version")
+        return self.known_version()
+
+    def known_version(self) -> int:
+        """Return the newest version; in memory it costs nothing."""
+        return len(self.commits) - 1
+
+    def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
+        """Read the entries of some shards, one consistent cut."""
+        self.step("read")
+        with self._lock:
+            end = self.known_version() if upto is None else upto
+            found = [e for shard in shards for e in self._between(shard, after, end)]
+        return Reading(tuple(found), end)
+
+    def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
+        """Read every entry of every shard after a version, and up to one."""
+        return self.read(tuple(self._shards), after, upto)
+
+    def audit(self, upto: int) -> Audit:
+        """Say what was inserted and deleted; nothing is ever changed here."""
+        inserted = {e.entry_id: e.version for found, _ in self.commits[: upto + 1] for e in found}
+        deleted = frozenset(
+            e.entry_id for version, gone in self._removals if version <= upto for e in gone
+        )
+        return Audit(True, inserted, deleted, 0)
+
+    def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
+        """Append units, each wholly or not at all, in one version."""
+        self.step("append starts")
+        with self._lock:
+            snapshot = self.known_version()
+            admitted = tuple(self._admitted(unit, snapshot) for unit in units)
+        if not any(admitted):
+            return Appended(admitted, None)
+        self.step("append lands")
+        reads = {shard for unit in units for shard in unit.reads}
+        with self._lock:
+            if any(self._added_since(shard, snapshot) for shard in reads):
+                raise AppendConflict(f"an entry was added to one of {sorted(reads)}")
+            if self._missed(units, snapshot):
+                raise AppendConflict("an entry that a condition is about was removed")
+            return Appended(admitted, self._land(units, admitted, metadata))
+
+    def _land(
+        self, units: Sequence[Unit], admitted: Sequence[bool], metadata: Mapping[str, object]
+    ) -> int:
+        version = self.known_version() + 1
+        landed = numbered(units, admitted, version)
+        self.commits.append((landed, dict(metadata)))
+        for entry in landed:
+            self._shards[entry.shard].append(entry)
+        return version
+
+    def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
+        """Delete entries that stand in the archive under a day, in one version."""
+        self.step("remove starts")
+        shards = {entry.shard for entry in entries}
+        wanted = {e.entry_id for e in entries if (day, e.entry_id) in self.archive.kept}
+        with self._lock:
+            snapshot = self.known_version()
+        self.step("remove lands")
+        with self._lock:
+            removed = {entry.shard for entry in self._removed_since(snapshot)}
+            if shards & removed or any(self._added_since(shard, snapshot) for shard in shards):
+                raise AppendConflict(f"an entry was added to one of {sorted(shards)}, or removed")
+            version = len(self.commits)
+            gone = [e for s in shards for e in self._shards[s] if e.entry_id in wanted]
+            if not gone:
+                return
+            for shard in {entry.shard for entry in gone}:
+                kept = [e for e in self._shards[shard] if e.entry_id not in wanted]
+                self._shards[shard] = kept
+            self._removals.append((version, gone))
+            self.commits.append(((), dict(metadata)))
+
+    def ids(self, shards: Collection[str]) -> set[PositionId]:
+        """Name the entries that stand in some shards now."""
+        with self._lock:
+            return {e.entry_id for shard in shards for e in self._shards.get(shard, ())}
+
+    def files(self) -> dict[str, int]:
+        """Count the files of each shard: here there are none."""
+        return {}
+
+    def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Write the entries of some shards into few files: here there are none."""
+
+    def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove files that nothing names: here there are none."""
+        return None
+
+    def _admitted(self, unit: Unit, snapshot: int) -> bool:
+        return all(
+            condition.holds(self._between(condition.shard, -1, snapshot))
+            for condition in unit.conditions
+        )
+
+    def _between(self, shard: str, after: int, upto: int) -> list[Entry]:
+        entries = self._shards.get(shard, [])
+        return [entry for entry in entries if after < entry.version <= upto]
+
+    def _added_since(self, shard: str, snapshot: int) -> bool:
+        """Say whether anything was added to a shard since."""
+        entries = self._shards.get(shard, [])
+        return bool(entries) and entries[-1].version > snapshot
+
+    def _removed_since(self, snapshot: int) -> list[Entry]:
+        return [entry for version, gone in self._removals if version > snapshot for entry in gone]
+
+    def _missed(self, units: Sequence[Unit], snapshot: int) -> bool:
+        """Say whether anything was deleted since that units looked for: Delta read its file.
+
+        Delta may have read other files too, and then reports more conflicts than this.
+        """
+        gone = self._removed_since(snapshot)
+        return any(
+            condition.matches(entry)
+            for unit in units
+            for condition in unit.conditions
+            for entry in gone
+        )
+
+
+def numbered(units: Sequence[Unit], admitted: Sequence[bool], version: int) -> tuple[Entry, ...]:
+    """Give the entries of the admitted units the places that they have in a version."""
+    return tuple(
+        replace(entry, version=version, ordinal=ordinal)
+        for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))
+        if won
+        for entry in unit.entries
+    )

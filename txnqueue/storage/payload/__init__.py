@@ -1,0 +1,379 @@
+"""What messages carry: staged once, never changed, read by (slice, send, offsets).
+
+``delta`` keeps it in one Delta table per owner, ``memory`` is its twin in Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from txnqueue.core.model import Range
+from txnqueue.core.routing import Binding
+from txnqueue.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+CORRELATION_ID, REPLY_TO = "correlation_id", "reply_to"
+"""Headers that have a column of their own in what is received."""
+PRIORITY_DEFAULT = 4
+PRIORITY_MAX = 9
+OFFSETS_PER_TASK = 1 << 40
+"""A send offset is the task's index times this, plus the row's place in the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Which messages go first, and when each may be delivered: a value for all, or a column.
+
+    A string names a column of the rows, which need not be one of the queue's; a null there
+    is the default.
+
+    Attributes:
+        priority: 0 to 9, 9 first.
+        available_at: Milliseconds since 1970, or a column of timestamps.
+        delay_seconds: A column of seconds, instead.
+        expires_at: Milliseconds since 1970.
+        ttl_seconds: A column of seconds, instead.
+        step_ms: What columns say of instants is rounded up to steps of this width.
+        now_ms: The instant from which delays and times to live count.
+    """
+
+    priority: int | str = PRIORITY_DEFAULT
+    available_at: int | str | None = None
+    delay_seconds: str | None = None
+    expires_at: int | None = None
+    ttl_seconds: str | None = None
+    step_ms: int = 1_000
+    now_ms: int = 0
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the rows that it speaks of, with what each is for."""
+        named = {
+            "priority": self.priority,
+            "available_at": self.available_at,
+            "delay_seconds": self.delay_seconds,
+            "ttl_seconds": self.ttl_seconds,
+        }
+        return {use: name for use, name in named.items() if isinstance(name, str)}
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A queue that published rows may go to: which of them it wants, and their lanes there."""
+
+    bindings: tuple[Binding, ...]
+    lanes: int = 1
+    group_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Which rows of a publish go where.
+
+    Attributes:
+        kind: The exchange's kind.
+        destinations: The queues that are bound to it.
+        otherwise: What gets the rows that none of them wants; None: nobody.
+        refuse: Whether a row that nobody wants refuses them all.
+        key: The routing key of all rows.
+        key_column: The column that says it instead; null is the empty key.
+        keep_order: Whether the offsets keep the order of the rows, in more ranges. If not,
+            rows for the same queues lie together.
+    """
+
+    kind: str
+    destinations: tuple[Destination, ...]
+    otherwise: Destination | None = None
+    refuse: bool = False
+    key: str = ""
+    key_column: str | None = None
+    keep_order: bool = True
+
+    @property
+    def all(self) -> tuple[Destination, ...]:
+        """The destinations by their numbers: the bound queues, then what gets the rest."""
+        return (*self.destinations, *([self.otherwise] if self.otherwise else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Where one call of send writes, and how it arranges the rows.
+
+    Attributes:
+        payload_id: The owner of the payload table.
+        slice: The slice that the payload goes with when it is removed.
+        send_id: Written by at most one statement ever.
+        schema: The columns of the payload.
+        lanes: How many lanes the queue has.
+        group_by: The column whose equal values share a lane; None spreads rows evenly.
+        order_by: Columns that order the rows; empty keeps the order in which they come.
+        placing: Which go first, and when.
+        headers: Headers that all rows get.
+        header_columns: Columns of the rows that headers are taken from, by the headers' names.
+        message_id: The column whose values are to be known by their digests; None: none.
+        note: What the table's own history says of it besides.
+        routes: Where rows go that are published; None: to the one queue whose lanes these are.
+    """
+
+    payload_id: str
+    slice: int
+    send_id: str
+    schema: StructType
+    lanes: int
+    group_by: str | None
+    order_by: tuple[str, ...] = ()
+    placing: Placing = field(default_factory=Placing)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    header_columns: Mapping[str, str] = field(default_factory=dict)
+    message_id: str | None = None
+    note: Mapping[str, object] = field(default_factory=dict)
+    routes: Routes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of staged rows that stand in one place: contiguous offsets of one task.
+
+    Steps count from 1970, each as wide as the send's placing says; None: at once, for ever.
+    The route of published rows names each queue that gets them by its number, with the lane
+    there, as "0:3,2:0"; it is empty if nobody does.
+    ``ids`` are the digests of the message ids, if they were asked for and are few.
+    """
+
+    lane: int
+    first: int
+    count: int
+    priority: int = PRIORITY_DEFAULT
+    available_step: int | None = None
+    expires_step: int | None = None
+    route: str = ""
+    ids: tuple[bytes, ...] | None = None
+
+    @property
+    def range(self) -> Range:
+        """The run as a range of send offsets."""
+        return (self.first, self.first + self.count - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some messages to read, and what is the same for all of them.
+
+    Attributes:
+        payload_id: The owner of the payload table.
+        slice: The slice that the send was staged into.
+        send_id: The send.
+        ranges: The offsets.
+        queue: The queue that they stand in.
+        lane: The lane that they stand in.
+        delivery_count: Their ended deliveries before this one.
+        enqueued_at_ms: When they were posted to this queue.
+        transaction_id: The transaction that posted them; None for the system.
+        origin: Where they were moved from, with the reason; None if they were sent here.
+        message_id: The column that names them; None: they are called by send and offset.
+    """
+
+    payload_id: str
+    slice: int
+    send_id: str
+    ranges: tuple[Range, ...]
+    queue: str
+    lane: int
+    delivery_count: int
+    enqueued_at_ms: int
+    transaction_id: str | None
+    origin: Mapping[str, Any] | None
+    message_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A payload table that is not known.
+
+    Attributes:
+        made_ms: When it was made.
+        written: Whether anybody ever wrote to it.
+    """
+
+    made_ms: int
+    written: bool
+
+
+class PayloadStore(Protocol):
+    """Payload tables behind a few calls."""
+
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
+        """Create an owner's payload table; no error if it is there.
+
+        Args:
+            payload_id: The owner.
+            schema: The payload's columns.
+            routed: Whether it is an exchange, whose rows go to several queues.
+        """
+        ...
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Add columns to an owner's payload table; those that are there are left alone.
+
+        Raises:
+            SchemaMismatch: One is there with another type.
+        """
+        ...
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Write the rows of one send; they stay invisible until a decision names them.
+
+        Returns:
+            The runs of rows that stand in one place.
+
+        Raises:
+            SchemaMismatch: The rows do not fit; nothing was written.
+            AppendConflict: The table was altered meanwhile; write it under a fresh send id.
+            Unroutable: Nobody wants some of them, and that refuses them all.
+        """
+        ...
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets.
+
+        A column that an owner's table does not have is null: the queue got it later.
+
+        Raises:
+            PayloadRemoved: Their payload is past its retention.
+        """
+        ...
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
+        ...
+
+    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+        """Read one column as text: for each part its values, in the order of its ranges.
+
+        A part whose payload is gone has fewer.
+        """
+        ...
+
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Count the rows that there are at some places: slice, send id and offsets."""
+        ...
+
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        ...
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Delete all rows of some slices, for ever; no error if there are none."""
+        ...
+
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of an owner's table that no retained version names.
+
+        Args:
+            payload_id: The owner.
+            seconds_min: Only if deleted files are kept for so long.
+            full: Whether files are removed too that no version ever named.
+
+        Returns:
+            Why nothing was removed; None if it was.
+        """
+        ...
+
+    def strays(self, known: Collection[str]) -> dict[str, Stray]:
+        """List the payload tables whose owners are not known, by owner."""
+        ...
+
+    def remove(self, payload_id: str) -> str | None:
+        """Remove an owner's table for ever; no error if it is gone.
+
+        Returns:
+            Why it was not removed; None if it was.
+        """
+        ...
+
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Find where rows lie that match a predicate, whatever became of them.
+
+        Rows of undecided and rolled back sends are found too: only the journal knows.
+
+        Args:
+            schema: The columns of the payload.
+            payload_id: The owner of the payload table.
+            where: A SQL predicate over these columns.
+            limit: At most so many.
+
+        Returns:
+            Send ids and offsets, in an order that is the same at every call.
+
+        Raises:
+            InvalidInput: The predicate cannot be evaluated.
+            PlatformMissing: There is no session that could.
+        """
+        ...
+
+
+def places_where(
+    frame: DataFrame, where: str, limit: int | None, order: Sequence[str]
+) -> list[tuple[str, int]]:
+    """Evaluate a user's predicate on payload with its places.
+
+    Args:
+        frame: The payload's columns and ``_send_id``, ``_send_offset``.
+        where: A SQL predicate.
+        limit: At most so many; None for all, in any order.
+        order: The columns that order the places.
+
+    Returns:
+        Send ids and offsets.
+
+    Raises:
+        InvalidInput: The predicate cannot be evaluated.
+    """
+    if not isinstance(where, str):
+        raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
+    with evaluating("where", where):
+        found = frame.where(where)
+        if limit is not None:
+            found = found.orderBy(*order).limit(limit)
+        rows = found.select("_send_id", "_send_offset").collect()
+    return [(row[0], row[1]) for row in rows]
+
+
+@contextmanager
+def evaluating(name: str, value: object) -> Iterator[None]:
+    """Evaluate what a user gave; if it cannot be, that is his error and not the store's.
+
+    Args:
+        name: What the argument is called.
+        value: What was given.
+
+    Raises:
+        InvalidInput: It cannot be evaluated.
+    """
+    from pyspark import errors
+
+    try:
+        yield
+    except (
+        errors.AnalysisException,  # unknown columns, other types, no SQL at all
+        errors.ArithmeticException,
+        errors.ArrayIndexOutOfBoundsException,
+        errors.DateTimeException,
+        errors.IllegalArgumentException,
+        errors.NumberFormatException,
+        errors.SparkRuntimeException,
+    ) as error:
+        cause = str(error).strip().partition("\n")[0]
+        planned = not isinstance(error, errors.AnalysisException)
+        raise InvalidInput(
+            f"{name}={value!r} cannot be evaluated: {cause}", name=name, in_rows=planned
+        ) from error

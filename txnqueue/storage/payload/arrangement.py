@@ -1,0 +1,291 @@
+"""Arrange the rows of a send that are in this process: where each stands in the queue.
+
+``payload.delta`` lets Spark do the same for DataFrames and for large tables.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txnqueue.core.model import is_in_memory
+from txnqueue.core.settings import DELAY_SECONDS_MAX
+from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
+from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
+from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
+from txnqueue.storage.payload.routes import routes_of, sets_of
+from txnqueue.storage.payload.rows import header_text, lane_of, texts_of
+from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
+from txnqueue.storage.payload.types import folded, sql_type
+
+Place = tuple[int, int, int | None, int | None]
+"""Lane, priority, available step, expires step: what the rows of one position share."""
+_HEADERS = (StringType, IntegralType, BooleanType, DateType)
+_TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
+"""What rows are numbered by, and what is left out of them."""
+_TYPES: dict[str, DataType] = {
+    "priority": IntegerType(),
+    "available_at": TimestampType(),
+    "delay_seconds": DoubleType(),
+    "ttl_seconds": DoubleType(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """Rows in the order of their offsets, with the place, the headers and the id of each.
+
+    Rows that are published have a route as well, and their place says lane 0.
+    """
+
+    rows: pa.Table
+    places: list[Place]
+    headers: list[dict[str, str] | None]
+    routes: list[str]
+    ids: list[bytes] | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of contiguous offsets of one place, as one task writes them."""
+        runs: list[Run] = []
+        first = 0
+        for (place, route), found in groupby(zip(self.places, self.routes, strict=True)):
+            count = sum(1 for _ in found)
+            lane, priority, available, expires = place
+            ids = None if self.ids is None else tuple(self.ids[first : first + count])
+            runs.append(Run(lane, first, count, priority, available, expires, route, ids))
+            first += count
+        return runs
+
+
+def widened(send: Send, rows: Any) -> StructType:
+    """Add to the queue's columns those that say where rows stand, and are no payload.
+
+    Args:
+        send: Names them.
+        rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
+
+    Raises:
+        SchemaMismatch: The rows have no such column, or its type cannot say it.
+    """
+    fields = list(send.schema.fields)
+    placed, headers = send.placing.columns, send.header_columns
+    given = _names(rows) if placed or headers else set()
+    taken = {folded(column.name): column.name for column in fields} | _TAKEN
+    for use, name in [*placed.items(), *headers.items()]:
+        if given and name not in given:
+            raise SchemaMismatch(f"{use}={name!r} is no column of the rows.", column=name)
+        if taken.setdefault(folded(name), name) != name:
+            raise SchemaMismatch(
+                f"{use}={name!r}: the name is taken, or differs from another one by capitals "
+                "only; rename the column.",
+                column=name,
+            )
+    for use, name in placed.items():
+        known = next((column for column in fields if column.name == name), None)
+        if known is None:
+            fields.append(StructField(name, _TYPES[use], True))
+        elif not _can_say(known.dataType, _TYPES[use]):
+            raise SchemaMismatch(
+                f"{use}={name!r}: the column takes {sql_type(known.dataType)}, and "
+                f"{sql_type(_TYPES[use])} is needed.",
+                column=name,
+            )
+    for header, name in headers.items():
+        known = next((column for column in fields if column.name == name), None)
+        if known is None:
+            fields.append(StructField(name, StringType(), True))
+        elif not isinstance(known.dataType, _HEADERS):
+            raise SchemaMismatch(
+                f"The header {header!r} takes a string, whole number, boolean or date; column "
+                f"{name!r} is {sql_type(known.dataType)}.",
+                column=name,
+            )
+    return StructType(fields)
+
+
+def arrange(send: Send, table: pa.Table) -> Arranged:
+    """Sort rows by their places, and within a place keep their order.
+
+    Args:
+        send: Says how the queue groups and orders, and how its rows are placed.
+        table: The rows, with the columns of ``widened``.
+
+    Returns:
+        The rows as they are to be stored, from offset 0 on, with the queue's columns.
+
+    Raises:
+        InvalidInput: A priority is none.
+        Unroutable: Nobody wants some of the rows, and that refuses them all.
+    """
+    if send.order_by:
+        table = table.take(_ordering(send.order_by, table))
+    places = list(
+        zip(
+            _lanes(send, table),
+            _priorities(send.placing, table),
+            _available_steps(send.placing, table),
+            _expires_steps(send.placing, table),
+            strict=True,
+        )
+    )
+    headers = _headers(send, table)
+    routes = routes_of(send, table, headers)
+    order = list(range(table.num_rows))
+    if send.routes is None:
+        order.sort(key=lambda row: sort_key(places[row]))
+    elif not send.routes.keep_order:
+        sets = sets_of(send, routes)
+        order.sort(key=lambda row: (sets[row], *sort_key(places[row])))
+    rows = table.select(send.schema.names).take(pa.array(order, pa.int64()))
+    return Arranged(
+        rows,
+        [places[row] for row in order],
+        [headers[row] for row in order],
+        [routes[row] for row in order],
+        _ids(send, rows),
+    )
+
+
+def _ids(send: Send, rows: pa.Table) -> list[bytes] | None:
+    """Shorten the message ids of few rows, and of all that are kept in memory."""
+    many = rows.num_rows > IDS_IN_ENTRY_MAX and not is_in_memory(send.payload_id)
+    if send.message_id is None or many:
+        return None
+    return [digest(text) for text in texts_of(rows.column(send.message_id))]
+
+
+def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
+    """Write the headers of each row; a null in a column means that there is no such header."""
+    found = [dict(send.headers) for _ in range(table.num_rows)]
+    for header, name in send.header_columns.items():
+        for row, value in enumerate(table.column(name).to_pylist()):
+            if value is not None:
+                found[row][header] = header_text(value)
+    return [headers or None for headers in found]
+
+
+def sort_key(place: Place) -> tuple[int, int, int, int]:
+    """Order places: by lane, highest priority first, what can be delivered sooner first."""
+    lane, priority, available, expires = place
+    return (lane, -priority, -1 if available is None else available, expires or 0)
+
+
+def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
+    """Sort rows as Spark does: nulls first."""
+    keys: dict[str, pa.ChunkedArray] = {}
+    for number, name in enumerate(names):
+        keys[f"{number} is there"] = pc.is_valid(table.column(name))
+        keys[f"{number}"] = table.column(name)
+    return pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys])
+
+
+def _names(rows: Any) -> set[str]:
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        return set(rows.schema.names)
+    if isinstance(rows, Sequence):
+        return {name for row in rows for name in row}
+    return set(rows.columns)  # a DataFrame, of Spark or pandas
+
+
+def _lanes(send: Send, table: pa.Table) -> list[int]:
+    if send.routes is not None:
+        return [0] * table.num_rows
+    if send.group_by is not None:
+        keys = table.column(send.group_by).to_pylist()
+        return [lane_of(key, send.lanes) for key in keys]
+    start = lane_of(send.send_id, send.lanes)
+    return [(start + row) % send.lanes for row in range(table.num_rows)]
+
+
+def _priorities(placing: Placing, table: pa.Table) -> list[int]:
+    if not isinstance(placing.priority, str):
+        return [placing.priority] * table.num_rows
+    found = table.column(placing.priority).to_pylist()
+    wrong = next((n for n in found if n is not None and not 0 <= n <= PRIORITY_MAX), None)
+    if wrong is not None:
+        raise wrong_priority(placing.priority, wrong)
+    return [PRIORITY_DEFAULT if number is None else number for number in found]
+
+
+def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
+    """Say that a column holds what is no priority."""
+    return InvalidInput(
+        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.",
+        column=column,
+        in_rows=True,
+    )
+
+
+def wrong_seconds(column: str, value: object = "a value") -> LimitExceeded:
+    """Say that a column holds what is no delay, or no time to live."""
+    return LimitExceeded(
+        f"Column {column!r} holds {value}: give up to {DELAY_SECONDS_MAX} seconds, or null.",
+        column=column,
+        in_rows=True,
+    )
+
+
+def _available_steps(placing: Placing, table: pa.Table) -> list[int | None]:
+    if isinstance(placing.available_at, str):
+        return _steps(placing, table, placing.available_at, _milliseconds)
+    if placing.delay_seconds is not None:
+        return _steps(placing, table, placing.delay_seconds, _later(placing.delay_seconds, placing))
+    return [None] * table.num_rows
+
+
+def _expires_steps(placing: Placing, table: pa.Table) -> list[int | None]:
+    if placing.ttl_seconds is not None:
+        return _steps(placing, table, placing.ttl_seconds, _later(placing.ttl_seconds, placing))
+    return [None] * table.num_rows
+
+
+def _steps(
+    placing: Placing, table: pa.Table, column: str, instant: Callable[[Any], float]
+) -> list[int | None]:
+    """Round the instants that a column says up to steps."""
+    values = table.column(column).to_pylist()
+    return [None if v is None else math.ceil(instant(v) / placing.step_ms) for v in values]
+
+
+def _later(column: str, placing: Placing) -> Callable[[float], float]:
+    """Say which instant so many seconds from now is, in milliseconds."""
+
+    def instant(seconds: float) -> float:
+        if not abs(seconds) <= DELAY_SECONDS_MAX:  # what is no number is not less either
+            raise wrong_seconds(column, seconds)
+        return placing.now_ms + seconds * 1000
+
+    return instant
+
+
+def _milliseconds(instant: datetime.datetime) -> float:
+    return instant.timestamp() * 1000
+
+
+def _can_say(have: DataType, need: DataType) -> bool:
+    words = {
+        "int": ("tinyint", "smallint", "int", "bigint"),
+        "double": ("tinyint", "smallint", "int", "bigint", "float", "double"),
+        "timestamp": ("timestamp",),
+    }
+    return sql_type(have) in words[sql_type(need)]

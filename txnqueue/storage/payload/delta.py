@@ -1,0 +1,413 @@
+"""Payload in Delta tables: blind appends, read back by literal places."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql.types import StructType, TimestampNTZType
+
+from txnqueue.core import ranges
+from txnqueue.core.model import Range
+from txnqueue.errors import PayloadRemoved
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.statements import USER_METADATA, Statements
+from txnqueue.storage.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
+from txnqueue.storage.payload import Part, Run, Send, Stray, places_where
+from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
+from txnqueue.storage.payload.frames import check_not_streaming
+from txnqueue.storage.payload.numbering import TASK_BITS, aligned, numbered, stored
+from txnqueue.storage.payload.queries import (
+    PLACE_COLUMNS,
+    columns_of,
+    definitions,
+    guard,
+    literal_places,
+    message_struct,
+    null_column,
+    places,
+)
+from txnqueue.storage.payload.refusals import of_columns, of_rows
+from txnqueue.storage.payload.rows import arrow_table
+from txnqueue.storage.payload.schemas import MESSAGE, new_columns
+from txnqueue.storage.payload.types import arrow_schema, folded, frame_of, has_type
+from txnqueue.storage.payload.writes import check_written, options_of
+from txnqueue.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FEW_ROWS = 20_000
+_NTZ = "'delta.feature.timestampNtz' = 'supported'"
+_SPANS_MAX = 5_000
+"""So many ranges are counted by one query."""
+_STALENESS = "spark.databricks.delta.stalenessLimit"
+_PLACE = {
+    "_lane": pa.int32(),
+    "_priority": pa.int32(),
+    "_available": pa.int64(),
+    "_expires": pa.int64(),
+}
+
+
+class DeltaPayload:
+    """One Delta table per owner."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Use the payload tables of a store."""
+        self._statements = statements
+        self._user = statements.user
+        self._session = statements.session
+        self._columns: dict[str, set[str]] = {}
+
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
+        """Create an owner's payload table; no error if it is there."""
+        columns = definitions(schema.fields)
+
+        def statement(session: SparkSession) -> None:
+            metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            names = self._statements.names
+            with of_columns():
+                session.sql(create_payload(names, payload_id, columns, routed)).collect()
+
+        self._statements.committing(f"payload-{payload_id}", statement)
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Add columns to an owner's payload table; those that are there are left alone."""
+        table = self._statements.names.payload(payload_id)
+
+        def statement(session: SparkSession) -> None:
+            there = session.sql(f"SELECT * FROM {table}").schema.fields
+            missing = new_columns({folded(c.name): c for c in there}, columns)
+            if not missing:
+                return
+            metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            if any(has_type(column.dataType, TimestampNTZType) for column in missing):
+                # Only with the table does Delta allow the type unasked.
+                session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
+            added = definitions(missing, checked=False)
+            with of_columns():
+                session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+
+        for last in (False, False, True):
+            try:
+                return self._statements.committing(f"payload-{payload_id}", statement)
+            except AppendConflict:  # somebody else altered it meanwhile
+                if last:
+                    raise
+
+    def _lacks(self, session: SparkSession, payload_id: str, schema: StructType) -> set[str]:
+        """Find the columns that an owner's table does not have; columns are never removed."""
+        wanted = set(schema.names)
+        if not wanted <= self._columns.get(payload_id, set()):
+            table = self._statements.names.payload(payload_id)
+            self._columns[payload_id] = set(session.sql(f"SELECT * FROM {table}").columns)
+        return wanted - self._columns[payload_id]
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Write the rows of one send by one blind append.
+
+        Few rows are arranged here, so what was written is known; else it is read back.
+        """
+        from pyspark.sql import DataFrame
+
+        self._statements.check_running()
+        check_not_streaming(rows, "send")
+        given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
+        few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
+        arranged = arrange(send, given) if few else None
+        frame = stored(send, self._numbered(send, given, arranged))
+        session = frame.sparkSession
+        options = options_of(send, session)
+
+        def statement() -> None:
+            writer = frame.write.format("delta").mode("append").options(**options)
+            names = self._statements.names
+            if names.by_path:
+                writer.save(f"{names.root}/payload/{send.payload_id}")
+            else:
+                writer.saveAsTable(names.payload(send.payload_id))
+
+        try:
+            self._statements.staging(f"payload-{send.payload_id}", session, statement)
+        except AppendConflict:  # the table got a column meanwhile
+            raise
+        except Exception as error:
+            raise of_rows(error, send) from error
+        if arranged:
+            return arranged.runs
+        runs = self._runs(send)
+        if not runs:
+            check_written(options, session)
+        return runs
+
+    def _session_for(self, rows: int) -> SparkSession:
+        """Choose who works on rows that fit into this process: few are faster uncompiled."""
+        return self._session if rows <= _FEW_ROWS else self._statements.compiling
+
+    def _numbered(self, send: Send, rows: Any, arranged: Arranged | None) -> DataFrame:
+        """Bring rows to the queue's columns, with the lane and the offset of each."""
+        if arranged is None:
+            return numbered(send, aligned(self._statements.compiling, widened(send, rows), rows))
+        table = arranged.rows
+        for number, (name, kind) in enumerate(_PLACE.items()):
+            values = [place[number] for place in arranged.places]
+            table = table.append_column(name, pa.array(values, kind))
+        table = table.append_column("_route", pa.array(arranged.routes, pa.string()))
+        headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
+        offsets = pa.array(range(table.num_rows), pa.int64())
+        table = table.append_column("_headers", headers).append_column("_offset", offsets)
+        frame = frame_of(self._session, table).coalesce(1)
+        columns = [frame[identifier(c.name)] for c in send.schema.fields]
+        return frame.select("_offset", "_headers", "_route", *_PLACE, *columns)
+
+    def _runs(self, send: Send) -> list[Run]:
+        """Read back what a send wrote: the first offset and count of each run.
+
+        What was arranged has one run in each place and task. Otherwise the rows of a place
+        are a run as long as their offsets grow as their numbers do.
+        """
+        stretch = f"shiftright(send_offset, {TASK_BITS})"
+        if send.routes is not None:
+            window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
+            stretch = f"send_offset - row_number() OVER ({window})"
+        query = (
+            "SELECT arrangement.*, min(send_offset) AS first, count(*) AS count "
+            f"FROM (SELECT arrangement, send_offset, {stretch} AS stretch "
+            f"FROM {self._statements.names.payload(send.payload_id)} "
+            f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)}) "
+            "GROUP BY arrangement, stretch"
+        )
+        rows = self._statements.run(lambda: self._session.sql(query).toArrow().to_pylist())
+        found = (Run(**{"lane": 0, **row}) for row in rows)
+        return sorted(found, key=lambda run: (run.lane, run.first))
+
+    # -------------------------------------------------------------------------- reading
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets."""
+        self._statements.check_running()
+        count = sum(ranges.count(part.ranges) for part in parts)
+        session = self._session_for(count)
+        frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
+        found = frame.drop("_rank", "_offset").toArrow()
+        if found.num_rows < count:
+            raise PayloadRemoved()
+        return found.cast(arrow_schema(StructType([*schema.fields, MESSAGE])))
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Make a DataFrame of messages, pinned to their places, on the user's session."""
+        self._statements.check_running()
+        self._refresh({part.payload_id for part in parts})
+        return self._joined(self._user, schema, parts, guarded=True).drop("_rank", "_offset")
+
+    def staged(
+        self, session: SparkSession, payload_id: str, slice_: int, send_id: str
+    ) -> DataFrame:
+        """Show all rows of one send, with the payload's columns and some more.
+
+        Args:
+            session: The session that the frame shall live on.
+            payload_id: The owner of the payload table.
+            slice_: The slice of the send.
+            send_id: The send.
+        """
+        return session.sql(
+            f"SELECT * FROM {self._statements.names.payload(payload_id)} "
+            f"WHERE slice = {slice_} AND send_id = {literal(send_id)}"
+        )
+
+    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+        """Read one column as text by one scan of each table, and put it in order here."""
+        by_owner: dict[str, list[Part]] = defaultdict(list)
+        for part in parts:
+            by_owner[part.payload_id].append(part)
+        found: dict[tuple[str, str], dict[int, str | None]] = defaultdict(dict)
+        for payload_id, mine in by_owner.items():
+            query = (
+                f"SELECT p.send_id, p.send_offset, CAST(p.{identifier(column)} AS string) "
+                f"FROM {self._statements.names.payload(payload_id)} p "
+                f"WHERE {literal_places(mine)}"
+            )
+            session = self._session_for(sum(ranges.count(part.ranges) for part in mine))
+            table = self._statements.run(partial(_arrow, session, query))
+            for send_id, offset, text in zip(*(c.to_pylist() for c in table.columns), strict=True):
+                found[payload_id, send_id][offset] = text
+        return [
+            [
+                there[offset]
+                for there in [found[part.payload_id, part.send_id]]
+                for first, last in part.ranges
+                for offset in range(first, last + 1)
+                if offset in there
+            ]
+            for part in parts
+        ]
+
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Count the rows that there are at some places."""
+        spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
+        pieces = (spans[n : n + _SPANS_MAX] for n in range(0, len(spans), _SPANS_MAX))
+        return sum(self._count(payload_id, piece) for piece in pieces)
+
+    def _count(self, payload_id: str, spans: Sequence[tuple[int, str, int, int]]) -> int:
+        values = ", ".join(
+            f"({slice_}L, {literal(send_id)}, {first}L, {last}L)"
+            for slice_, send_id, first, last in spans
+        )
+        query = (
+            f"SELECT count(*) FROM {self._statements.names.payload(payload_id)} p JOIN "
+            f"(SELECT * FROM VALUES {values} AS v(slice, send, first, last)) r "
+            "ON p.slice = r.slice AND p.send_id = r.send "
+            "AND p.send_offset BETWEEN r.first AND r.last"
+        )
+        return int(self._statements.run(lambda: self._session.sql(query).collect()[0][0]))
+
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        query = f"SELECT DISTINCT slice FROM {self._statements.names.payload(payload_id)}"
+        rows = self._statements.run(lambda: self._session.sql(query).collect())
+        return {int(row[0]) for row in rows}
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Delete all rows of some slices: whole partitions, no file is written again."""
+        numbers = ", ".join(map(str, sorted(slices)))
+        table = self._statements.names.payload(payload_id)
+        metadata = {"txnqueue": __version__, "operation": "drop slices", "queue": payload_id}
+
+        def statement(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(f"DELETE FROM {table} WHERE slice IN ({numbers})").collect()
+
+        self._statements.committing(f"payload-{payload_id}", statement)
+
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove the files of an owner's table that no retained version names."""
+        name = self._statements.names.payload(payload_id)
+        return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min, full)
+
+    def strays(self, known: Collection[str]) -> dict[str, Stray]:
+        """List the tables whose owners are not known, by owner.
+
+        A table that nobody ever wrote to has one file in its log, the first.
+        """
+        names = self._statements.names
+        if not names.by_path:
+            return self._strays_in_catalog({names.payload_table(one).lower() for one in known})
+        from pyspark.errors import AnalysisException
+
+        logs = f"{names.root}/payload/*/_delta_log/{0:019}[01].json"
+
+        def statement() -> list[Any]:
+            files = self._session.read.format("binaryFile").load(logs)
+            return files.selectExpr("path", "unix_millis(modificationTime) AS at").collect()
+
+        try:
+            rows = self._statements.run(statement)
+        except AnalysisException as error:
+            if "PATH_NOT_FOUND" in str(error):
+                return {}
+            raise
+        logged: dict[str, dict[str, int]] = defaultdict(dict)
+        for row in rows:
+            *_, owner, _, name = unquote(row["path"]).split("/")
+            logged[owner][name] = int(row["at"])
+        return {
+            owner: Stray(min(files.values()), len(files) > 1)
+            for owner, files in logged.items()
+            if owner not in known
+        }
+
+    def _strays_in_catalog(self, known: Collection[str]) -> dict[str, Stray]:
+        names, found = self._statements.names, {}
+        query = f"SHOW TABLES IN {names.schema} LIKE '{PAYLOAD_PREFIX}*'"
+        for row in self._statements.run(lambda: self._session.sql(query).collect()):
+            if row["tableName"].lower() in known:
+                continue
+            table = f"{names.schema}.{identifier(row['tableName'])}"
+            log = self._statements.run(partial(_history, self._session, table))
+            owner = json.loads(log[-1]["userMetadata"] or "{}").get("queue")
+            table_name = names.payload_table(owner or "")
+            if owner is not None and table_name.lower() == row["tableName"].lower():
+                found[owner] = Stray(int(log[-1]["at"]), len(log) > 1)
+        return found
+
+    def remove(self, payload_id: str) -> str | None:
+        """Remove an owner's table for ever, where that can be done from here."""
+        return self._statements.remove(f"payload-{payload_id}", payload_id)
+
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Find where rows lie that match a SQL predicate, on the user's session."""
+        self._refresh([payload_id])
+        columns = ", ".join(identifier(column.name) for column in schema.fields)
+        frame = self._user.sql(
+            f"SELECT {columns}, slice AS _slice, send_id AS _send_id, send_offset AS _send_offset "
+            f"FROM {self._statements.names.payload(payload_id)}"
+        )
+        return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
+
+    def _refresh(self, payload_ids: Collection[str]) -> None:
+        """Let Delta look for new commits, if the user's session would be content with old ones."""
+        if self._user.conf.get(_STALENESS, "0") == "0":
+            return
+        for payload_id in payload_ids:
+            table = self._statements.names.payload(payload_id)
+            self._statements.run(partial(_opened, self._session, table))
+
+    def _joined(
+        self,
+        session: SparkSession,
+        schema: StructType,
+        parts: Sequence[Part],
+        *,
+        guarded: bool = False,
+    ) -> DataFrame:
+        by_owner: dict[tuple[str, str | None], list[tuple[int, Part]]] = defaultdict(list)
+        for rank, part in enumerate(parts):
+            by_owner[part.payload_id, part.message_id].append((rank, part))
+        if not by_owner:
+            fields = ", ".join(map(null_column, (*schema.fields, MESSAGE)))
+            return session.sql(f"SELECT {fields}, 0 AS _rank, 0L AS _offset WHERE false")
+        frames = [
+            session.sql(
+                f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
+                "r.rank AS _rank, p.send_offset AS _offset "
+                f"FROM {table} p JOIN "
+                f"(SELECT * FROM VALUES {places(ranked)} AS v({PLACE_COLUMNS})"
+                f"{guard(table, owned) if guarded else ''}) r "
+                "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
+                f"WHERE {literal_places(owned)}"
+            )
+            for (payload_id, named), ranked in by_owner.items()
+            for lacks in [self._lacks(session, payload_id, schema)]
+            for table, owned in [
+                (self._statements.names.payload(payload_id), [part for _, part in ranked])
+            ]
+        ]
+        joined = frames[0]
+        for other in frames[1:]:
+            joined = joined.unionByName(other)
+        return joined
+
+
+def _history(session: SparkSession, table: str) -> list[Any]:
+    """Read who made a table, and what was done to it since; newest first."""
+    log = session.sql(f"DESCRIBE HISTORY {table}").orderBy("version", ascending=False)
+    return log.selectExpr("userMetadata", "unix_millis(timestamp) AS at").collect()
+
+
+def _opened(session: SparkSession, table: str) -> StructType:
+    return session.sql(f"SELECT * FROM {table}").schema
+
+
+def _arrow(session: SparkSession, query: str) -> pa.Table:
+    return session.sql(query).toArrow()

@@ -1,0 +1,237 @@
+"""Payload in the memory of this process, as Arrow: the twin of the Delta tables."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from txnqueue.core.model import Range
+from txnqueue.errors import PayloadRemoved, PlatformMissing
+from txnqueue.storage.journal.memory import Step, _no_step
+from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, Stray, places_where
+from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
+from txnqueue.storage.payload.frames import is_frame
+from txnqueue.storage.payload.rows import arrow_table, texts_of
+from txnqueue.storage.payload.schemas import MESSAGE, new_columns
+from txnqueue.storage.payload.types import arrow_schema, folded, frame_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Headers = list[dict[str, str] | None]
+_MESSAGE = arrow_schema(StructType([MESSAGE])).field(0)
+
+
+class MemoryPayload:
+    """Sends by their id; each is one task's worth of offsets."""
+
+    def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
+        """Make an empty payload store.
+
+        Args:
+            spark: Makes DataFrames of messages; without one there are only Arrow tables.
+            step: Called before each atomic step of a call, with the step's name.
+        """
+        self.step = step
+        self._spark = spark
+        self._sends: dict[tuple[str, str], pa.Table] = {}
+        self._headers: dict[tuple[str, str], Headers] = {}
+        self._columns: dict[str, dict[str, StructField]] = {}
+        self._slices: dict[tuple[str, str], int] = {}
+        self.made_ms: dict[str, int] = {}
+
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
+        """Create an owner's payload table; no error if it is there."""
+        self.step("create payload")
+        self._columns.setdefault(payload_id, {folded(c.name): c for c in schema.fields})
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Add columns to an owner's rows; those that are there are left alone."""
+        self.step("alter payload")
+        there = self._columns[payload_id]
+        for column in new_columns(there, columns):
+            there[folded(column.name)] = column
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Write the rows of one send, arranged by lane."""
+        given = rows.toArrow() if is_frame(rows) else rows
+        arranged = arrange(send, arrow_table(widened(send, given), given))
+        self.step("stage")
+        self._put(send, arranged)
+        return arranged.runs
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets."""
+        self.step("scan")
+        wanted = arrow_schema(StructType([*schema.fields, MESSAGE]))
+        found = (self._part(part, first, last) for part in parts for first, last in part.ranges)
+        pieces = [_grown(piece, wanted) for piece in found]
+        return pa.concat_tables([wanted.empty_table(), *pieces])
+
+    def _part(self, part: Part, first: int, last: int) -> pa.Table:
+        staged, headers = self._staged(part.payload_id, part.send_id)
+        rows = staged.slice(first, last - first + 1)
+        named = rows.column(part.message_id) if part.message_id else pa.nulls(rows.num_rows)
+        messages = [
+            message_info(part, offset, headers[offset], name)
+            for offset, name in zip(range(first, last + 1), texts_of(named), strict=True)
+        ]
+        return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
+
+    def _put(self, send: Send, arranged: Arranged) -> None:
+        self._sends[send.payload_id, send.send_id] = arranged.rows
+        self._headers[send.payload_id, send.send_id] = arranged.headers
+        self._slices[send.payload_id, send.send_id] = send.slice
+
+    def _staged(self, payload_id: str, send_id: str) -> tuple[pa.Table, Headers]:
+        if (payload_id, send_id) not in self._sends:
+            raise PayloadRemoved(send_id=send_id)
+        return self._sends[payload_id, send_id], self._headers[payload_id, send_id]
+
+    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+        """Read one column as text: for each part its values, in the order of its ranges."""
+        self.step("scan")
+        return [self._texts(column, part) for part in parts]
+
+    def _texts(self, column: str, part: Part) -> list[str | None]:
+        try:
+            rows, _ = self._staged(part.payload_id, part.send_id)
+        except (KeyError, PayloadRemoved):
+            return []
+        # Rows that were moved here may be older than the column.
+        known = column in rows.column_names
+        values = rows.column(column) if known else pa.nulls(rows.num_rows)
+        return [
+            text
+            for first, last in part.ranges
+            for text in texts_of(values.slice(first, last - first + 1))
+        ]
+
+    def staged(self, payload_id: str, send_id: str) -> pa.Table:
+        """Read all rows of one send."""
+        self.step("scan")
+        return self._sends[payload_id, send_id]
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Make a DataFrame of messages."""
+        return frame_of(self._session(), self.table(schema, parts))
+
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Count the rows that there are at some places."""
+        return sum(
+            rows.slice(first, last - first + 1).num_rows
+            for _, send_id, part in places
+            if (rows := self._sends.get((payload_id, send_id))) is not None
+            for first, last in part
+        )
+
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        self.step("slices")
+        return {slice_ for (owner, _), slice_ in self._slices.items() if owner == payload_id}
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Delete all rows of some slices."""
+        self.step("drop")
+        gone = [k for k, s in self._slices.items() if k[0] == payload_id and s in slices]
+        for key in gone:
+            del self._slices[key], self._sends[key], self._headers[key]
+
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
+        """Remove files that nothing names: here there are none."""
+        return None
+
+    def strays(self, known: Collection[str]) -> dict[str, Stray]:
+        """List the tables whose owners are not known, by owner."""
+        self.step("list payload")
+        written = {owner for owner, _ in self._sends}
+        return {
+            one: Stray(self.made_ms.get(one, 0), one in written)
+            for one in self._columns
+            if one not in known
+        }
+
+    def remove(self, payload_id: str) -> str | None:
+        """Remove an owner's rows and columns for ever."""
+        self.step("remove payload")
+        self.drop(payload_id, self.slices(payload_id))
+        self._columns.pop(payload_id, None)
+        return None
+
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Find where rows lie that match a SQL predicate, on the session if there is one."""
+        sends = [
+            (
+                rows.append_column("_send_rank", pa.repeat(pa.scalar(rank), rows.num_rows))
+                .append_column("_send_id", pa.repeat(pa.scalar(send_id), rows.num_rows))
+                .append_column("_send_offset", pa.array(range(rows.num_rows), pa.int64()))
+            )
+            for rank, ((owner, send_id), rows) in enumerate(self._sends.items())
+            if owner == payload_id
+        ]
+        session = self._session()
+        if not sends:
+            return []
+        frame = frame_of(session, pa.concat_tables(sends, promote_options="default"))
+        return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            raise PlatformMissing(
+                "A store in memory makes DataFrames and reads predicates only with a session: use "
+                "messages() or to_arrow(), or give the store a SparkSession."
+            )
+        return self._spark
+
+    def offsets(self, payload_id: str, send_id: str) -> int:
+        """Count the rows of a send: for tests that look behind the scenes."""
+        count: int = self._sends[payload_id, send_id].num_rows
+        return count
+
+
+def _grown(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Give rows the columns that their queue got later."""
+    if rows.schema.names == wanted.names:
+        return rows
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.schema.names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.table(columns, schema=wanted)
+
+
+def message_info(
+    part: Part,
+    offset: int,
+    headers: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """Say of one message what its ``_message`` column says."""
+    enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
+    origin = part.origin and {
+        name: part.origin.get(name) for name in ("queue", "reason", "delivery_count", "error")
+    }
+    return {
+        "id": f"{part.send_id}:{offset}",
+        "message_id": f"{part.send_id}:{offset}" if name is None else name,
+        "queue": part.queue,
+        "lane": part.lane,
+        "delivery_count": part.delivery_count,
+        "redelivered": part.delivery_count > 0,
+        "enqueued_at": enqueued,
+        "transaction_id": part.transaction_id,
+        "headers": headers,
+        "correlation_id": (headers or {}).get(CORRELATION_ID),
+        "reply_to": (headers or {}).get(REPLY_TO),
+        "origin": origin,
+        "send_id": part.send_id,
+        "send_offset": offset,
+    }

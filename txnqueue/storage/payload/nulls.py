@@ -1,0 +1,65 @@
+"""Nulls inside of columns where there may be none: Spark and Delta do not look for them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from txnqueue.storage.payload.types import forbids_null, stored_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructField
+
+NULL_INSIDE = "txnqueue: a null inside of column"
+
+
+def fitted(value: Column, column: StructField) -> Column:
+    """Bring a value to a column's type and name, and fail where it has a null inside wrongly."""
+    from pyspark.sql import functions as F
+
+    value = value.cast(stored_type(column.dataType))
+    if forbids_null(column.dataType):
+        wrong = _null_at(column.dataType, True, value)
+        value = F.when(wrong, failure(NULL_INSIDE, column.name)).otherwise(value)
+    return value.alias(column.name)
+
+
+def failure(marker: str, column: str) -> Column:
+    """Write what fails wherever it is evaluated, because of a column."""
+    from pyspark.sql import functions as F
+
+    return F.raise_error(F.lit(f"{marker} {column.encode().hex()};"))
+
+
+def column_of(marker: str, text: str) -> str | None:
+    """Read from an error which column has made a send fail so; None if it says no such thing."""
+    found = re.search(f"{marker} ([0-9a-f]*);", text)
+    return bytes.fromhex(found[1]).decode() if found else None
+
+
+def _null_at(kind: DataType, nullable: bool, value: Column) -> Column:
+    """Write whether a null stands, in a value or inside of it, where there may be none."""
+    from pyspark.sql import functions as F
+
+    found = F.lit(False) if nullable else value.isNull()
+    if not forbids_null(kind):
+        return found
+    inside = F.lit(False)
+    if isinstance(kind, ArrayType):
+        inside = _null_in(kind.elementType, kind.containsNull, value)
+    elif isinstance(kind, MapType):
+        keys = _null_in(kind.keyType, True, F.map_keys(value))
+        inside = keys | _null_in(kind.valueType, kind.valueContainsNull, F.map_values(value))
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            inside = inside | _null_at(field.dataType, field.nullable, value.getField(field.name))
+    return found | F.coalesce(value.isNotNull() & inside, F.lit(False))
+
+
+def _null_in(kind: DataType, nullable: bool, values: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.exists(values, lambda value: _null_at(kind, nullable, value))

@@ -1,0 +1,133 @@
+"""SQL that finds messages by where they lie."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from txnqueue.storage.journal.tables import identifier, literal, literals
+from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part
+from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
+from txnqueue.storage.payload.types import sql_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField, StructType
+
+_PLACES_MAX = 200
+"""So many sends are named with their offsets to skip files; more only by their ids."""
+_REMOVED = (
+    "PayloadRemoved: some messages are not there: their payload is past its retention and was "
+    "removed, or this session reads without them (spark.databricks.delta.stalenessLimit, "
+    "spark.sql.files.ignoreMissingFiles, spark.sql.files.ignoreCorruptFiles)"
+)
+PLACE_COLUMNS = (
+    "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
+    "from_queue, from_reason, from_count, from_error"
+)
+
+_ID = "concat(p.send_id, ':', p.send_offset)"
+_MESSAGE = (
+    "'queue', r.queue, "
+    "'lane', CAST(r.lane AS int), 'delivery_count', CAST(r.delivery_count AS int), "
+    "'redelivered', r.delivery_count > 0, 'enqueued_at', timestamp_millis(r.enqueued_at_ms), "
+    "'transaction_id', CAST(r.transaction_id AS string), 'headers', p.headers, "
+    f"'correlation_id', try_element_at(p.headers, {literal(CORRELATION_ID)}), "
+    f"'reply_to', try_element_at(p.headers, {literal(REPLY_TO)}), "
+    "'origin', if(r.from_queue IS NULL, NULL, named_struct("
+    "'queue', CAST(r.from_queue AS string), 'reason', CAST(r.from_reason AS string), "
+    "'delivery_count', CAST(r.from_count AS int), 'error', CAST(r.from_error AS string))), "
+    f"'send_id', p.send_id, 'send_offset', p.send_offset) AS {MESSAGE_COLUMN}"
+)
+
+
+def columns_of(schema: StructType, lacks: Collection[str]) -> str:
+    """List the payload's columns; those that a table does not have are null."""
+    return ", ".join(
+        null_column(c) if c.name in lacks else f"p.{identifier(c.name)}" for c in schema.fields
+    )
+
+
+def null_column(column: StructField) -> str:
+    """Write a column in which nothing stands."""
+    return f"CAST(NULL AS {sql_type(column.dataType)}) AS {identifier(column.name)}"
+
+
+def definitions(columns: Iterable[StructField], *, checked: bool = True) -> str:
+    """Write columns as CREATE TABLE and ALTER TABLE take them.
+
+    Args:
+        columns: The columns.
+        checked: Whether Delta checks that those are not null which may not be.
+    """
+    return ", ".join(
+        f"{identifier(c.name)} {sql_type(c.dataType)}"
+        f"{' NOT NULL' if checked and not c.nullable else ''}"
+        for c in columns
+    )
+
+
+def message_struct(named: str | None) -> str:
+    """Write the message's struct; ``named`` is the column of its id, if there is one."""
+    given = _ID if named is None else f"coalesce(CAST(p.{identifier(named)} AS string), {_ID})"
+    return f"named_struct('id', {_ID}, 'message_id', {given}, {_MESSAGE}"
+
+
+def places(ranked: Sequence[tuple[int, Part]]) -> str:
+    """Write the places of ranked parts as rows of values."""
+    rows = []
+    for rank, part in ranked:
+        origin = part.origin or {}
+        for first, last in part.ranges:
+            cells: list[str | int | None] = [
+                rank,
+                part.send_id,
+                first,
+                last,
+                part.queue,
+                part.lane,
+                part.delivery_count,
+                part.enqueued_at_ms,
+                part.transaction_id,
+                origin.get("queue"),
+                origin.get("reason"),
+                origin.get("delivery_count"),
+                origin.get("error"),
+            ]
+            rows.append(f"({', '.join(literal(cell) for cell in cells)})")
+    return ", ".join(rows)
+
+
+def literal_places(parts: Sequence[Part]) -> str:
+    """Write where the messages lie as literals, so that only their files are read."""
+    spans: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    for part in parts:
+        spans[part.slice, part.send_id].extend(part.ranges)
+    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in spans}))
+    sends = literals(sorted({send_id for _, send_id in spans}))
+    terms = [f"p.slice IN ({slices})", f"p.send_id IN ({sends})"]
+    if len(spans) <= _PLACES_MAX:
+        places = (
+            f"(p.send_id = {literal(send_id)} AND p.send_offset BETWEEN "
+            f"{min(first for first, _ in found)}L AND {max(last for _, last in found)}L)"
+            for (_, send_id), found in spans.items()
+        )
+        terms.append(f"({' OR '.join(places)})")
+    return " AND ".join(terms)
+
+
+def guard(table: str, parts: Sequence[Part]) -> str:
+    """Write a condition that fails loudly, whenever it is evaluated, if messages are not there.
+
+    A join would just find fewer rows: where a slice is gone, and where the session reads an old
+    state of the table or passes over files that it cannot read.
+    """
+    spans = [(part.send_id, *span) for part in parts for span in part.ranges]
+    values = ", ".join(f"({literal(send)}, {first}L, {last}L)" for send, first, last in spans)
+    count = sum(last - first + 1 for _, first, last in spans)
+    return (
+        f" WHERE if((SELECT /*+ BROADCAST(g) */ count(*) FROM {table} p JOIN "
+        f"(SELECT * FROM VALUES {values} AS v(send, first, last)) g "
+        "ON p.send_id = g.send AND p.send_offset BETWEEN g.first AND g.last "
+        f"WHERE {literal_places(parts)}) = {count}, true, raise_error({literal(_REMOVED)}))"
+    )

@@ -1,0 +1,251 @@
+"""Which queues and lanes each row of a publish goes to: in this process, and by Spark.
+
+A row's *route* names the queues that get it by their numbers, each with the row's lane there.
+The rows of an ungrouped queue are spread over its lanes in stretches, not one by one, so that
+what lies together for one queue lies together for the others too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txnqueue.core import routing
+from txnqueue.core.routing import Binding
+from txnqueue.errors import LimitExceeded, Unroutable
+from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload import Destination, Routes, Send
+from txnqueue.storage.payload.rows import header_text, lane_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+NO_ROUTE, LONG_KEY = "txnqueue: nobody wants this row", "txnqueue: this key is too long"
+_STRETCH = 10_000
+"""So many rows of a task go to one lane of an ungrouped queue before the next one's turn."""
+_SPARK_BITS = 33
+_SPECIAL = re.compile(r"(?![0-9A-Za-z_])[\x00-\x7f]")
+
+
+def places_of(route: str) -> list[tuple[int, int]]:
+    """Read a route: the number of each queue, and the lane there."""
+    pairs = (one.partition(":") for one in route.split(",") if one)
+    return [(int(number), int(lane)) for number, _, lane in pairs]
+
+
+def unroutable(exchange: str) -> Unroutable:
+    """Say that nobody wants some of the messages."""
+    return Unroutable(
+        f"No binding of the exchange {exchange!r} wants some of the messages, and they are "
+        "refused: nothing was sent. Bind a queue for them, or create the exchange with "
+        "unroutable='return' or 'dead_letter'.",
+        name=exchange,
+    )
+
+
+def key_too_long(column: str) -> LimitExceeded:
+    """Say that a column holds a routing key that is too long."""
+    return LimitExceeded(
+        f"Column {column!r} holds a routing key of more than {routing.KEY_LENGTH_MAX} characters.",
+        column=column,
+    )
+
+
+# ----------------------------------------------------------------------- in this process
+
+
+def routes_of(
+    send: Send, table: pa.Table, headers: Sequence[Mapping[str, str] | None]
+) -> list[str]:
+    """Find the route of each row; rows that are sent to one queue have none.
+
+    Args:
+        send: Says which rows go where.
+        table: The rows, with the columns that say the routing key and group them.
+        headers: The headers of each row.
+
+    Raises:
+        Unroutable: Nobody wants some of them, and that refuses them all.
+    """
+    routes = send.routes
+    if routes is None:
+        return [""] * table.num_rows
+    keys = _keys(routes, table)
+    rules = [routing.rule_of(routes.kind, one.bindings) for one in routes.destinations]
+    lanes = [_lanes(send, number, one, table) for number, one in enumerate(routes.all)]
+    known: dict[object, list[int]] = {}
+    found = []
+    for row, key in enumerate(keys):
+        said = headers[row] or {}
+        alike = frozenset(said.items()) if routes.kind == routing.HEADERS else key
+        if alike not in known:
+            known[alike] = [number for number, rule in enumerate(rules) if rule(key, said)]
+        numbers = known[alike]
+        if not numbers and routes.otherwise is not None:
+            numbers = [len(rules)]
+        if not numbers and routes.refuse:
+            raise unroutable(str(send.note.get("exchange")))
+        found.append(",".join(f"{number}:{lanes[number][row]}" for number in numbers))
+    return found
+
+
+def sets_of(send: Send, routes: Sequence[str]) -> list[str]:
+    """Find what rows have in common that shall lie together: their queues and grouped lanes."""
+    assert send.routes is not None
+    grouped = [one.group_by is not None for one in send.routes.all]
+    known = {
+        route: ",".join(
+            f"{number}:{lane}" if grouped[number] else f"{number}"
+            for number, lane in places_of(route)
+        )
+        for route in set(routes)
+    }
+    return [known[route] for route in routes]
+
+
+def _keys(routes: Routes, table: pa.Table) -> list[str]:
+    if routes.key_column is None:
+        return [routes.key] * table.num_rows
+    found = table.column(routes.key_column).to_pylist()
+    keys = ["" if key is None else header_text(key) for key in found]
+    if max(map(len, keys), default=0) > routing.KEY_LENGTH_MAX:
+        raise key_too_long(routes.key_column)
+    return keys
+
+
+def _lanes(send: Send, number: int, one: Destination, table: pa.Table) -> list[int]:
+    """Find the lane of each row in one queue, as if all of them went there."""
+    if one.group_by is not None:
+        return [lane_of(key, one.lanes) for key in table.column(one.group_by).to_pylist()]
+    start, rows = _start(send, number, one), max(1, table.num_rows)
+    return [(start + row * one.lanes // rows) % one.lanes for row in range(table.num_rows)]
+
+
+def _start(send: Send, number: int, one: Destination) -> int:
+    """Choose the lane of the first rows, another one for each send and queue."""
+    return lane_of(f"{send.send_id}/{number}", one.lanes)
+
+
+# ------------------------------------------------------------------------------ by Spark
+
+
+def route_columns(send: Send, place: Column, headers: Column) -> tuple[Column, Column]:
+    """Write the route of each row, and what rows have in common that shall lie together.
+
+    Args:
+        send: Says which rows go where.
+        place: The task of a row, and its place there, as Spark numbers them.
+        headers: The headers of a row; null without any.
+    """
+    from pyspark.sql import functions as F
+
+    routes = send.routes
+    assert routes is not None
+    key: Column = F.lit(routes.key)
+    if routes.key_column is not None:
+        key = F.coalesce(F.col(identifier(routes.key_column)).cast("string"), F.lit(""))
+        too_long = F.length(key) > F.lit(routing.KEY_LENGTH_MAX)
+        key = F.when(too_long, F.raise_error(F.lit(LONG_KEY))).otherwise(key)
+    full: list[Column] = []
+    common: list[Column] = []
+    for number, one in enumerate(routes.destinations):
+        wanted = _wanted(routes.kind, one.bindings, key, headers)
+        lane = _lane_column(send, number, one, place)
+        placed = F.concat(F.lit(f"{number}:"), lane.cast("string"))
+        full.append(F.when(wanted, placed))
+        common.append(F.when(wanted, placed if one.group_by is not None else F.lit(f"{number}")))
+    route, alike = F.concat_ws(",", *full), F.concat_ws(",", *common)
+    if routes.otherwise is not None:
+        number = len(routes.destinations)
+        lane = _lane_column(send, number, routes.otherwise, place)
+        placed = F.concat(F.lit(f"{number}:"), lane.cast("string"))
+        route = F.when(route == "", placed).otherwise(route)
+    elif routes.refuse:
+        route = F.when(route == "", F.raise_error(F.lit(NO_ROUTE))).otherwise(route)
+    return route, alike
+
+
+def _wanted(kind: str, bindings: Sequence[Binding], key: Column, headers: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    if kind == routing.FANOUT:
+        return F.lit(bool(bindings))
+    if kind == routing.HEADERS:
+        return _any([_headers_wanted(one, headers) for one in bindings])
+    keys = sorted({one.routing_key for one in bindings})
+    if kind == routing.DIRECT:
+        return key.isin(keys)
+    # Each word of a key stands behind a dot, so that the empty key has none.
+    words = F.when(key == "", F.lit("")).otherwise(F.concat(F.lit("."), key))
+    return _any([words.rlike(expression_of(pattern)) for pattern in keys])
+
+
+def _headers_wanted(one: Binding, headers: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    asked = [
+        F.map_contains_key(headers, name)
+        if value is None
+        else F.try_element_at(headers, F.lit(name)) == F.lit(value)
+        for name, value in one.arguments
+    ]
+    found = [F.coalesce(column, F.lit(False)) for column in asked]
+    if one.match == routing.ANY:
+        return _any(found)
+    return ~_any([~column for column in found])
+
+
+def _any(columns: Sequence[Column]) -> Column:
+    from pyspark.sql import functions as F
+
+    wanted: Column = F.lit(False)
+    for column in columns:
+        wanted = wanted | column
+    return wanted
+
+
+def _lane_column(send: Send, number: int, one: Destination, place: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    if one.group_by is not None:
+        return crc_lane(identifier(one.group_by), one.lanes)
+    task = F.shiftright(place, _SPARK_BITS)
+    row = place.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
+    stretch = F.floor(row / F.lit(_STRETCH))
+    return F.pmod(task + stretch + F.lit(_start(send, number, one)), F.lit(one.lanes))
+
+
+def crc_lane(column: str, lanes: int) -> Column:
+    """Write the lane of a grouping key; the same as ``lane_of``."""
+    from pyspark.sql import functions as F
+
+    key = F.col(column).cast("string")
+    return F.coalesce(F.pmod(F.crc32(key.cast("binary")), F.lit(lanes)), F.lit(0))
+
+
+def expression_of(pattern: str) -> str:
+    """Write a topic pattern as a regular expression over words that each follow a dot.
+
+    What stands between two "#" is looked for once, at its first place, and not given back:
+    that is enough, and keeps the time short however many there are.
+    """
+    pieces: list[list[str]] = [[]]
+    for word in routing.pattern_words(pattern):
+        if word == routing.ANY_WORDS:
+            pieces.append([])
+        else:
+            pieces[-1].append(_word_expression(word))
+    first, *others = ("".join(piece) for piece in pieces)
+    if not others:
+        return f"^{first}\\z"
+    middle = "".join(f"(?>(?:\\.[^.]*)*?{piece})" for piece in others[:-1])
+    return f"^{first}{middle}(?:\\.[^.]*)*{others[-1]}\\z"
+
+
+def _word_expression(word: str) -> str:
+    """Write one word of a pattern, whole."""
+    text = "[^.]*" if word == routing.ONE_WORD else _SPECIAL.sub(r"\\\g<0>", word)
+    return f"\\.{text}(?![^.])"

@@ -1,0 +1,334 @@
+"""Check what callers hand in against a queue's schema, before anything is written.
+
+Rows come as a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload.conversion import converted, flaw
+from txnqueue.storage.payload.nulls import fitted
+from txnqueue.storage.payload.schemas import (
+    MESSAGE_COLUMN,
+    check_names,
+    matched_columns,
+    wrong_type,
+)
+from txnqueue.storage.payload.types import (
+    arrow_schema,
+    arrow_type,
+    check_staged,
+    folded,
+    has_type,
+    spark_schema,
+    spark_type,
+    sql_type,
+)
+
+
+def arrow_table(schema: StructType, rows: object) -> pa.Table:
+    """Make an Arrow table of a list of dicts, a pandas or an Arrow table.
+
+    Raises:
+        SchemaMismatch: A column is unknown, missing, of another type, or null though it
+            may not be.
+        InvalidInput: The rows come in no form that is known.
+    """
+    given = _given(rows)
+    if given is not None:
+        names, read = given
+        check_names(schema, [name for name in names if name != MESSAGE_COLUMN])
+        count = len(rows) if hasattr(rows, "iloc") else rows.num_rows  # type: ignore[attr-defined, arg-type]
+        columns = [
+            _column(column, read(names.index(column.name)))
+            if column.name in names
+            else pa.nulls(count, arrow_type(column.dataType))
+            for column in schema.fields
+        ]
+    elif _are_dicts(rows):
+        names = _names_of(rows)
+        check_names(schema, names if rows else schema.names)
+        columns = [_of_values(c, [row.get(c.name) for row in rows]) for c in schema.fields]
+    else:
+        raise _unknown(rows, "sent")
+    return pa.table(columns, schema=arrow_schema(schema))
+
+
+def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
+    """Bring the rows of a table change into one of two forms, a DataFrame or an Arrow table.
+
+    Args:
+        rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
+        schema: The columns that they must fit; None takes them as they are.
+
+    Returns:
+        The rows without ``_message``, and their columns.
+
+    Raises:
+        SchemaMismatch: A column is unknown, missing or of another type, or Delta refuses its
+            name.
+        InvalidInput: The rows come in no form that is known.
+    """
+    if isinstance(getattr(rows, "schema", None), StructType):
+        frame = rows.drop(MESSAGE_COLUMN)
+        columns = frame.schema.fields if schema is None else matched_columns(schema, frame.schema)
+        for column in columns:
+            check_staged(column)
+        if schema is None:
+            return frame, frame.schema
+        named = [fitted(frame[identifier(column.name)], column) for column in columns]
+        return frame.select(*named), StructType(columns)
+    if schema is not None:
+        return arrow_table(schema, rows), schema
+    given = _given(rows)
+    if given is not None:
+        names, read = given
+        found = [
+            _inferred(name, read(number))
+            for number, name in enumerate(names)
+            if name != MESSAGE_COLUMN
+        ]
+    elif _are_dicts(rows):
+        found = [_inferred(name, [row.get(name) for row in rows]) for name in _names_of(rows)]
+    else:
+        raise _unknown(rows, "used")
+    for column, _ in found:
+        check_staged(column)
+    columns = [column for column, _ in found]
+    return pa.table([data for _, data in found], names=[c.name for c in columns]), StructType(
+        columns
+    )
+
+
+def check_instants(column: StructField, target: StructType, table: str) -> None:
+    """Check that instants meet only their like in a table's column of the same name.
+
+    Spark would take an instant without a zone as one in UTC, and a zone away without a word.
+
+    Raises:
+        SchemaMismatch: One side has a zone, and the other has none.
+    """
+    mine = column.dataType
+    other = next((c.dataType for c in target.fields if folded(c.name) == folded(column.name)), mine)
+    for kind, wanted in ((TimestampNTZType, TimestampType), (TimestampType, TimestampNTZType)):
+        if has_type(mine, kind) and not has_type(other, kind) and has_type(other, wanted):
+            raise SchemaMismatch(
+                f"Column {column.name!r} is {sql_type(mine)}, and in {table!r} it is "
+                f"{sql_type(other)}: say by SQL of your own which zone is meant.",
+                column=column.name,
+            )
+
+
+def schema_of(like: Any) -> StructType:
+    """Take a schema from a DataFrame, a pandas or an Arrow table.
+
+    Raises:
+        InvalidInput: It is none of them.
+        SchemaMismatch: There is no type for one of the columns.
+    """
+    if isinstance(getattr(like, "schema", None), StructType):
+        columns = like.schema.fields
+    elif isinstance(like, (pa.Table, pa.RecordBatch)):
+        columns = spark_schema(like.schema).fields
+    elif (given := _given(like)) is not None:
+        names, read = given
+        columns = [_inferred(name, read(number))[0] for number, name in enumerate(names)]
+    else:
+        raise InvalidInput(f"like={type(like).__name__}: give a DataFrame, pandas or Arrow table.")
+    return StructType([column for column in columns if column.name != MESSAGE_COLUMN])
+
+
+def header_text(value: object) -> str:
+    """Write a value of a header's column as text; the same in Spark and in Python."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def texts_of(column: Any) -> list[str | None]:
+    """Write the values of a column as text, as Spark casts them."""
+    return [None if value is None else str(value) for value in column.to_pylist()]
+
+
+def lane_of(key: object, lanes: int) -> int:
+    """Find the lane of a grouping key; the same in Spark and in Python."""
+    return 0 if key is None else zlib.crc32(str(key).encode()) % lanes
+
+
+def _given(rows: object) -> tuple[list[str], Callable[[int], Any]] | None:
+    """List the columns of a pandas or Arrow table, and say how to read one; None: it is neither."""
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        return list(rows.schema.names), rows.column
+    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc"):
+        table: Any = rows
+        if hasattr(table, "columns"):
+            return [str(name) for name in table.columns], lambda number: table.iloc[:, number]
+    return None
+
+
+def _are_dicts(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    return isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)
+
+
+def _names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the columns of dicts, which may have different ones."""
+    return list(dict.fromkeys(name for row in rows for name in row if name != MESSAGE_COLUMN))
+
+
+def _unknown(rows: object, use: str) -> InvalidInput:
+    return InvalidInput(
+        f"Rows of {type(rows).__name__} cannot be {use}: give a DataFrame, a pandas or Arrow "
+        "table, or a list of dicts."
+    )
+
+
+def _column(column: StructField, data: Any) -> pa.ChunkedArray:
+    """Bring a column of a pandas or Arrow table to a column's type.
+
+    Objects in pandas are looked at one by one: Arrow does not know a map from a struct there,
+    and cuts what is too long of an instant.
+    """
+    want = arrow_type(column.dataType)
+    try:
+        if not isinstance(data, (pa.Array, pa.ChunkedArray)):
+            if data.dtype == object and not (pa.types.is_string(want) or pa.types.is_binary(want)):
+                return _of_values(column, [None if _is_missing(v) else v for v in data])
+            data = pa.array(data, from_pandas=True)
+        return _sound(column, converted(data, want))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if isinstance(error, SchemaMismatch):
+            raise
+        kind = data.type if hasattr(data, "type") else data.dtype
+        in_rows = isinstance(error, pa.ArrowInvalid)  # the type fits, and a value does not
+        raise wrong_type(column, f"{kind} ({error})", in_rows=in_rows) from error
+
+
+def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
+    """Find the type of a column that nothing is known of, and bring it there.
+
+    Args:
+        name: The column.
+        data: Values, a column of a pandas or one of an Arrow table.
+    """
+    values = data if isinstance(data, list) else None
+    try:
+        if not isinstance(data, (pa.Array, pa.ChunkedArray)):
+            data = pa.array(data, from_pandas=values is None)
+        if values is not None:
+            for value, kept in zip(values, data.to_pylist(), strict=True):
+                if not _same(value, kept):
+                    raise pa.ArrowInvalid(f"{value!r} would become {kept!r}")
+        column = StructField(name, spark_type(name, data.type))
+        return column, converted(data, arrow_type(column.dataType))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, SchemaMismatch):
+            raise
+        raise SchemaMismatch(
+            f"Column {name!r} has no one type: {error}. Give an Arrow table or a DataFrame.",
+            column=name,
+            in_rows=True,
+        ) from error
+
+
+def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
+    """Bring Python's values to a column's type."""
+    want = arrow_type(column.dataType)
+    try:
+        if pa.types.is_nested(want):
+            values = [_plain(column.dataType, value) for value in values]
+        data = pa.chunked_array([pa.array(values, want)], want)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise wrong_type(column, str(error), in_rows=True) from error
+    for value, kept in zip(values, data.to_pylist(), strict=True):
+        if not _same(value, kept):
+            raise wrong_type(column, f"{type(value).__name__} {value!r}", in_rows=True)
+    return _sound(column, data)
+
+
+def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
+    if data.null_count and not column.nullable:
+        raise SchemaMismatch(
+            f"Column {column.name!r} may not be null, and is in {data.null_count} of {len(data)} "
+            "rows.",
+            column=column.name,
+            in_rows=True,
+        )
+    why = flaw(column.dataType, True, data)
+    if why is not None:
+        raise SchemaMismatch(f"Column {column.name!r} has {why}.", column=column.name, in_rows=True)
+    return data
+
+
+def _plain(kind: DataType, value: Any) -> Any:
+    """Write maps as pairs, and arrays as lists, as Arrow takes them; nothing else is changed.
+
+    What is none of them does not get to Arrow, which ends the process for some of it.
+
+    Raises:
+        TypeError: It is no map, array or struct.
+    """
+    if value is None:
+        return None
+    if isinstance(kind, MapType):
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        if isinstance(pairs, (list, tuple)) and all(map(_is_pair, pairs)):
+            return [(_plain(kind.keyType, k), _plain(kind.valueType, v)) for k, v in pairs]
+    elif isinstance(kind, ArrayType):
+        if isinstance(value, (list, tuple)) or _is_array(value):
+            return [_plain(kind.elementType, one) for one in value]
+    elif isinstance(kind, StructType):
+        if isinstance(value, Mapping):
+            kinds = {field.name: field.dataType for field in kind.fields}
+            return {k: _plain(kinds[k], v) if k in kinds else v for k, v in value.items()}
+    else:
+        return value
+    raise TypeError(f"{type(value).__name__} {value!r} is no {kind.typeName()}")
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2
+
+
+def _is_array(value: object) -> bool:
+    return type(value).__name__ == "ndarray" and getattr(value, "ndim", 0) > 0
+
+
+def _is_missing(value: object) -> bool:
+    """Say whether pandas calls a value missing."""
+    return type(value).__name__ in ("NaTType", "NAType") or (
+        isinstance(value, float) and value != value
+    )
+
+
+def _same(value: Any, kept: Any) -> bool:
+    """Say whether Arrow kept a value: it converts some silently, and drops unknown fields."""
+    if value is None or kept is None:
+        return value is kept or type(value).__name__ == "NaTType"
+    if isinstance(kept, bool) or type(value).__name__ in ("bool", "bool_"):
+        return isinstance(kept, bool) and bool(value) == kept
+    if isinstance(kept, float):
+        rounded = isinstance(value, (int, float)) and abs(value - kept) <= abs(value) * 1e-6
+        return bool(value == kept or value != value or rounded)
+    if isinstance(kept, dict):
+        known = isinstance(value, Mapping) and set(value) <= set(kept)
+        return known and all(_same(value.get(k), v) for k, v in kept.items())
+    if isinstance(kept, (list, tuple)):
+        many = isinstance(value, (list, tuple)) or _is_array(value)
+        return many and len(value) == len(kept) and all(map(_same, value, kept))
+    if isinstance(kept, int) and isinstance(value, float):
+        return False
+    return bool(value == kept)

@@ -1,0 +1,269 @@
+"""The columns of payload and message: what a queue may have, and what fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txnqueue.core.settings import RESERVED_COLUMNS
+from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.payload.types import check_column, folded, sql_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MESSAGE_COLUMN = "_message"
+MESSAGE_TYPE = StructType(
+    [
+        StructField("id", StringType(), False),
+        StructField("message_id", StringType(), False),
+        StructField("queue", StringType(), False),
+        StructField("lane", IntegerType(), False),
+        StructField("delivery_count", IntegerType(), False),
+        StructField("redelivered", BooleanType(), False),
+        StructField("enqueued_at", TimestampType(), False),
+        StructField("transaction_id", StringType(), True),
+        StructField("headers", MapType(StringType(), StringType()), True),
+        StructField("correlation_id", StringType(), True),
+        StructField("reply_to", StringType(), True),
+        StructField(
+            "origin",
+            StructType(
+                [
+                    StructField("queue", StringType(), True),
+                    StructField("reason", StringType(), True),
+                    StructField("delivery_count", IntegerType(), True),
+                    StructField("error", StringType(), True),
+                ]
+            ),
+            True,
+        ),
+        StructField("send_id", StringType(), False),
+        StructField("send_offset", LongType(), False),
+    ]
+)
+MESSAGE = StructField(MESSAGE_COLUMN, MESSAGE_TYPE, False)
+
+_GROUPING = (StringType, ByteType, ShortType, IntegerType, LongType, DateType)
+_WIDER: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "double"),
+    "bigint": (),
+    "float": ("double",),
+}
+
+
+def check_schema(
+    schema: StructType, group_by: str | None, message_id: str | None = None
+) -> StructType:
+    """Check that a queue can have this schema.
+
+    Returns:
+        The schema, in which the column that names the messages may not be null.
+
+    Raises:
+        SchemaMismatch: A column's name is reserved, refused by Delta or stands twice, its
+            type is not one that every reader of Delta tables knows, ``group_by`` cannot group,
+            or ``message_id`` cannot name anything.
+    """
+    if not schema.fields:
+        raise SchemaMismatch("A queue needs at least one payload column.")
+    seen: set[str] = set()
+    for column in schema.fields:
+        plain = folded(column.name)
+        if plain in RESERVED_COLUMNS or plain.startswith("_"):
+            raise SchemaMismatch(
+                f"Column {column.name!r}: the names {', '.join(sorted(RESERVED_COLUMNS))} and "
+                "those that start with '_' are reserved; rename the column.",
+                column=column.name,
+            )
+        if plain in seen:
+            raise SchemaMismatch(f"Column {column.name!r} stands twice.", column=column.name)
+        seen.add(plain)
+        check_column(column)
+    if group_by is not None:
+        _check_key("group_by", group_by, schema)
+    if message_id is None:
+        return schema
+    _check_key("message_id", message_id, schema)
+    return StructType(
+        [
+            StructField(c.name, c.dataType, c.nullable and c.name != message_id, c.metadata)
+            for c in schema.fields
+        ]
+    )
+
+
+def _check_key(what: str, name: str, schema: StructType) -> None:
+    column = next((c for c in schema.fields if c.name == name), None)
+    if column is None:
+        raise SchemaMismatch(f"{what}={name!r} is no column.", column=name)
+    if not isinstance(column.dataType, _GROUPING):
+        raise SchemaMismatch(
+            f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
+            f"{sql_type(column.dataType)}.",
+            column=name,
+        )
+
+
+def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructType:
+    """Read a schema that a user gives: as it is, or DDL, of plain types if there is no session.
+
+    Raises:
+        SchemaMismatch: It is no schema.
+    """
+    if isinstance(schema, StructType):
+        return schema
+    if spark is None:
+        return plain_schema(str(schema))
+    try:
+        return spark.createDataFrame([], str(schema)).schema
+    except Exception as error:
+        raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
+
+
+def plain_schema(ddl: str) -> StructType:
+    """Read a schema of plain types written as DDL, without a session.
+
+    Raises:
+        SchemaMismatch: It has types that only a session can read.
+    """
+    plain: Mapping[str, DataType] = {
+        "string": StringType(),
+        "long": LongType(),
+        "bigint": LongType(),
+        "int": IntegerType(),
+        "integer": IntegerType(),
+        "smallint": ShortType(),
+        "double": DoubleType(),
+        "float": FloatType(),
+        "boolean": BooleanType(),
+        "date": DateType(),
+        "timestamp": TimestampType(),
+        "binary": BinaryType(),
+    }
+    columns = []
+    for text in ddl.split(","):
+        words: Sequence[str] = text.split()
+        required = [word.lower() for word in words[2:]] == ["not", "null"]
+        if (
+            len(words) not in (2, 4)
+            or words[1].lower() not in plain
+            or (len(words) == 4 and not required)
+        ):
+            raise SchemaMismatch(f"{text.strip()!r} is no plain column: write 'name type'.")
+        columns.append(StructField(words[0].strip("`"), plain[words[1].lower()], not required))
+    return StructType(columns)
+
+
+def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[StructField]:
+    """Find the columns that a payload table does not have yet.
+
+    Args:
+        there: Its columns, by their folded names.
+        columns: The columns that it shall have.
+
+    Raises:
+        SchemaMismatch: One is there with another type.
+    """
+    missing = []
+    for column in columns.fields:
+        old = there.get(folded(column.name))
+        if old is None:
+            missing.append(column)
+        elif (old.name, sql_type(old.dataType)) != (column.name, sql_type(column.dataType)):
+            raise SchemaMismatch(
+                f"An alter that was not finished added the column {old.name!r} of type "
+                f"{sql_type(old.dataType)}: add it with this type, or choose another name.",
+                column=column.name,
+            )
+    return missing
+
+
+def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
+    """Match a DataFrame's columns with the queue's, by name.
+
+    Returns:
+        The queue's columns that the DataFrame has; the others are nullable, and get null.
+
+    Raises:
+        SchemaMismatch: A column is unknown, missing or of another type.
+    """
+    given = {column.name: column for column in have.fields if column.name != MESSAGE_COLUMN}
+    check_names(schema, list(given))
+    matched = []
+    for column in schema.fields:
+        found = given.get(column.name)
+        if found is None:
+            continue
+        if not _fits(found.dataType, column.dataType):
+            raise wrong_type(column, sql_type(found.dataType))
+        matched.append(column)
+    return matched
+
+
+def check_names(schema: StructType, given: list[str]) -> None:
+    """Check that given columns are those of the schema, each once, and that none is lacking."""
+    known = {column.name for column in schema.fields}
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaMismatch(f"Column {twice!r} stands twice.", column=twice)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise SchemaMismatch(
+            f"Column {unknown[0]!r} is not in the schema; it has {', '.join(known)}.",
+            column=unknown[0],
+        )
+    for column in schema.fields:
+        if column.name not in given and not column.nullable:
+            raise SchemaMismatch(
+                f"Column {column.name!r} is missing and may not be null.", column=column.name
+            )
+
+
+def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
+    """Say that a column has another type than what was given, or than some of its values."""
+    return SchemaMismatch(
+        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}.",
+        column=column.name,
+        in_rows=in_rows,
+    )
+
+
+def wrong_null(name: str) -> SchemaMismatch:
+    """Say that something inside of a column is null though it may not be."""
+    return SchemaMismatch(
+        f"Column {name!r} has a null inside, where its type allows none.",
+        column=name,
+        in_rows=True,
+    )
+
+
+def _fits(have: DataType, want: DataType) -> bool:
+    if sql_type(have) in ("void", sql_type(want)):
+        return True
+    if isinstance(have, DecimalType) and isinstance(want, DecimalType):
+        return want.scale >= have.scale and want.precision - want.scale >= (
+            have.precision - have.scale
+        )
+    return sql_type(want) in _WIDER.get(sql_type(have), ())

@@ -1,0 +1,295 @@
+"""The types of columns: which there may be, and how SQL and Arrow write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.journal.tables import identifier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PLAIN = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
+_REFUSED_BY_DELTA = frozenset(" ,;{}()\n\t=")
+_DECIMAL_DIGITS_MAX = 38
+_SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+
+
+# ------------------------------------------------------------------------- names and types
+
+
+def check_column(column: StructField) -> None:
+    """Check that a payload table can have a column, whatever is inside of it.
+
+    Raises:
+        SchemaMismatch: Delta refuses its name, or one inside of it, or its type is not one
+            that every reader of Delta tables knows.
+    """
+    _check_name(column.name, column.name)
+    _check_names(column.name, column.dataType)
+    _check_type(column.name, column.dataType)
+
+
+def check_staged(column: StructField) -> None:
+    """Check that a column can be staged under another name, whatever its own is.
+
+    Raises:
+        SchemaMismatch: Delta refuses a name inside of it, the fields of a struct cannot be
+            told apart, or nothing says what it holds.
+    """
+    _check_names(column.name, column.dataType)
+    kind = column.dataType
+    if not isinstance(kind, NullType) and has_type(kind, NullType):
+        raise SchemaMismatch(
+            f"Column {column.name!r} is {sql_type(kind)}, since all in it is empty or null: give "
+            "an Arrow table or a DataFrame with its type.",
+            column=column.name,
+        )
+
+
+def folded(name: str) -> str:
+    """Fold a name: two names are the same to Spark if they are the same folded.
+
+    Java compares letter by letter, in capitals and then in small letters, which makes more
+    of them equal than small letters alone do: dotless i and i, micro and mu.
+    """
+    capitals = (c.upper() if len(c.upper()) == 1 else c for c in name)
+    return "".join(c.lower()[0] for c in capitals)
+
+
+def _check_name(path: str, name: str) -> None:
+    wrong = sorted(_REFUSED_BY_DELTA.intersection(name))
+    if wrong:
+        raise SchemaMismatch(
+            f"Column {path!r}: Delta allows no {wrong[0]!r} in a name; rename it.", column=path
+        )
+    if not name:
+        raise SchemaMismatch(f"Column {path!r}: a name is empty; give it one.", column=path)
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaMismatch(f"Column {path!r}: {error}; rename it.", column=path) from error
+
+
+def _check_names(path: str, kind: DataType) -> None:
+    seen: set[str] = set()
+    for name, inner in _inside(kind):
+        whole = f"{path}.{name}"
+        if isinstance(kind, StructType):
+            _check_name(whole, name)
+            if folded(name) in seen:
+                raise SchemaMismatch(
+                    f"Column {whole!r} stands twice: names in a struct must differ by more than "
+                    "capitals.",
+                    column=whole,
+                )
+            seen.add(folded(name))
+        _check_names(whole, inner)
+
+
+def _check_type(path: str, kind: DataType) -> None:
+    wrong = None
+    if isinstance(kind, StructType) and not kind.fields:
+        wrong = "is a struct without fields: give it one"
+    elif isinstance(kind, MapType) and _has_map(kind.keyType):
+        wrong = "has keys that hold maps, which Spark refuses: use other keys"
+    elif isinstance(kind, DecimalType) and not _is_decimal(kind):
+        wrong = f"has type {sql_type(kind)}: give 1 to 38 digits, and no more of them as decimals"
+    elif not isinstance(kind, (ArrayType, MapType, StructType, *_PLAIN)) and (
+        type(kind) is not StringType or kind.simpleString() != "string"
+    ):
+        wrong = (
+            f"has type {kind.simpleString()}, which not every reader of Delta tables knows: use a "
+            "plain type, a struct, an array or a map"
+        )
+    if wrong:
+        raise SchemaMismatch(f"Column {path!r} {wrong}.", column=path)
+    for name, inner in _inside(kind):
+        _check_type(f"{path}.{name}" if isinstance(kind, StructType) else path, inner)
+
+
+def _inside(kind: DataType) -> Iterable[tuple[str, DataType]]:
+    """List the types that a type is made of, as SQL calls the places where they stand."""
+    if isinstance(kind, ArrayType):
+        return [("element", kind.elementType)]
+    if isinstance(kind, MapType):
+        return [("key", kind.keyType), ("value", kind.valueType)]
+    if isinstance(kind, StructType):
+        return [(field.name, field.dataType) for field in kind.fields]
+    return []
+
+
+def _has_map(kind: DataType) -> bool:
+    return isinstance(kind, MapType) or any(_has_map(inner) for _, inner in _inside(kind))
+
+
+def _is_decimal(kind: DecimalType) -> bool:
+    return 1 <= kind.precision <= _DECIMAL_DIGITS_MAX and 0 <= kind.scale <= kind.precision
+
+
+def has_type(kind: DataType, wanted: type[DataType]) -> bool:
+    """Say whether a type is another one, or has it anywhere inside."""
+    return isinstance(kind, wanted) or any(has_type(inner, wanted) for _, inner in _inside(kind))
+
+
+def forbids_null(kind: DataType) -> bool:
+    """Say whether something inside of a type may not be null; keys of maps never are."""
+    if isinstance(kind, ArrayType):
+        return not kind.containsNull or forbids_null(kind.elementType)
+    if isinstance(kind, MapType):
+        return (
+            not kind.valueContainsNull or forbids_null(kind.keyType) or forbids_null(kind.valueType)
+        )
+    if isinstance(kind, StructType):
+        return any(not f.nullable or forbids_null(f.dataType) for f in kind.fields)
+    return False
+
+
+# ----------------------------------------------------------------------- as others write it
+
+
+def sql_type(kind: DataType) -> str:
+    """Write a type as SQL, in which any name means only itself.
+
+    Two types are written alike if they hold the same, whether or not there may be nulls.
+    """
+    if isinstance(kind, ArrayType):
+        return f"array<{sql_type(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{sql_type(kind.keyType)},{sql_type(kind.valueType)}>"
+    if isinstance(kind, StructType):
+        fields = (f"{identifier(f.name)}:{sql_type(f.dataType)}" for f in kind.fields)
+        return f"struct<{','.join(fields)}>"
+    return kind.simpleString()
+
+
+def stored_type(kind: DataType) -> DataType:
+    """Say what a payload table has for a type: the same, in which everything may be null.
+
+    Delta does not enforce what may not be null inside of a column: it is checked before.
+    """
+    if isinstance(kind, ArrayType):
+        return ArrayType(stored_type(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(stored_type(kind.keyType), stored_type(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, stored_type(f.dataType)) for f in kind.fields])
+    return kind
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Translate a type as it is stored; instants are microseconds, in UTC if they have a zone."""
+    return to_arrow_type(stored_type(kind), timezone="UTC")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Translate columns as they are stored."""
+    return pa.schema([(column.name, arrow_type(column.dataType)) for column in schema.fields])
+
+
+def spark_type(path: str, kind: pa.DataType) -> DataType:
+    """Find the type of a column that can hold all that an Arrow column may.
+
+    Raises:
+        SchemaMismatch: There is none.
+    """
+    try:
+        return from_arrow_type(_known(kind), prefer_timestamp_ntz=True)
+    except (PySparkTypeError, pa.ArrowException) as error:
+        raise SchemaMismatch(
+            f"Column {path!r} has the Arrow type {kind}, for which there is no type of columns: "
+            "cast it before.",
+            column=path,
+        ) from error
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Find the columns that can hold what an Arrow table may.
+
+    Raises:
+        SchemaMismatch: There is no type for one of them.
+    """
+    return StructType([StructField(c.name, spark_type(c.name, c.type), c.nullable) for c in schema])
+
+
+def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
+    """Make a DataFrame of a table: an instant without a zone stays one, whatever is set."""
+    return session.createDataFrame(table, spark_schema(table.schema))
+
+
+def _known(kind: pa.DataType) -> pa.DataType:
+    """Find the Arrow type of the same values that PySpark knows."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _known(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_date64(kind):
+        return pa.date32()
+    if types.is_float16(kind):
+        return pa.float32()
+    if is_list(kind):
+        return pa.list_(_known_field(kind.value_field))
+    if types.is_map(kind):
+        return pa.map_(_known_field(kind.key_field), _known_field(kind.item_field))
+    if types.is_struct(kind):
+        return pa.struct([_known_field(field) for field in kind])
+    return _SIGNED.get(kind, kind)
+
+
+def _known_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_known(field.type))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether a type is one of Arrow's kinds of lists."""
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )

@@ -1,0 +1,261 @@
+"""The user's Delta tables: looked at, checked against, changed once per number."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import InvalidInput
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.delta import LAST_COMMIT
+from txnqueue.storage.journal.sessions import APPLICATION, NUMBER
+from txnqueue.storage.journal.statements import USER_METADATA, Statements, canonical_root
+from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload.delta import DeltaPayload
+from txnqueue.storage.tables import (
+    APPEND,
+    LINEAGE_COLUMN,
+    Change,
+    CommitStamp,
+    Source,
+    TableCommit,
+    TableConflict,
+    TableInfo,
+    check_appends,
+)
+from txnqueue.storage.tables.statements import is_merge, merge, nothing, table_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_CONSTRAINT = "delta.constraints."
+_ABSENT = (
+    "NOT_FOUND",
+    "DELTA_MISSING",
+    "DOES_NOT_EXIST",
+    "doesn't exist",
+    "PATH_NOT_EXIST",
+    "REQUIRES_SINGLE_PART_NAMESPACE",
+)
+_HISTORY_ROWS = 50
+_FEW_ROWS = 20_000
+_SMALL_BYTES = 16 << 20
+"""So little is looked at, or changed, faster by code that nobody compiled first."""
+
+
+class DeltaTables:
+    """Delta tables by path or catalog name, changed on a session of their own."""
+
+    def __init__(self, statements: Statements, payload: DeltaPayload) -> None:
+        """Use the tables that a user's session sees."""
+        self._statements = statements
+        self._payload = payload
+        self._bytes: dict[str, int] = {}  # of tables, as they were described last
+
+    def describe(self, name: str) -> TableInfo | None:
+        """Look at a table; None if there is none of that name.
+
+        Raises:
+            InvalidInput: It is no Delta table.
+        """
+        from pyspark.errors import AnalysisException
+
+        found = canonical_root(name) if "/" in name else name
+        table = table_name(found)
+
+        def statement() -> tuple[Row, Any, int]:
+            session = self._statements.session
+            detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
+            newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
+            return detail, session.table(table).schema, int(newest["version"])
+
+        try:
+            detail, schema, version = self._statements.run(statement)
+        except AnalysisException as error:
+            if any(sign in str(error) for sign in _ABSENT):
+                return None
+            if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
+                raise InvalidInput(f"{name!r} is no Delta table.", name=name) from error
+            raise
+        self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
+        constraints = {
+            key.removeprefix(_CONSTRAINT): text
+            for key, text in (detail["properties"] or {}).items()
+            if key.startswith(_CONSTRAINT)
+        }
+        append_only = (detail["properties"] or {}).get("delta.appendOnly") == "true"
+        name = detail["name"] or found
+        return TableInfo(name, detail["id"], version, schema, constraints, append_only)
+
+    def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
+        """Check all that can be known of a change before it is decided.
+
+        Raises:
+            InvalidInput: The table would refuse it.
+        """
+        check_appends(info, change)
+        self._statements.alone(
+            lambda session: self._check(session, info, change, transaction_id),
+            compiled=self._is_large(change),
+        )
+
+    def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
+        """Apply a change by one commit of the table, or take its number only."""
+
+        def statement(session: SparkSession) -> int | None:
+            session.conf.set(APPLICATION, stamp.application_id)
+            session.conf.set(NUMBER, str(stamp.number))
+            session.conf.set(USER_METADATA, json.dumps(dict(stamp.note)))
+            session.conf.unset(LAST_COMMIT)
+            try:
+                if empty:
+                    session.sql(nothing(change)).collect()
+                elif is_merge(change):
+                    session.sql(self._merge(session, change, stamp.transaction_id)).collect()
+                else:
+                    self._append(session, change, stamp.transaction_id)
+                version = session.conf.get(LAST_COMMIT, None)
+            finally:
+                for key in (APPLICATION, NUMBER, USER_METADATA):
+                    session.conf.unset(key)
+            return None if version is None else int(version)
+
+        try:
+            table, compiled = f"table-{change.table_id}", self._is_large(change)
+            return self._statements.committing(table, statement, compiled=compiled)
+        except AppendConflict as error:
+            raise TableConflict(str(error)) from error
+
+    def history(self, name: str, after: int) -> list[TableCommit]:
+        """List the commits of a table after a version, newest first."""
+        rows: list[Row] = []
+        limit = _HISTORY_ROWS
+        while True:
+            query = f"DESCRIBE HISTORY {table_name(name)} LIMIT {limit}"
+            session = self._statements.session
+            rows = self._statements.run(lambda s=session, q=query: s.sql(q).collect())  # type: ignore[misc]
+            if len(rows) < limit or rows[-1]["version"] <= after:
+                return [_commit(row) for row in rows if row["version"] > after]
+            limit *= 4
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _is_large(self, change: Change) -> bool:
+        """Say whether work on a change pays for being compiled."""
+        few = change.source is None or change.source.count <= _FEW_ROWS
+        size = self._bytes.get(change.table_id)
+        small = change.operation == APPEND or (size is not None and size <= _SMALL_BYTES)
+        return not (few and small)
+
+    def _source(self, session: SparkSession, source: Source) -> DataFrame:
+        """Show staged rows under their own names."""
+        staged = self._payload.staged(session, source.payload_id, source.slice, source.send_id)
+        names = (f"c{number} AS {identifier(name)}" for number, name in enumerate(source.names))
+        return staged.selectExpr(*names)
+
+    def _merge(self, session: SparkSession, change: Change, transaction_id: str) -> str:
+        view = "txnqueue_source"
+        if change.source is not None:
+            self._source(session, change.source).createOrReplaceTempView(view)
+        return merge(change, view, transaction_id)
+
+    def _append(self, session: SparkSession, change: Change, transaction_id: str) -> None:
+        from pyspark.sql import functions as F
+
+        assert change.source is not None
+        frame = self._source(session, change.source)
+        if change.lineage:
+            frame = frame.withColumn(LINEAGE_COLUMN, F.lit(transaction_id))
+        writer = frame.write.format("delta").mode("append")
+        if "/" in change.table:
+            writer.save(change.table)
+        else:
+            writer.saveAsTable(table_name(change.table))
+
+    def _check(
+        self, session: SparkSession, info: TableInfo, change: Change, transaction_id: str
+    ) -> None:
+        if is_merge(change):
+            reason = self._refusal(session, self._merge(session, change, transaction_id))
+            if reason:
+                raise InvalidInput(
+                    f"The {change.operation} on {info.name!r} cannot be done: {_first(reason)}",
+                    table=info.name,
+                )
+        if change.source is None:
+            return
+        frame = self._source(session, change.source)
+        self._check_keys(frame, change)
+        rules = _rules(info, change)
+        if not rules:
+            return
+        counted = frame.selectExpr(
+            *(f"count_if(NOT ({rule})) AS r{number}" for number, rule in enumerate(rules.values()))
+        )
+        found = counted.collect()[0]
+        for number, name in enumerate(rules):
+            if found[number]:
+                raise InvalidInput(
+                    f"{found[number]} rows break {name} of table {info.name!r}: nothing was "
+                    "decided.",
+                    table=info.name,
+                    constraint=name,
+                    in_rows=True,
+                )
+
+    @staticmethod
+    def _refusal(session: SparkSession, statement: str) -> str:
+        """Let Spark plan a statement, and say why it cannot; nothing, if it can."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            plan = str(session.sql(f"EXPLAIN {statement}").collect()[0][0])
+        except AnalysisException as error:  # no SQL at all
+            return str(error)
+        return plan.partition("Error occurred during query planning:")[2]
+
+    @staticmethod
+    def _check_keys(frame: DataFrame, change: Change) -> None:
+        """Check that no two rows would meet the same row of the table."""
+        if not change.keys or not (change.update or change.delete):
+            return
+        keys = [identifier(name) for name in change.keys]
+        twice = frame.dropna(subset=keys).groupBy(*keys).count().where("count > 1").take(1)
+        if twice:
+            values = {name: twice[0][name] for name in change.keys}
+            raise InvalidInput(
+                f"The rows to merge hold {values} {twice[0]['count']} times: give each key once.",
+                keys=values,
+                in_rows=True,
+            )
+
+
+def _rules(info: TableInfo, change: Change) -> dict[str, str]:
+    """What rows must fulfil that go into the table as they are, as far as they say it."""
+    if change.source is None or change.operation != APPEND:
+        return {}
+    names = set(change.source.names)
+    rules = {
+        f"NOT NULL of column {column.name!r}": f"{identifier(column.name)} IS NOT NULL"
+        for column in info.schema.fields
+        if not column.nullable and column.name in names
+    }
+    for name, text in info.constraints.items():
+        # A constraint that is unknown holds; one over columns that are left out is Delta's.
+        rules[f"the constraint {name!r}"] = f"coalesce(({text}), true)"
+    return rules
+
+
+def _first(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _commit(row: Row) -> TableCommit:
+    mode = (row["operationParameters"] or {}).get("mode")
+    try:
+        note = json.loads(row["userMetadata"] or "{}")
+    except ValueError:
+        note = {}
+    if not isinstance(note, dict):
+        note = {}
+    return TableCommit(int(row["version"]), row["operation"], mode, note)

@@ -1,0 +1,64 @@
+"""Write what a change does to a Delta table, as SQL (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txnqueue.storage.journal.tables import identifier, literal
+from txnqueue.storage.tables import DELETE, LINEAGE_COLUMN, MERGE, UPDATE, Change
+
+NOTHING = "(SELECT 1 AS _one)"
+"""The source of a change without rows: one row, so that each row of the table meets it once."""
+
+
+def table_name(name: str) -> str:
+    """Quote a table: a path if it has a "/", otherwise a name of the catalog."""
+    if "/" in name:
+        return f"delta.{identifier(name)}"
+    return ".".join(map(identifier, name.split(".")))
+
+
+def merge(change: Change, source: str, transaction_id: str) -> str:
+    """Write the MERGE of a change that is no append.
+
+    Updates and deletes are MERGEs too: a DELETE that finds nothing would leave no trace in
+    the table's log, and could not be told from one that never ran.
+
+    Args:
+        change: The change.
+        source: The view of the staged rows.
+        transaction_id: What rows carry that were written with lineage.
+    """
+    using = identifier(source) if change.operation == MERGE else NOTHING
+    clauses = []
+    if change.delete is not None:
+        clauses.append(f"WHEN MATCHED AND ({change.delete}) THEN DELETE")
+    lineage = {LINEAGE_COLUMN: literal(transaction_id)} if change.lineage else {}
+    if change.update:
+        written = {**change.update, **lineage}
+        sets = ", ".join(f"target.{identifier(name)} = {text}" for name, text in written.items())
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {sets}")
+    if change.insert:
+        clauses.append(f"WHEN NOT MATCHED THEN {_insert({**change.insert, **lineage})}")
+    return (
+        f"MERGE INTO {table_name(change.table)} AS target USING {using} AS source "
+        f"ON {change.condition} {' '.join(clauses)}"
+    )
+
+
+def nothing(change: Change) -> str:
+    """Write a MERGE that changes nothing, and still takes the change's number."""
+    return (
+        f"MERGE INTO {table_name(change.table)} AS target USING {NOTHING} AS source "
+        "ON false WHEN MATCHED THEN DELETE"
+    )
+
+
+def _insert(values: Mapping[str, str]) -> str:
+    names = ", ".join(map(identifier, values))
+    return f"INSERT ({names}) VALUES ({', '.join(values.values())})"
+
+
+def is_merge(change: Change) -> bool:
+    """Say whether a change is applied by a MERGE."""
+    return change.operation in (MERGE, UPDATE, DELETE)

@@ -1,0 +1,275 @@
+"""A Delta table of the user's, changed by a transaction when it commits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
+from txnqueue.storage.payload import Send
+from txnqueue.storage.payload.frames import check_not_streaming
+from txnqueue.storage.tables import (
+    APPEND,
+    CHANGES_PER_TRANSACTION_MAX,
+    DELETE,
+    LINEAGE_COLUMN,
+    MERGE,
+    UPDATE,
+    Change,
+    Source,
+    TableInfo,
+    assignments,
+)
+from txnqueue.transactions.table_changes import look
+from txnqueue.types import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from txnqueue.transactions.attempt import Attempt
+
+
+Assignments = Mapping[str, str] | str | None
+"""What becomes of columns: SQL by column, ``"*"`` for all of the source's, None for nothing."""
+
+
+class TableChanges:
+    """One of the user's Delta tables, changed by a transaction when it commits."""
+
+    def __init__(self, transaction: Attempt, name: str, lineage: bool) -> None:
+        """Change a table in a transaction; users get this from ``tx.table``."""
+        self._transaction = transaction
+        self._client = transaction.client
+        self._name = name
+        self._lineage = lineage
+
+    def __repr__(self) -> str:
+        """Show the table and the transaction."""
+        return f"<table {self._name} in transaction {self._transaction.id}>"
+
+    @property
+    def schema(self) -> StructType:
+        """The table's columns as they are now.
+
+        Raises:
+            TableNotFound: There is no such table.
+        """
+        return look(self._client, self._name).schema
+
+    def append(self, rows: Rows) -> int:
+        """Append rows.
+
+        Args:
+            rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the table's
+                columns; missing nullable columns are null. A ``_message`` column is left out.
+
+        Returns:
+            How many rows were staged.
+
+        Raises:
+            SchemaMismatch: A column is unknown, missing or of another type.
+            InvalidInput: Rows break a constraint of the table.
+        """
+        info = self._begin()
+        if info is None:
+            return 0
+        columns = [c for c in info.schema.fields if not (self._lineage and _is_lineage(c.name))]
+        source = self._stage(rows, type(info.schema)(columns))
+        return self._add(info, APPEND, source)
+
+    def merge(
+        self,
+        rows: Rows,
+        on: str | Sequence[str] | None = None,
+        *,
+        condition: str | None = None,
+        update: Assignments = None,
+        insert: Assignments = None,
+        delete: str | None = None,
+    ) -> int:
+        """Merge rows: update, delete or insert by what matches.
+
+        Args:
+            rows: As in ``append``, with columns of any names.
+            on: The column or columns that match, of the same names on both sides. No two rows
+                may have the same values in them.
+            condition: Instead, SQL over ``target`` and ``source``.
+            update: What becomes of matched rows: SQL over ``target`` and ``source`` by
+                column, or ``"*"`` for all columns of the rows.
+            insert: What is added for rows without a match: SQL over ``source`` by column, or
+                ``"*"``.
+            delete: Which matched rows are deleted instead, as SQL.
+
+        Returns:
+            How many rows were staged.
+
+        Raises:
+            InvalidInput: The table would refuse it.
+
+        Example::
+
+            tx.table("gold.totals").merge(
+                totals, on="customer", update={"total": "target.total + source.total"}, insert="*"
+            )
+        """
+        if (on is None) == (condition is None):
+            raise InvalidInput("Give on= (columns) or condition= (SQL): one of them.")
+        if not (update or insert or delete):
+            raise InvalidInput("Say what a merge does: update=, insert= or delete=.")
+        info = self._begin()
+        if info is None:
+            return 0
+        keys = (on,) if isinstance(on, str) else tuple(on or ())
+        whole = "*" in (update, insert)
+        source = self._stage(rows, None, lambda name: info if whole or name in keys else None)
+        unknown = [k for k in keys if k not in source.names or k not in info.schema.names]
+        if unknown:
+            raise InvalidInput(
+                f"on={unknown[0]!r} is no column of both the rows and {info.name!r}.",
+                name=unknown[0],
+            )
+        match = condition
+        if match is None:
+            target = assignments(keys, "target")
+            match = " AND ".join(f"{target[k]} = {v}" for k, v in assignments(keys).items())
+        return self._add(
+            info,
+            MERGE,
+            source,
+            condition=match,
+            update=_written(update, source.names),
+            insert=_written(insert, source.names),
+            delete=delete,
+            keys=keys,
+        )
+
+    def update(self, set: Mapping[str, str], where: str) -> None:
+        """Update rows of the table.
+
+        Args:
+            set: SQL over the table's columns, by column.
+            where: Which rows, as SQL over the table's columns.
+
+        Raises:
+            InvalidInput: The table would refuse it.
+        """
+        if not set:
+            raise InvalidInput("set={}: say what becomes of which column.")
+        info = self._begin()
+        if info is not None:
+            self._add(info, UPDATE, None, condition=f"({where})", update=dict(set))
+
+    def delete(self, where: str) -> None:
+        """Delete rows of the table.
+
+        Args:
+            where: Which rows, as SQL over the table's columns.
+
+        Raises:
+            InvalidInput: The table would refuse it.
+        """
+        info = self._begin()
+        if info is not None:
+            self._add(info, DELETE, None, condition=f"({where})", delete="true")
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _begin(self) -> TableInfo | None:
+        """Look at the table; None if the transaction's id was committed before."""
+        self._transaction.check_active()
+        if self._transaction.already_committed:
+            return None
+        info = look(self._client, self._name)
+        if self._lineage and not any(_is_lineage(name) for name in info.schema.names):
+            raise SchemaMismatch(
+                f"lineage=True needs a column {LINEAGE_COLUMN}: ALTER TABLE {self._name} ADD "
+                f"COLUMN {LINEAGE_COLUMN} string.",
+                column=LINEAGE_COLUMN,
+            )
+        return info
+
+    def _stage(
+        self,
+        rows: object,
+        schema: StructType | None,
+        meets: Callable[[str], TableInfo | None] = lambda name: None,
+    ) -> Source:
+        """Stage rows.
+
+        Args:
+            rows: As a user gives them.
+            schema: The columns that they must fit; None: they have columns of their own.
+            meets: Says which table's column of the same name a column is written to as it is.
+        """
+        from txnqueue.storage.payload.rows import check_instants, source_rows
+        from txnqueue.storage.payload.types import sql_type
+
+        client, tx = self._client, self._transaction
+        check_not_streaming(rows, "a table change")
+        given, columns = source_rows(rows, schema)
+        for column in columns.fields:
+            target = meets(column.name)
+            if target is not None:
+                check_instants(column, target.schema, target.name)
+        plain, staged = _under_plain_names(given, columns)
+        types = ",".join(sql_type(column.dataType) for column in staged.fields)
+        payload_id = f"change-{hashlib.md5(types.encode()).hexdigest()[:12]}"
+        client.create_staging(payload_id, staged)
+        note = {"transaction_id": tx.id, "table": self._name, **client.author()}
+        send_id = client.runtime.new_id()
+        send = Send(payload_id, tx.slice, send_id, staged, 1, None, note=note)
+        runs = client.store.payload.stage(send, plain)
+        count = sum(run.count for run in runs)
+        return Source(payload_id, send.slice, send.send_id, count, columns.jsonValue())
+
+    def _add(self, info: TableInfo, operation: str, source: Source | None, **what: Any) -> int:
+        """Take note of a change, once it is known that the table would take it."""
+        if source is not None and not source.count:
+            return 0
+        tx = self._transaction
+        if len(tx.changes) >= CHANGES_PER_TRANSACTION_MAX:
+            raise LimitExceeded(
+                f"A transaction takes at most {CHANGES_PER_TRANSACTION_MAX} table changes."
+            )
+        lineage = self._lineage and operation != DELETE
+        change = Change(
+            len(tx.changes),
+            info.name,
+            info.table_id,
+            info.version,
+            operation,
+            source,
+            lineage=lineage,
+            **what,
+        )
+        self._client.store.tables.check(info, change, tx.id)
+        tx.changes.append(change)
+        return source.count if source else 0
+
+
+def _written(what: Assignments, names: Sequence[str]) -> dict[str, str] | None:
+    if what is None:
+        return None
+    if isinstance(what, str):
+        if what != "*":
+            raise InvalidInput(f"{what!r}: give a dict of SQL by column, or '*'.")
+        return assignments(names)
+    return dict(what)
+
+
+def _is_lineage(name: str) -> bool:
+    return name.lower() == LINEAGE_COLUMN
+
+
+def _under_plain_names(rows: Any, columns: StructType) -> tuple[Any, StructType]:
+    """Rename columns to c0, c1, …: a user's table may have any names, the payload not."""
+    import pyarrow as pa
+    from pyspark.sql.types import StructField, StructType
+
+    names = [f"c{number}" for number in range(len(columns.fields))]
+    renamed = rows.rename_columns(names) if isinstance(rows, pa.Table) else rows.toDF(*names)
+    fields = [
+        StructField(name, c.dataType, True) for name, c in zip(names, columns.fields, strict=True)
+    ]
+    return renamed, StructType(fields)

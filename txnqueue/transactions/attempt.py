@@ -1,0 +1,289 @@
+"""An attempt of a transaction: what it is, what it has gathered, and what would decide it.
+
+What it sent is staged and named by nobody until the decision names it; what it received
+is claimed by it; one append decides it all. A run of a transaction is an *attempt* of its
+id (the *key*): a rollback ends the attempt, not the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan, decisions
+from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.settings import check_metadata, check_text, check_transaction_id
+from txnqueue.core.state import Owner, TransactionState
+from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
+from txnqueue.messages.settlement import Account
+from txnqueue.messages.staged import StagedSend
+from txnqueue.storage.tables import Change
+from txnqueue.transactions.participants import Participants
+from txnqueue.transactions.table_applier import follow
+from txnqueue.transactions.transient import TransientWork, resolve
+from txnqueue.transactions.work import Work
+
+
+class Attempt:
+    """What one attempt of a transaction is and has gathered, and what a decision of it says."""
+
+    def __init__(
+        self,
+        client: Client,
+        transaction_id: str | None = None,
+        *,
+        lease_seconds: float | None = None,
+        digest: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        look_up: bool = True,
+    ) -> None:
+        """Name the attempt; nothing is read or written yet. Use ``manager.transaction``."""
+        self.client = client
+        runtime = client.runtime
+        self.takes_transient = True
+        """Whether it may send and receive messages that are in memory only."""
+        self.keeps = True
+        """Whether its commit may leave what it received under a lease of its own client."""
+        self._given = transaction_id is not None
+        self._look_up_first = self._given and look_up
+        self.id = (
+            check_transaction_id(transaction_id)
+            if transaction_id is not None
+            else model.generated_key(client.shard, runtime.new_id())
+        )
+        self.attempt_id = runtime.new_id()
+        self.status = Status.NOT_STARTED
+        self.receipt: Receipt | None = None
+        self.already_committed = False
+        self.lease_seconds = lease_seconds
+        self.digest = check_text("digest", digest)
+        self.metadata = check_metadata(metadata)
+        self.begun = -1
+        self.work = Work()
+        self.transient = TransientWork(client, self.work)
+        self.decision: Entry | None = None
+        self.participants = Participants(self)
+        self.claimed = False
+        self.deciding = False
+        self._rolled_back: list[str] = []
+        self.charges = True
+        """Whether the deliveries of its messages count if it is rolled back."""
+        self.dead_lettered = 0
+        """How many messages its receives found that are dead letters now."""
+
+    @property
+    def owner(self) -> Owner:
+        """The attempt as the owner of claims and decisions."""
+        return Owner(self.client.consumer, 0, self.id, self.attempt_id, self.begun)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of tables that it has gathered."""
+        return self.work.changes
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether something interrupted a decision of it, which may land as it was."""
+        return self.deciding and self.status is Status.ACTIVE
+
+    @property
+    def durable(self) -> bool:
+        """Whether the journal must say what becomes of it.
+
+        An id that the client gave is written down there, unless all that it stands for is
+        in memory, where it is remembered as long as that.
+        """
+        work = self.work.durable(self.attempt_id) or self.participants or self.claimed
+        return bool(work) or (self._given and not self.transient)
+
+    def begin(self, version: int | None = None) -> None:
+        """Begin: learn a version of the journal, and look up an id that the client gave.
+
+        Args:
+            version: Begin at this one, where the id was looked up.
+        """
+        if self.status is not Status.NOT_STARTED:
+            return
+        self.client.open()
+        self.begun = self.client.version_to_begin() if version is None else version
+        self.status = Status.ACTIVE
+        if self._look_up_first:
+            self._look_up(self.client.key_state(self.id))
+            if not self.already_committed and self.client.store.transient.used:
+                self._look_up(self.client.transient.key_states([self.id])[self.id], memory=True)
+
+    def _look_up(self, state: TransactionState, *, memory: bool = False) -> None:
+        """Find out whether the id was committed before, in the journal or in memory only."""
+        if not memory:
+            self._rolled_back = state.rolled_back()
+        entry = state.committed
+        if entry is None:
+            return
+        digest = entry.body.get("digest")
+        if self.digest is not None and digest is not None and digest != self.digest:
+            self.status = Status.ROLLED_BACK
+            raise TransactionIdReused(
+                f"Transaction id {self.id!r} was committed with another digest ({digest}): use a "
+                "new id for new work.",
+                transaction_id=self.id,
+                digest=digest,
+            )
+        # Whoever repeats the work finishes it: its table changes may not be applied yet.
+        self.status, self.already_committed = Status.COMMITTED, True
+        if memory:
+            self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
+        else:
+            self.receipt = Receipt.of(entry, follow(self.client, entry))
+
+    @property
+    def staged(self) -> list[StagedSend]:
+        """What it has staged, in the order of the sends."""
+        return list(self.work.sends)
+
+    @property
+    def slice(self) -> int:
+        """The slice that its payload is staged into."""
+        return self.client.slice_of(self.begun)
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether it is neither decided nor about to be."""
+        return self.status in (Status.NOT_STARTED, Status.ACTIVE) and not self.interrupted
+
+    def check_active(self) -> None:
+        """Check that it takes more work.
+
+        Raises:
+            TransactionFinished: It is decided, prepared, in doubt, or about to be decided: what
+                an interrupted commit has named can still land, and nothing else with it.
+        """
+        self.begin()
+        if self.interrupted:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} was about to be decided and takes no more work: commit "
+                "it again, or roll it back."
+            )
+        if self.status is not Status.ACTIVE and not self.already_committed:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is {self.status.value} and takes no more work: begin a "
+                "new one."
+            )
+
+    def add_send(self, send: StagedSend) -> None:
+        """Take note of staged rows."""
+        self.work.sends.append(send)
+        if send.info.transient:
+            self.transient.begin(self.owner)
+
+    def claiming(self, *, transient: bool = False) -> None:
+        """Take note that a claim is about to be appended: a rollback must say so from now on."""
+        if transient:
+            self.transient.begin(self.owner)
+            self.transient.claimed = True
+        else:
+            self.claimed = True
+
+    def add_account(self, account: Account) -> None:
+        """Take note of messages acquired inside."""
+        self.work.accounts.append(account)
+
+    def follow_memory(self) -> None:
+        """Find out what became of attempts of its id that wait in memory for an outcome."""
+        if self.takes_transient:
+            resolve(self.client, abort=(self.id,))
+
+    def adopt(self, account: Account) -> None:
+        """Take note of messages held under leases that are settled in this transaction."""
+        if account not in self.work.accounts:
+            self.work.accounts.append(account)
+        if any(one.info.transient for one in account.held):
+            self.transient.begin(self.owner)
+
+    # ------------------------------------------------------- what a decision would write
+
+    def plan_seal(self, kind: str, lost: int) -> Plan:
+        """Plan the append that commits or prepares it, looking at its rivals after a conflict."""
+        if lost:
+            self._rolled_back = self._rivals()
+        stamp = self.client.stamp()
+        body = self.body(kind, stamp)
+        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body)
+
+    def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
+        """Write what a decision says besides."""
+        body: dict[str, Any] = {}
+        if self.digest is not None:
+            body["digest"] = self.digest
+        if self.metadata:
+            body["metadata"] = self.metadata
+        if self.participants.names:
+            body["participants"] = self.participants.names
+        if self.participants.last is not None:
+            body["last_resource"] = self.participants.last.name
+        if kind == model.PREPARED:
+            body["claims"] = [
+                decisions.entry_to_json(e) for e in self.work.released(stamp, "prepared")
+            ]
+        return body
+
+    def plan_rollback(self, reason: str, counted: bool) -> Plan | None:
+        """Plan the append that rolls it back; None if it is decided, or surely never will be."""
+        state = self.client.key_state(self.id, archived_since=self.begun)
+        decided = state.decisions.get(self.attempt_id)
+        if decided is not None:
+            if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
+                self.decision, self.status = decided, Status.COMMITTED
+            return None
+        if state.is_over(self.owner):  # below the horizon: it never happened, for ever
+            if self.deciding:  # unless an interrupted commit landed, long ago
+                self.client.never_decided(state, self.owner)
+            return None
+        stamp = self.client.stamp()
+        prepared = state.prepared.get(self.attempt_id)
+        if prepared is not None:  # an interrupted prepare landed after all
+            return decisions.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
+        released = self.work.released(stamp, reason, counted)
+        said = None if counted else {"counted": False}
+        return decisions.rollback(self.owner, released, stamp, reason, said)
+
+    def _rivals(self) -> list[str]:
+        """Look at the other attempts of the id, and at what became of this one.
+
+        Raises:
+            TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
+        """
+        state = self.client.key_state(self.id, archived_since=self.begun)
+        decided = state.decided(self.attempt_id)
+        if self.client.never_decided(state, self.owner):
+            raise TransactionAborted(
+                f"Transaction {self.id!r} was not decided in time: the store's maintenance has "
+                "closed the time in which it began. Run it again; maintain() says for how long a "
+                "transaction may stay open.",
+                transaction_id=self.id,
+            )
+        if decided == model.COMMITTED:
+            self.decision = state.decisions[self.attempt_id]
+            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
+        if decided == model.ROLLED_BACK:
+            entry = state.decisions[self.attempt_id]
+            raise TransactionAborted(
+                f"Transaction {self.id!r} was aborted by {entry.actor}: {entry.reason}.",
+                transaction_id=self.id,
+                reason=entry.reason,
+            )
+        if decided is None and state.committed is not None:
+            raise TransactionAborted(
+                f"Another attempt of transaction {self.id!r} was committed first.",
+                transaction_id=self.id,
+                receipt=Receipt.of(state.committed),
+            )
+        waiting = state.in_doubt
+        if waiting is not None and waiting.attempt != self.attempt_id:
+            raise TransactionAborted(
+                f"Another attempt of transaction {self.id!r} is prepared: decide it first.",
+                transaction_id=self.id,
+            )
+        return state.rolled_back()

@@ -1,0 +1,412 @@
+"""End an attempt of a transaction: committed, prepared, rolled back; each by one append."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from txnqueue.client.append import Landed, Planner, in_doubt
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan
+from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.settings import check_text, describe_error
+from txnqueue.core.state.closing import is_closed
+from txnqueue.errors import (
+    Busy,
+    HistoryRemoved,
+    InvalidInput,
+    LeaseLost,
+    QueueError,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
+from txnqueue.messages.charges import Fault, fault_of
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.participants import LastResource
+from txnqueue.transactions.prepared import decide_prepared, receipt_of
+from txnqueue.transactions.table_applier import follow
+from txnqueue.transactions.table_changes import sealed
+from txnqueue.transactions.transient import resolve
+
+logger = logging.getLogger("txnqueue")
+JOINED_TRIES = 2
+"""So often a commit is tried together with something else before it goes alone."""
+
+
+def joinable(attempt: Attempt) -> bool:
+    """Whether its commit can share an append with something else."""
+    return attempt.participants.last is None and attempt.durable
+
+
+def commit(attempt: Attempt) -> Receipt:
+    """Decide that everything happened: one append.
+
+    Returns:
+        The receipt; under an id that was committed before, the first one.
+
+    Raises:
+        TransactionAborted: Surely not committed: somebody else aborted this attempt
+            after its lease, another attempt of the id was faster, or a queue is being
+            dropped, which is then the error's cause.
+        TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+        LeaseLost: Messages that were held under a lease are others' now; rolled back.
+        TransactionMismatch: Another transaction that is prepared settles messages of the
+            same lease: nothing was changed; decide that one, and commit again.
+    """
+    attempt.begin()
+    if attempt.status is Status.COMMITTED and attempt.receipt is not None:
+        if attempt.already_committed:
+            attempt.participants.undo_ignored()
+        return attempt.receipt
+    if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
+        raise _in_doubt(attempt, attempt.participants.last)
+    if attempt.status is Status.PREPARED:
+        receipt = _decide_prepared(attempt, commit=True)
+        assert receipt is not None
+        return receipt
+    _check_open(attempt)
+    if not attempt.durable:
+        return _commit_in_memory(attempt)
+    if attempt.participants.last is not None:
+        return _commit_by_last_resource(attempt, attempt.participants.last)
+    try:
+        return committed_by(attempt, commit_joined(attempt, None))
+    except (TransactionFinished, TransactionUnknown):
+        if attempt.receipt is None:
+            raise
+        return attempt.receipt  # an interrupted commit had landed
+
+
+def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
+    """Commit in one append with something else.
+
+    That is left out if it lost twice, or cannot be planned: nothing of it then happens.
+
+    Args:
+        attempt: The attempt.
+        more: Plans what else goes into the append; None: nothing.
+
+    Returns:
+        What landed.
+    """
+    _check_open(attempt)
+
+    def plan(lost: int) -> Plan:
+        nonlocal more
+        decided = attempt.plan_seal(model.COMMITTED, lost)
+        if more is None or lost >= JOINED_TRIES:
+            return decided
+        try:
+            joined = more(lost)
+        except Exception as error:
+            # Whoever asked for it asks again, and learns why. The commit waits for nobody.
+            logger.info(
+                "commit alone transaction_id=%s error=%s", attempt.id, describe_error(error)
+            )
+            more = joined = None
+        return decided + joined if joined is not None else decided
+
+    return _land(attempt, plan, "commit")
+
+
+def committed_by(attempt: Attempt, landed: Landed) -> Receipt:
+    """Take note that the commit has landed."""
+    mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == attempt.id)
+    return _happened(attempt, mine)
+
+
+def prepare(attempt: Attempt) -> None:
+    """Promise that either decision can be carried out, and wait for one.
+
+    From here on no time-out, crash or clean-up ends the transaction: only an explicit
+    ``commit`` or ``rollback``, here or through the manager.
+
+    Raises:
+        TransactionAborted: As in ``commit``.
+        TransactionUnknown: As in ``commit``.
+        TransactionMismatch: As in ``commit``.
+        InvalidInput: A database takes part that cannot prepare, or messages that are
+            in memory only; nothing was changed.
+    """
+    attempt.begin()
+    _check_open(attempt)
+    if attempt.transient:
+        raise InvalidInput(
+            f"Transaction {attempt.id!r} sent or received transient messages, which no promise "
+            "survives this process with: commit() it, or send with durable=True."
+        )
+    if attempt.participants.last is not None:
+        raise InvalidInput(
+            f"{attempt.participants.last.name!r} decides by its own commit and cannot prepare: "
+            "commit() the transaction."
+        )
+    _prepare(attempt)
+
+
+def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = True) -> None:
+    """Decide that nothing happened; messages go back to their original places.
+
+    Messages acquired inside go back to the queue. Messages that were held under a
+    lease stay with their holder, unsettled.
+
+    Args:
+        attempt: The attempt.
+        reason: Why; it stands in the journal.
+        counted: Whether the messages' deliveries count; not if nobody looked at them.
+
+    Raises:
+        TransactionFinished: It is committed, maybe by an interrupted commit that landed.
+        TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+    """
+    check_text("reason", reason)
+    if attempt.status is Status.ROLLED_BACK:
+        return
+    if attempt.already_committed:
+        attempt.participants.undo_ignored()
+    if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
+        raise _in_doubt(attempt, attempt.participants.last)
+    counted = counted and attempt.charges
+    _decide_rollback(attempt, reason, counted)
+    attempt.transient.roll_back(reason or "rolled back", counted)
+    attempt.participants.rolled_back()
+
+
+def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = True) -> None:
+    """Roll back if nothing is decided yet; the error that led here is the one to see."""
+    if attempt.status is not Status.ACTIVE:
+        return
+    try:
+        rollback(attempt, reason=describe_error(error), counted=counted)
+    except Exception as failed:
+        logger.warning("rollback failed transaction_id=%s error=%s", attempt.id, failed)
+
+
+def commit_alone(attempt: Attempt) -> Receipt:
+    """Commit a call's own transaction; what closed under it is the call's own error."""
+    try:
+        return commit(attempt)
+    except TransactionAborted as error:
+        if error.__cause__ is not None and is_closed(error.__cause__):
+            raise error.__cause__ from None
+        raise
+
+
+def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
+    """Append what decides or prepares; what surely cannot land is rolled back."""
+    with _rolled_back_if_refused(attempt), attempt.transient.deciding():
+        attempt.transient.prepare(attempt.body)
+        _prepare_others(attempt)
+        attempt.deciding = True
+        try:
+            landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
+        except TransactionFinished:
+            if attempt.decision is not None:
+                _happened(attempt, attempt.decision)
+            raise
+    assert landed is not None
+    return landed
+
+
+@contextmanager
+def _rolled_back_if_refused(attempt: Attempt) -> Iterator[None]:
+    """Roll back what surely cannot be committed or prepared, and say so."""
+    try:
+        yield
+    except (TransactionUnknown, HistoryRemoved):
+        attempt.status = Status.UNKNOWN
+        raise
+    except Busy as error:
+        _give_up(attempt, error, counted=False)
+        raise TransactionAborted(
+            f"Transaction {attempt.id!r} met conflicts at every try and was rolled back: run it "
+            "again.",
+            transaction_id=attempt.id,
+        ) from error
+    except QueueError as error:  # what it works on is being dropped
+        _give_up(attempt, error, counted=False)
+        raise TransactionAborted(
+            f"Transaction {attempt.id!r} was rolled back, surely and for good: {error}",
+            transaction_id=attempt.id,
+        ) from error
+    except (TransactionAborted, LeaseLost) as error:
+        _give_up(attempt, error, counted=fault_of(error) is Fault.MESSAGE)
+        raise
+
+
+def _give_up(attempt: Attempt, error: Exception, *, counted: bool) -> None:
+    """Roll back for certain after a commit that could not land.
+
+    Args:
+        attempt: The attempt.
+        error: Why it could not.
+        counted: Whether the messages may be why, so that their deliveries count.
+
+    Raises:
+        TransactionUnknown: Not even that is certain.
+    """
+    if attempt.status is Status.PREPARED:
+        return
+    try:
+        rollback(attempt, reason=describe_error(error), counted=counted)
+    except Exception as failed:
+        if not isinstance(failed, TransactionFinished):
+            attempt.status = Status.UNKNOWN
+        named = model.attempt_id(attempt.attempt_id, attempt.begun)
+        raise in_doubt(attempt.id, named, failed) from failed
+
+
+def _check_open(attempt: Attempt) -> None:
+    if attempt.status is not Status.ACTIVE:
+        raise TransactionFinished(
+            f"Transaction {attempt.id!r} is {attempt.status.value}: begin a new one."
+        )
+
+
+def _prepare(attempt: Attempt) -> None:
+    _land(attempt, lambda lost: attempt.plan_seal(model.PREPARED, lost), "prepare")
+    attempt.status = Status.PREPARED
+
+
+def _prepare_others(attempt: Attempt) -> None:
+    """Check once more that tables will take their changes, and let databases prepare.
+
+    Raises:
+        TransactionAborted: One of them cannot.
+    """
+    if attempt.changes:
+        attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
+    try:
+        attempt.participants.prepare()
+    except Exception as error:
+        raise TransactionAborted(
+            f"A database could not prepare, and transaction {attempt.id!r} was rolled back: "
+            f"{error}",
+            transaction_id=attempt.id,
+        ) from error
+
+
+def _decide_rollback(attempt: Attempt, reason: str | None, counted: bool) -> None:
+    if attempt.status is Status.NOT_STARTED:
+        attempt.status = Status.ROLLED_BACK
+        return
+    if attempt.status is Status.PREPARED:
+        _decide_prepared(attempt, commit=False, reason=reason)
+        return
+    if attempt.status is Status.COMMITTED:
+        raise TransactionFinished(f"Transaction {attempt.id!r} is committed.")
+    if attempt.transient.committed:
+        _committed_in_memory(attempt)
+        raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")
+    if not attempt.claimed and not attempt.deciding:
+        attempt.status = Status.ROLLED_BACK  # only staged: nothing anywhere names it
+        return
+    try:
+        attempt.client.land(
+            lambda lost: attempt.plan_rollback(reason or "rolled back", counted),
+            "rollback",
+            transaction_id=attempt.id,
+        )
+    except (TransactionUnknown, HistoryRemoved):
+        attempt.status = Status.UNKNOWN
+        raise
+    if attempt.decision is not None:
+        _happened(attempt, attempt.decision)
+        raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")
+    attempt.status = Status.ROLLED_BACK
+
+
+def _decide_prepared(
+    attempt: Attempt, *, commit: bool, reason: str | None = None
+) -> Receipt | None:
+    receipt = decide_prepared(
+        attempt.client,
+        attempt.id,
+        commit=commit,
+        reason=reason,
+        attempt=attempt.attempt_id,
+        by_last_resource=attempt.participants.last is not None,
+    )
+    attempt.status = Status.COMMITTED if commit else Status.ROLLED_BACK
+    attempt.transient.follow(commit=commit)
+    if commit:
+        attempt.receipt = receipt
+        attempt.work.committed(attempt.attempt_id)
+        _confirm_others(attempt)
+        entry = attempt.client.key_state(attempt.id).committed
+        if attempt.participants and entry is not None:
+            attempt.receipt = receipt = receipt_of(attempt.client, entry)
+    return receipt
+
+
+def _happened(attempt: Attempt, decision: Entry) -> Receipt:
+    """Take note of a commit, and carry out what follows from it."""
+    follows = bool(attempt.changes or attempt.participants)
+    attempt.receipt = Receipt.of(decision, applied=not follows)
+    attempt.status = Status.COMMITTED
+    attempt.transient.follow(commit=True)
+    attempt.work.committed(attempt.attempt_id)
+    _confirm_others(attempt)
+    if follows:
+        attempt.receipt = Receipt.of(decision, follow(attempt.client, decision))
+    return attempt.receipt
+
+
+def _confirm_others(attempt: Attempt) -> None:
+    """Let databases carry out the commit; what they confirm rides on the next append."""
+    attempt.client.add_confirmations(attempt.participants.committed(attempt.client.stamp()))
+
+
+def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
+    """Prepare here, commit there with a row that says so, decide here by that row."""
+    try:
+        _prepare(attempt)
+    except TransactionUnknown:
+        last.rollback()  # its row was not written: whatever is decided, it has not committed
+        raise
+    attempt.status = Status.UNKNOWN  # until the row is known, whatever interrupts us
+    try:
+        committed = last.decide()
+    except Exception as error:
+        raise _in_doubt(attempt, last) from error
+    if not committed:
+        attempt.status = Status.PREPARED
+        rollback(attempt, f"{last.name} rolled back")
+        raise TransactionAborted(
+            f"{last.name!r} could not commit, and transaction {attempt.id!r} was rolled back.",
+            transaction_id=attempt.id,
+        )
+    try:
+        receipt = _decide_prepared(attempt, commit=True)
+    except Exception as error:
+        raise _in_doubt(attempt, last) from error
+    assert receipt is not None
+    return receipt
+
+
+def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
+    return TransactionUnknown(
+        f"{last.name!r} does not say whether {attempt.id!r} is committed: recover() with a "
+        "connection to it decides.",
+        transaction_id=attempt.id,
+        attempt=model.attempt_id(attempt.attempt_id, attempt.begun),
+    )
+
+
+def _commit_in_memory(attempt: Attempt) -> Receipt:
+    """Commit what has no durable work, or no work at all: no entry in the journal."""
+    if attempt.transient:
+        with _rolled_back_if_refused(attempt):
+            resolve(attempt.client, [attempt.id], abort=[attempt.id])
+            attempt.transient.commit(attempt.body)
+    return _committed_in_memory(attempt)
+
+
+def _committed_in_memory(attempt: Attempt) -> Receipt:
+    attempt.receipt = Receipt.in_memory(attempt.id, attempt.begun, attempt.client.runtime.now_ms())
+    attempt.status = Status.COMMITTED
+    attempt.work.committed(attempt.attempt_id)
+    _confirm_others(attempt)
+    return attempt.receipt

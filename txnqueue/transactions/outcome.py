@@ -1,0 +1,107 @@
+"""What became of a transaction, as the journal tells it."""
+
+from __future__ import annotations
+
+from txnqueue.client import archive
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state.branch import TIMED_OUT, Branch
+from txnqueue.errors import InvalidInput
+from txnqueue.results import Outcome
+from txnqueue.transactions.prepared import receipt_of
+from txnqueue.transactions.transient import resolve
+
+
+def attempt_named(key: str, attempt: str) -> Owner:
+    """Read an attempt as errors name it.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    name, _, begun = attempt.rpartition("@") if isinstance(attempt, str) else ("", "", "")
+    if not name or not begun.isdecimal():
+        raise InvalidInput(
+            f"attempt={attempt!r}: give error.attempt of a TransactionUnknown.", name="attempt"
+        )
+    return Owner("", 0, key, name, int(begun))
+
+
+def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) -> Outcome:
+    """Say what became of a transaction, or of one attempt of it, from the journal.
+
+    Args:
+        client: Reads the journal.
+        transaction_id: Its id, or how an error names an append.
+        attempt: The attempt that is asked for, as an error names it.
+
+    Raises:
+        InvalidInput: It is no attempt as an error names it.
+    """
+    if transaction_id.startswith("append:"):
+        return _of_append(client, transaction_id)
+    resolve(client, [transaction_id])
+    state = client.key_state(transaction_id)
+    asked = None if attempt is None else attempt_named(transaction_id, attempt)
+    attempts = len({*state.decisions, *state.prepared})
+    if state.committed is not None:
+        receipt = receipt_of(client, state.committed)
+        by_operator = state.committed.attempt in state.heuristics
+        return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts, by_operator)
+    waits = state.in_doubt
+    if waits is not None and (asked is None or waits.attempt == asked.attempt):
+        return Outcome(transaction_id, Status.PREPARED, None, None, attempts)
+    if asked is not None and asked.attempt not in state.decisions:
+        return _of_absent(client, state, asked, attempts)
+    if state.decisions:
+        last = list(state.decisions.values())[-1]
+        if asked is not None:
+            last = state.decisions[asked.attempt or ""]
+        by_operator = last.attempt in state.heuristics
+        return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts, by_operator)
+    branch = Branch.of(state)
+    if branch is not None:
+        status = Status.ROLLED_BACK if branch.lost else Status.ACTIVE
+        return Outcome(transaction_id, status, None, TIMED_OUT if branch.lost else None, 1)
+    return _in_memory(client, transaction_id)
+
+
+def _of_absent(client: Client, state: TransactionState, asked: Owner, attempts: int) -> Outcome:
+    """Say of an attempt without a decision whether it may still get one."""
+    if not state.is_over(asked):
+        reason = "it left no entry, and may still land: rollback makes sure that it does not"
+        return Outcome(state.key, Status.UNKNOWN, None, reason, attempts)
+    client.check_known(asked)
+    return Outcome(state.key, Status.ROLLED_BACK, None, "never decided in time", attempts)
+
+
+def _in_memory(client: Client, transaction_id: str) -> Outcome:
+    """Say what became of a transaction that had no durable work, as long as it is known."""
+    state = client.transient.key_states([transaction_id])[transaction_id]
+    attempts, entry = len(state.decisions), state.committed
+    if entry is not None:
+        receipt = Receipt.in_memory(transaction_id, entry.begun or 0, entry.recorded_at_ms)
+        return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts)
+    if state.decisions:
+        last = list(state.decisions.values())[-1]
+        return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts)
+    return _unknown(client, transaction_id)
+
+
+def _of_append(client: Client, known_as: str) -> Outcome:
+    append_id, _, shard = known_as.removeprefix("append:").partition("@")
+    mine = archive.of_append(client.store, append_id, shard)
+    if not mine:
+        return _unknown(client, known_as)
+    return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)
+
+
+def _unknown(client: Client, known_as: str) -> Outcome:
+    """Say that nothing is known of a transaction; maybe it was, and is not any more."""
+    beginning = archive.decisions_beginning_of(client.store.journal)
+    if beginning < 0:
+        return Outcome(known_as, Status.UNKNOWN)
+    first = model.commit_seq(beginning)
+    reason = f"what was decided before commit_seq {first} was removed from the history"
+    return Outcome(known_as, Status.UNKNOWN, None, reason)

@@ -1,0 +1,341 @@
+"""Databases that take part in a transaction, through Python's DB-API 2.0 (PEP 249).
+
+Three ways, by what the database can do and what is wanted:
+
+- *two-phase*: ``tpc_prepare``, then the queue's decision, then ``tpc_commit``;
+- *last resource*: a database without two-phase commit decides by a row of its own, after
+  everything else is prepared; there can be one;
+- *auxiliary*: transactions of their own, several in a row, committed or rolled back when the
+  user says so; only what is left open follows the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Stamp
+from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
+from txnqueue.errors import InvalidInput, LimitExceeded, TransactionFinished
+
+if TYPE_CHECKING:
+    from txnqueue.transactions.attempt import Attempt
+
+logger = logging.getLogger("txnqueue")
+
+PART_LENGTH_MAX = 64
+"""So many bytes may either part of a branch's name have (XA)."""
+DECISIONS = "txnqueue_decisions"
+"""The table by which a last resource decides: one row per attempt."""
+_ATTEMPT = re.compile(r"[0-9a-f]{32}")
+
+
+class TwoPhase:
+    """A connection that prepares, and commits or rolls back as the queue decides."""
+
+    def __init__(self, name: str, connection: Any, transaction: Attempt, number: int) -> None:
+        """Begin the branch of a transaction on a connection.
+
+        Raises:
+            InvalidInput: The connection knows no two-phase commit.
+            LimitExceeded: The transaction's id is too long for a branch's name.
+        """
+        needed = ("xid", "tpc_begin", "tpc_prepare", "tpc_recover")
+        lacking = [method for method in needed if not hasattr(connection, method)]
+        if lacking:
+            raise InvalidInput(
+                f"The connection of {name!r} has no {lacking[0]}: a database without two-phase "
+                "commit can take part with last=True, or as an auxiliary.",
+                name=name,
+            )
+        key = transaction.id
+        if len(key.encode()) > PART_LENGTH_MAX:
+            raise LimitExceeded(
+                f"The transaction id {key!r} is too long for a branch of {name!r}: with databases "
+                f"an id may have {PART_LENGTH_MAX} bytes.",
+                name="transaction_id",
+            )
+        self.name = name
+        self._connection = connection
+        self._prepared = False
+        self.xid = connection.xid(
+            FORMAT_ID, key, branch_of(transaction.owner, transaction.client.store_id, number)
+        )
+        connection.tpc_begin(self.xid)
+
+    def prepare(self) -> None:
+        """Prepare the branch."""
+        if not self._prepared:
+            self._connection.tpc_prepare()
+            self._prepared = True
+
+    def commit(self) -> None:
+        """Commit the prepared branch."""
+        self._connection.tpc_commit()
+
+    def rollback(self) -> None:
+        """Roll the branch back, prepared or not.
+
+        A connection that cannot do so is closed, which rolls back what was not prepared; what
+        was is rolled back by recover.
+        """
+        try:
+            self._connection.tpc_rollback()
+        except Exception as error:
+            logger.warning("branch not rolled back name=%s error=%s", self.name, error)
+            self._connection.close()
+
+
+class LastResource:
+    """A connection without two-phase commit, whose own commit is the decision."""
+
+    def __init__(self, name: str, connection: Any, attempt: str) -> None:
+        """Take part with a connection.
+
+        Raises:
+            InvalidInput: It commits by itself, or has work of somebody else's open.
+        """
+        by_itself = getattr(connection, "autocommit", None) is True
+        if by_itself or getattr(connection, "isolation_level", "") is None:
+            raise InvalidInput(
+                f"The connection of {name!r} commits by itself: turn autocommit off.", name=name
+            )
+        if getattr(connection, "in_transaction", False) is True:
+            raise InvalidInput(
+                f"The connection of {name!r} has open work: commit it or roll it back before it "
+                "takes part.",
+                name=name,
+            )
+        self.name = name
+        self._connection = connection
+        self._attempt = attempt
+        _execute(connection, _CREATE)
+
+    def decide(self) -> bool:
+        """Commit the database's work with a row that says so, unless somebody forbade it.
+
+        Returns:
+            Whether it is committed, as the database itself tells.
+        """
+        try:
+            _execute(self._connection, _insert(self._attempt, model.COMMITTED))
+            self._connection.commit()
+        except Exception as error:  # which is no outcome: the row tells
+            logger.warning("last resource name=%s error=%s", self.name, error)
+        except BaseException:
+            _quietly(self._connection.rollback)
+            raise
+        return resolve(self._connection, self._attempt)
+
+    def rollback(self) -> None:
+        """Roll back what it did."""
+        self._connection.rollback()
+
+
+class Auxiliary:
+    """A connection whose transactions stand for themselves; what is left open follows.
+
+    It has the connection's ``cursor``, ``commit`` and ``rollback``; each begins the next
+    transaction on the same connection.
+    """
+
+    def __init__(self, name: str, connection: Any) -> None:
+        """Use a connection."""
+        self.name = name
+        self.connection = connection
+        self._ended = False
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        """Open a cursor of the connection.
+
+        Raises:
+            TransactionFinished: The transaction that it belongs to has ended.
+        """
+        self._check()
+        return self.connection.cursor(*args, **kwargs)
+
+    def execute(self, statement: str, *args: Any) -> Any:
+        """Execute a statement on a new cursor, and return the cursor."""
+        cursor = self.cursor()
+        cursor.execute(statement, *args)
+        return cursor
+
+    def commit(self) -> None:
+        """Commit what was done since the last commit or roll back, whatever becomes of the rest."""
+        self._check()
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        """Roll back what was done since the last commit or roll back."""
+        self._check()
+        self.connection.rollback()
+
+    def end(self, *, commit: bool) -> None:
+        """Resolve what is left open by the outcome."""
+        if not self._ended:
+            self._ended = True
+            (self.connection.commit if commit else self.connection.rollback)()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise TransactionFinished(f"The transaction of {self.name!r} has ended.")
+
+
+class Participants:
+    """The databases of one transaction."""
+
+    def __init__(self, transaction: Attempt) -> None:
+        """Begin with none."""
+        self._transaction = transaction
+        self._branches: dict[str, TwoPhase] = {}
+        self.auxiliaries: dict[str, Auxiliary] = {}
+        self.last: LastResource | None = None
+        self._ignored: list[Any] = []
+
+    def ignore(self, connection: Any) -> None:
+        """Let what is done on a connection count for nothing: the work was committed before."""
+        self._ignored.append(connection)
+
+    def undo_ignored(self) -> None:
+        """Roll back what a repeated body did again."""
+        for connection in self._ignored:
+            _quietly(connection.rollback)
+        self._end(commit=False)
+
+    def __bool__(self) -> bool:
+        """Say whether a database waits for the decision."""
+        return bool(self._branches) or self.last is not None
+
+    @property
+    def names(self) -> list[str]:
+        """The databases that confirm the decision afterwards."""
+        return sorted(self._branches)
+
+    def enlist(self, name: str, connection: Any, last: bool) -> None:
+        """Let a database take part.
+
+        Raises:
+            InvalidInput: The name is taken, or there is a last resource already.
+        """
+        self._check_new(name)
+        if last:
+            if self.last is not None:
+                raise InvalidInput(
+                    f"{self.last.name!r} is the last resource already: only one can decide.",
+                    name=name,
+                )
+            self.last = LastResource(name, connection, self._transaction.attempt_id)
+        else:
+            number = len(self._branches)
+            self._branches[name] = TwoPhase(name, connection, self._transaction, number)
+
+    def auxiliary(self, name: str, connection: Any) -> Auxiliary:
+        """Use a database beside the transaction; one connection per name."""
+        known = self.auxiliaries.get(name)
+        if known is not None and known.connection is connection:
+            return known
+        self._check_new(name)
+        self.auxiliaries[name] = Auxiliary(name, connection)
+        return self.auxiliaries[name]
+
+    def prepare(self) -> None:
+        """Let every branch prepare; the first one that cannot says so."""
+        for branch in self._branches.values():
+            branch.prepare()
+
+    def committed(self, stamp: Stamp) -> list[Entry]:
+        """Carry out the commit.
+
+        Returns:
+            Who confirmed it; the others are finished by recover.
+        """
+        confirmed = []
+        for branch in self._branches.values():
+            if _quietly(branch.commit):
+                confirmed.append(confirmation(branch.name, self._transaction.owner, stamp))
+        self._end(commit=True)
+        return confirmed
+
+    def rolled_back(self) -> None:
+        """Carry out the roll back."""
+        for branch in self._branches.values():
+            _quietly(branch.rollback)
+        if self.last is not None:
+            _quietly(self.last.rollback)
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        for auxiliary in self.auxiliaries.values():
+            _quietly(lambda one=auxiliary: one.end(commit=commit))  # type: ignore[misc]
+
+    def _check_new(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"{name!r}: give the database a name.", name=name)
+        last = {self.last.name} if self.last else set()
+        if name in {*self._branches, *self.auxiliaries, *last}:
+            raise InvalidInput(f"{name!r} takes part in this transaction already.", name=name)
+
+
+# --------------------------------------------------------------------- the last resource
+
+_CREATE = (
+    f"CREATE TABLE IF NOT EXISTS {DECISIONS} "
+    "(attempt varchar(32) PRIMARY KEY, decision varchar(16) NOT NULL)"
+)
+
+
+def resolve(connection: Any, attempt: str) -> bool:
+    """Ask a last resource what it decided; if nothing yet, decide now that it rolls back.
+
+    Returns:
+        Whether it is committed.
+    """
+    connection.rollback()  # a row that is not committed says nothing
+    _execute(connection, _CREATE)
+    for _ in range(2):
+        cursor = _execute(
+            connection, f"SELECT decision FROM {DECISIONS} WHERE attempt = '{_hex(attempt)}'"
+        )
+        row = cursor.fetchone()
+        connection.rollback()  # the next look sees what others wrote meanwhile
+        if row is not None:
+            return bool(row[0] == model.COMMITTED)
+        try:
+            _execute(connection, _CREATE)
+            _execute(connection, _insert(attempt, model.ROLLED_BACK))
+            connection.commit()
+            return False
+        except Exception as error:  # somebody else was faster: the row tells
+            logger.info("last resource resolved by another error=%s", error)
+            connection.rollback()
+    raise InvalidInput(f"The table {DECISIONS} can be neither read nor written.")
+
+
+def _insert(attempt: str, decision: str) -> str:
+    return f"INSERT INTO {DECISIONS} VALUES ('{_hex(attempt)}', '{decision}')"
+
+
+def _hex(attempt: str) -> str:
+    if not _ATTEMPT.fullmatch(attempt):
+        raise ValueError(f"{attempt!r} is no attempt")
+    return attempt
+
+
+def _execute(connection: Any, statement: str) -> Any:
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    return cursor
+
+
+def _quietly(act: Callable[[], object]) -> bool:
+    """Do what follows from a decision; if it fails, recover does it later."""
+    try:
+        act()
+    except Exception as error:
+        logger.warning("a participant could not follow error=%s", error)
+        return False
+    return True

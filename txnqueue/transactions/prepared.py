@@ -1,0 +1,149 @@
+"""What a decision answers, what a send has staged, and decisions on prepared transactions."""
+
+from __future__ import annotations
+
+from txnqueue.client import archive
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan, branches
+from txnqueue.core.planning import decisions as sealing
+from txnqueue.core.receipt import Receipt
+from txnqueue.core.state import TransactionState
+from txnqueue.core.state.branch import COORDINATE, Branch, is_branch
+from txnqueue.errors import TransactionFinished, TransactionMismatch, TransactionNotFound
+from txnqueue.messages.claim import abort_branch
+from txnqueue.transactions.table_applier import follow, is_applied
+
+
+def decide_prepared(
+    client: Client,
+    key: str,
+    *,
+    commit: bool,
+    reason: str | None = None,
+    attempt: str | None = None,
+    by_last_resource: bool = False,
+    heuristic: bool = False,
+) -> Receipt | None:
+    """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
+
+    Args:
+        client: Whose decision it is.
+        key: The transaction.
+        commit: Whether it is committed.
+        reason: Why.
+        attempt: The attempt; the one that waits when left out.
+        by_last_resource: Whether the database has decided that is to decide.
+        heuristic: Whether an operator decides instead of whoever is to decide.
+
+    Returns:
+        The receipt of a commit.
+
+    Raises:
+        TransactionFinished: It is decided otherwise already.
+        TransactionNotFound: The journal says nothing of it.
+        TransactionMismatch: Nothing is prepared under this id, or a database decides it.
+        NotPermitted: It is a branch that is restricted to other principals.
+        HistoryRemoved: Nothing is known of it, or not any more.
+    """
+    wanted = model.COMMITTED if commit else model.ROLLED_BACK
+    already: list[Entry] = []
+
+    def plan(lost: int) -> Plan | None:
+        already.clear()
+        state = client.key_state(key)
+        prepared = state.in_doubt
+        branch = None if heuristic else _permitted(client, state)
+        if branch is not None and branch.open and not commit:
+            return abort_branch(client, branch, reason or "rolled back")
+        if branch is not None and branch.lost and not commit:
+            return None  # the horizon has passed it: it never happened
+        if prepared is not None and attempt in (None, prepared.attempt):
+            last = prepared.body.get("last_resource")
+            if last is not None and not (by_last_resource or heuristic):
+                raise TransactionMismatch(
+                    f"Transaction {key!r} is decided by the database {last!r}: "
+                    f"recover({{{last!r}: connection}}) asks it.",
+                    transaction_id=key,
+                )
+            return sealing.decide_prepared(
+                prepared,
+                commit=commit,
+                stamp=client.stamp(),
+                reason=reason,
+                heuristic=heuristic,
+            )
+        wanted_attempts = list(state.prepared) if attempt is None else [attempt]
+        wanted_attempts += [] if branch is None else [branch.attempt]
+        decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
+        if not decisions:
+            beginning = archive.decisions_beginning_of(client.store.journal)
+            if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
+                what = f"Nothing is known of transaction {key!r}, or not any more"
+                raise archive.removed(what, beginning)
+            _check_found(client, state)
+            raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
+        if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
+            raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
+        already.append(decisions[-1])
+        return None
+
+    operation = "commit prepared" if commit else "rollback prepared"
+    if heuristic:
+        operation = f"heuristic {'commit' if commit else 'rollback'}"
+    landed = client.land(plan, operation, transaction_id=key)
+    if not commit:
+        return None
+    entries = landed.entries if landed is not None else already
+    decided = next(e for e in entries if e.kind == wanted and e.stream == key)
+    return Receipt.of(decided, follow(client, decided))
+
+
+def forget(client: Client, key: str) -> None:
+    """Forget that an operator decided a transaction; its outcome stays.
+
+    Raises:
+        TransactionNotFound: The journal says nothing of it.
+        TransactionMismatch: No operator decided it, or it is forgotten already.
+    """
+
+    def plan(lost: int) -> Plan:
+        state = client.key_state(key)
+        _permitted(client, state)
+        for entry in state.heuristics.values():
+            return branches.forget(entry, client.stamp())
+        _check_found(client, state)
+        raise TransactionMismatch(
+            f"No operator's decision of {key!r} is on record: see recover().heuristic.",
+            transaction_id=key,
+        )
+
+    client.land(plan, "forget", transaction_id=key)
+
+
+def _check_found(client: Client, state: TransactionState) -> None:
+    """Check that something was written of a transaction, in the journal or in memory.
+
+    Raises:
+        TransactionNotFound: Nothing was.
+    """
+    if not (state.is_known or client.transient.key_states([state.key])[state.key].is_known):
+        raise TransactionNotFound(
+            f"The journal says nothing of {state.key!r}: check the id; recover() lists what waits "
+            "for a decision.",
+            transaction_id=state.key,
+        )
+
+
+def _permitted(client: Client, state: TransactionState) -> Branch | None:
+    """Find the branch, if it is one, and check that we may coordinate it."""
+    branch = Branch.of(state)
+    if branch is not None:
+        branch.check_permitted(client.runtime.actor, COORDINATE)
+    return branch
+
+
+def receipt_of(client: Client, decision: Entry) -> Receipt:
+    """Write the receipt of a commit of former times, with what became of its table changes."""
+    return Receipt.of(decision, is_applied(client, decision))

@@ -1,0 +1,397 @@
+"""Apply what was decided of the user's tables: in commit order, once, by anybody.
+
+A change that cannot be applied holds up the later ones of its table, and no other table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry, PositionId
+from txnqueue.core.state.confirmations import manifest_participants, participant_stream, unconfirmed
+from txnqueue.errors import ChangeWaiting, InvalidInput
+from txnqueue.storage.tables import (
+    CHANGES_PER_TRANSACTION_MAX,
+    Change,
+    CommitStamp,
+    TableCommit,
+    TableConflict,
+    TableInfo,
+)
+from txnqueue.version import __version__
+
+logger = logging.getLogger("txnqueue")
+_SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingChange:
+    """A change that was decided and is not applied, and what stands in its way.
+
+    Attributes:
+        change_id: Names it for ``manager.apply_change`` and ``manager.waive_change``.
+        transaction_id: The transaction that decided it.
+        commit_seq: When it was decided.
+        table: The table.
+        operation: append, merge, update or delete.
+        rows: How many rows were staged for it; None without any.
+        reason: Why it waits.
+        remedy: What to do.
+    """
+
+    change_id: str
+    transaction_id: str
+    commit_seq: int
+    table: str
+    operation: str
+    rows: int | None
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A change with the entry that decided it."""
+
+    entry: Entry
+    change: Change
+
+    @property
+    def number(self) -> int:
+        """The number that the table remembers: it rises with commit order."""
+        return self.entry.commit_seq * CHANGES_PER_TRANSACTION_MAX + self.change.number
+
+    @property
+    def change_id(self) -> str:
+        """What names the change to people."""
+        return f"{self.entry.append_id}:{self.entry.index}"
+
+    def stamp(self, store_id: str, waived: str | None = None) -> CommitStamp:
+        """Write what the table remembers of it; ``waived`` says why it is given up."""
+        key = self.entry.transaction_key or ""
+        note = {
+            "txnqueue": __version__,
+            "store": store_id,
+            "number": self.number,
+            "transaction_id": key,
+            "actor": self.entry.actor,
+            "operation": self.change.operation,
+            **({} if waived is None else {"waived": waived}),
+        }
+        return CommitStamp(f"txnqueue/{store_id}", self.number, key, note)
+
+    def waiting(self, reason: str) -> WaitingChange:
+        """Say that it waits, why, and what to do."""
+        return WaitingChange(
+            self.change_id,
+            self.entry.transaction_key or "",
+            self.entry.commit_seq,
+            self.change.table,
+            self.change.operation,
+            self.entry.count,
+            reason,
+            f"Put the table right and run recover(); or apply_change({self.change_id!r}) to apply "
+            f"it to the table as it is; or waive_change({self.change_id!r}, reason) to give it up.",
+        )
+
+
+def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
+    """Find the changes that nobody has confirmed, by table, in commit order (pure)."""
+    decided: dict[PositionId, Entry] = {}
+    ended: set[PositionId] = set()
+    for entry in entries:
+        if entry.kind == model.CHANGE_DECIDED:
+            decided[entry.entry_id] = entry
+        elif entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
+            append_id, index = entry.body["change"]
+            ended.add((append_id, index))
+    left: dict[str, list[Decided]] = {}
+    for entry in sorted(decided.values(), key=lambda e: e.place):
+        if entry.entry_id not in ended:
+            change = Change.from_json(entry.body["change"])
+            left.setdefault(entry.stream, []).append(Decided(entry, change))
+    return left
+
+
+def obstacle(
+    one: Decided, info: TableInfo | None, commits: Sequence[TableCommit], store_id: str
+) -> str | None:
+    """Say why a change must not be applied to the table as it stands (pure).
+
+    Args:
+        one: The change.
+        info: The table under its name; None if there is none.
+        commits: The table's commits since the change was sealed.
+        store_id: The store that decides.
+    """
+    if info is None:
+        return f"the table {one.change.table!r} is gone"
+    if info.table_id != one.change.table_id:
+        return f"another table stands under the name {one.change.table!r} now"
+    for commit in commits:
+        replaced = any(word in commit.operation.upper() for word in _SETTING_BACK)
+        if replaced or (commit.operation == "WRITE" and commit.mode == "Overwrite"):
+            what = "overwritten" if commit.operation == "WRITE" else commit.operation
+            return f"the table was set back meanwhile: version {commit.version} is {what}"
+        ahead = commit.note.get("store") == store_id and commit.note.get("number", 0) > one.number
+        if ahead:
+            return (
+                f"the table has change {commit.note['number']} of this store already, which is "
+                "later: the store was restored to an older state, or the table copied"
+            )
+    return None
+
+
+def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> TableCommit | None:
+    """Find what a table's history shows of exactly this change: applied, or waived (pure)."""
+    return next(
+        (
+            commit
+            for commit in commits
+            if commit.note.get("store") == store_id and commit.note.get("number") == one.number
+        ),
+        None,
+    )
+
+
+class Applier:
+    """Applies decided changes for one client, and keeps what it has to confirm."""
+
+    def __init__(self, client: Client) -> None:
+        """Work for a client."""
+        self._client = client
+        self._store_id = client.store_id
+
+    def apply(
+        self, table_ids: Iterable[str] | None = None, known: Iterable[Entry] | None = None
+    ) -> list[WaitingChange]:
+        """Apply all that is decided of some tables, or of all.
+
+        Args:
+            table_ids: The tables; None: all.
+            known: What the journal says of them, where that was just read.
+
+        Returns:
+            What could not be applied, with the reason; later changes of a table wait too.
+        """
+        waiting: list[WaitingChange] = []
+        for changes in self._unapplied(table_ids, known).values():
+            held_up: str | None = None
+            for one in changes:
+                if held_up is None:
+                    held_up = self._attempt(one)
+                    if held_up is not None:
+                        waiting.append(one.waiting(held_up))
+                else:
+                    waiting.append(one.waiting(f"an older change of the table waits: {held_up}"))
+        return waiting
+
+    def apply_to_table_as_it_is(self, change_id: str) -> None:
+        """Apply a change though its table was replaced or set back.
+
+        Raises:
+            InvalidInput: There is no such change that waits.
+            ChangeWaiting: It cannot be applied.
+        """
+        one = self._oldest(change_id)
+        reason = self._attempt(one, anyhow=True)
+        if reason is not None:
+            raise ChangeWaiting(f"It cannot be applied: {reason}.", change_id=change_id)
+
+    def waive(self, change_id: str, reason: str) -> None:
+        """Give a change up, for ever and on record.
+
+        The table takes the change's number first, so that nobody who is on the way applies it
+        afterwards, and whoever finds the number there knows that it was given up.
+
+        Raises:
+            InvalidInput: There is no such change that waits, or it was applied already.
+        """
+        one = self._oldest(change_id)
+        if self._client.store.tables.describe(one.change.table) is not None:
+            try:
+                self._patiently(one, waived=reason)
+            except Exception:
+                if self._mark(one) is None:
+                    raise
+            mark = self._mark(one)
+            if mark is not None and "waived" not in mark.note:
+                self._confirm(one, mark)
+                raise InvalidInput(f"Change {change_id!r} was applied already.", name=change_id)
+        self._client.confirm([self._fact(one, model.CHANGE_WAIVED, None, reason)])
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _unapplied(
+        self, table_ids: Iterable[str] | None, known: Iterable[Entry] | None = None
+    ) -> dict[str, list[Decided]]:
+        found = unapplied(self._client.table_entries(table_ids) if known is None else known)
+        wanted = None if table_ids is None else set(table_ids)
+        confirmed = _confirmed(self._client)
+        return {
+            table_id: [one for one in changes if one.entry.entry_id not in confirmed]
+            for table_id, changes in found.items()
+            if wanted is None or table_id in wanted
+        }
+
+    def _oldest(self, change_id: str) -> Decided:
+        for changes in self._unapplied(None).values():
+            for number, one in enumerate(changes):
+                if one.change_id == change_id and number:
+                    raise InvalidInput(
+                        f"An older change of the table waits, {changes[0].change_id!r}: end it "
+                        "first.",
+                        name=change_id,
+                    )
+                if one.change_id == change_id:
+                    return one
+        raise InvalidInput(f"No change {change_id!r} waits: recover() lists them.", name=change_id)
+
+    def _attempt(self, one: Decided, *, anyhow: bool = False) -> str | None:
+        """Apply one change whose older ones are applied; None if it has ended now."""
+        tables = self._client.store.tables
+        try:
+            info = tables.describe(one.change.table)
+            commits = self._commits(one, info)
+            mark = mark_of(one, commits, self._store_id)
+            if mark is not None:
+                self._confirm(one, mark)
+                return None
+            reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
+            if reason is not None:
+                return reason
+            if self._ended(one):  # somebody gave it up while we looked
+                return None
+            version = self._patiently(one)
+        except Exception as error:  # which is no outcome: the table's history tells
+            mark = self._surely_marked(one)
+            if mark is None:
+                return f"{type(error).__name__}: {_first_line(error)}"
+            self._confirm(one, mark)
+            return None
+        if version is not None:
+            self._confirm(one, TableCommit(version, "", None, {}))
+            return None
+        mark = self._surely_marked(one)
+        if mark is None:
+            return (
+                "the table has taken a later change of this store: the store was restored to an "
+                "older state"
+            )
+        self._confirm(one, mark)
+        return None
+
+    def _patiently(self, one: Decided, *, waived: str | None = None) -> int | None:
+        """Apply a change, or take its number only; again after conflicts, bounded."""
+        runtime = self._client.runtime
+        policy, started, tries = runtime.retry, runtime.monotonic(), 0
+        stamp = one.stamp(self._store_id, waived)
+        while True:
+            try:
+                return self._client.store.tables.apply(one.change, stamp, empty=waived is not None)
+            except TableConflict:
+                tries += 1
+                late = runtime.monotonic() - started > policy.seconds_max
+                if tries >= policy.attempts_max or late:
+                    raise
+            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+
+    def _commits(self, one: Decided, info: TableInfo | None) -> list[TableCommit]:
+        """List the table's commits since the change was sealed; of another table, all."""
+        if info is None:
+            return []
+        same = info.table_id == one.change.table_id
+        if same and info.version == one.change.table_version:
+            return []
+        since = one.change.table_version if same else -1
+        return self._client.store.tables.history(one.change.table, since)
+
+    def _mark(self, one: Decided) -> TableCommit | None:
+        """Look what the table's history shows of a change."""
+        info = self._client.store.tables.describe(one.change.table)
+        return mark_of(one, self._commits(one, info), self._store_id)
+
+    def _surely_marked(self, one: Decided) -> TableCommit | None:
+        try:
+            return self._mark(one)
+        except Exception:  # then it waits, and whoever comes next looks again
+            return None
+
+    def _ended(self, one: Decided) -> bool:
+        """Say whether the journal shows by now that the change was applied or given up."""
+        stream = one.entry.stream
+        left = unapplied(self._client.table_entries([stream])).get(stream, ())
+        return all(other.entry.entry_id != one.entry.entry_id for other in left)
+
+    def _confirm(self, one: Decided, mark: TableCommit) -> None:
+        """Keep what the table shows for the next append, whichever that is."""
+        waived = mark.note.get("waived")
+        kind = model.CHANGE_APPLIED if waived is None else model.CHANGE_WAIVED
+        self._client.add_confirmations([self._fact(one, kind, mark.version, waived)])
+
+    def _fact(self, one: Decided, kind: str, version: int | None, reason: str | None) -> Entry:
+        entry = one.entry
+        return Entry(
+            entry.shard,
+            entry.stream,
+            kind,
+            transaction_key=entry.transaction_key,
+            attempt=entry.attempt,
+            begun=entry.begun,
+            count=entry.count,
+            reason=reason,
+            body={"v": 1, "change": [entry.append_id, entry.index], "table_version": version},
+            **self._client.stamp().columns(),
+        )
+
+
+def is_applied(client: Client, decision: Entry) -> bool:
+    """Say whether a commit is carried out everywhere: in tables, and in databases."""
+    names = manifest_participants(decision.body)
+    if names:
+        facts = client.table_entries(map(participant_stream, names))
+        if unconfirmed([decision], [*facts, *client.confirmations]):
+            # A decision leaves the journal once all have confirmed it.
+            state = client.key_state(decision.stream, archived_since=None)
+            if decision.attempt in state.decisions:
+                return False
+    table_ids = decision.body.get("manifest", {}).get("tables", ())
+    if not table_ids:
+        return True
+    left = unapplied(client.table_entries(table_ids))
+    confirmed = _confirmed(client)
+    return not any(
+        one.entry.attempt == decision.attempt and one.entry.entry_id not in confirmed
+        for changes in left.values()
+        for one in changes
+    )
+
+
+def follow(client: Client, decision: Entry) -> bool:
+    """Apply what a commit decided of tables; whatever happens here, it is committed.
+
+    Returns:
+        Whether the commit is carried out everywhere now.
+    """
+    table_ids = decision.body.get("manifest", {}).get("tables", ())
+    try:
+        for one in Applier(client).apply(table_ids) if table_ids else ():
+            logger.warning("change waits change_id=%s reason=%s", one.change_id, one.reason)
+        return is_applied(client, decision)
+    except Exception as error:
+        logger.warning("changes wait transaction_id=%s error=%s", decision.transaction_key, error)
+        return False
+
+
+def _confirmed(client: Client) -> set[PositionId]:
+    """The changes whose confirmation is on its way."""
+    waiting = (fact.body.get("change") for fact in client.confirmations)
+    return {(change[0], change[1]) for change in waiting if change}
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

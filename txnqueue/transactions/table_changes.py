@@ -1,0 +1,89 @@
+"""Changes of the user's own tables, staged in a transaction and decided with it.
+
+Rows are staged beside the messages' payload; the decision's entries are the redo log. What
+follows from it is in ``applying``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Stamp
+from txnqueue.core.state import Owner
+from txnqueue.errors import (
+    InvalidInput,
+    TableNotFound,
+    TransactionAborted,
+)
+from txnqueue.storage.tables import (
+    Change,
+    TableInfo,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+def look(client: Client, name: str) -> TableInfo:
+    """Look at a table.
+
+    Raises:
+        TableNotFound: There is none of that name.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"table({name!r}): give a path or the name of a table.", name=name)
+    info = client.store.tables.describe(name)
+    if info is None:
+        raise TableNotFound(
+            f"There is no table {name!r}: create it before a transaction changes it.", name=name
+        )
+    return info
+
+
+def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> list[Change]:
+    """Look at the tables once more before the decision: they must still be the same.
+
+    Raises:
+        TransactionAborted: A table is gone, or another one, or would refuse its change now.
+    """
+    infos = {name: client.store.tables.describe(name) for name in {c.table for c in changes}}
+    found = []
+    for change in changes:
+        info = infos[change.table]
+        if info is None or info.table_id != change.table_id:
+            raise TransactionAborted(
+                f"The table {change.table!r} was dropped or replaced meanwhile: nothing was "
+                "committed; run the transaction again.",
+                transaction_id=transaction_id,
+            )
+        if info.version != change.table_version:
+            try:
+                client.store.tables.check(info, change, transaction_id)
+            except InvalidInput as error:
+                raise TransactionAborted(
+                    f"The table {change.table!r} was changed meanwhile, and would refuse this "
+                    f"now: {error}",
+                    transaction_id=transaction_id,
+                ) from error
+        found.append(replace(change, table_version=info.version))
+    return found
+
+
+def decided(change: Change, owner: Owner, stamp: Stamp) -> Entry:
+    """Write the entry of a change that the transaction decides: the redo log."""
+    return Entry(
+        model.table_shard(change.table_id),
+        change.table_id,
+        model.CHANGE_DECIDED,
+        transaction_key=owner.key,
+        attempt=owner.attempt,
+        begun=owner.begun,
+        count=change.source.count if change.source else None,
+        body={"v": 1, "change": change.to_json()},
+        **stamp.columns(),
+    )

@@ -1,0 +1,202 @@
+"""What a transaction has gathered, and how a decision says it.
+
+Sends that are staged, messages that are settled, changes of tables: nobody knows of them
+until a decision names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning, ranges
+from txnqueue.core.model import Condition, Entry
+from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
+from txnqueue.core.state import Owner, QueueState
+from txnqueue.messages.claim import HeldClaim
+from txnqueue.messages.move import departures, in_order
+from txnqueue.messages.settlement import Account, check_held, still_ours
+from txnqueue.messages.staged import StagedSend
+from txnqueue.storage.tables import Change
+from txnqueue.transactions import table_changes as changes
+
+
+@dataclass(slots=True)
+class PlannedWork:
+    """The work of one attempt as entries.
+
+    Attributes:
+        queue_ids: The queues that it posts to or settles in.
+        facts: What it posts, settles and changes.
+        binds: The entries of lanes by which it settles what is held under leases.
+        conditions: What else it expects.
+    """
+
+    queue_ids: set[str]
+    facts: list[Entry] = field(default_factory=list)
+    binds: list[Entry] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Work:
+    """The work of one attempt.
+
+    Attributes:
+        sends: Rows that were staged.
+        accounts: Messages that were acquired inside, or are settled inside.
+        changes: Changes of the user's tables.
+    """
+
+    sends: list[StagedSend] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def durable(self, attempt: str) -> bool:
+        """Say whether any of it is about what the store keeps."""
+        return bool(self.changes) or self._any(attempt, transient=False)
+
+    def transient(self, attempt: str) -> bool:
+        """Say whether any of it is about what is in memory only."""
+        return self._any(attempt, transient=True)
+
+    def _any(self, attempt: str, *, transient: bool) -> bool:
+        return any(send.info.transient == transient for send in self.sends) or any(
+            one.info.transient == transient and account.dispositions(one, attempt)
+            for account in self.accounts
+            for one in account.held
+        )
+
+    def seal(
+        self,
+        client: Client,
+        owner: Owner,
+        kind: str,
+        rolled_back: Iterable[str],
+        stamp: Stamp,
+        body: dict[str, Any],
+    ) -> Plan:
+        """Plan the one append that commits or prepares all of it, or all that is in memory.
+
+        Args:
+            client: Reads whether what is settled is still held. It says which part is meant.
+            owner: The attempt.
+            kind: ``committed`` or ``prepared``.
+            rolled_back: Other attempts of the key that were read as rolled back.
+            stamp: Who writes.
+            body: What else the decision says.
+
+        Raises:
+            LeaseLost: Others may have some of the messages now.
+        """
+        gathered = self.gathered(client, owner, stamp)
+        sealed = decisions.seal(
+            kind, owner, gathered.facts, gathered.queue_ids, rolled_back, stamp, body
+        )
+        return _binding(gathered.binds) + sealed + Plan((), tuple(gathered.conditions))
+
+    def gathered(self, client: Client, owner: Owner, stamp: Stamp) -> PlannedWork:
+        """Write all of it as entries, or all that is in memory.
+
+        Args:
+            client: Reads whether what is settled is still held. It says which part is meant.
+            owner: The attempt.
+            stamp: Who writes.
+
+        Raises:
+            LeaseLost: Others may have some of the messages now.
+        """
+        transient = client is client.transient
+        sends = [send for send in self.sends if send.info.transient == transient]
+        found = PlannedWork({send.info.queue_id for send in sends})
+        found.facts += [entry for send in sends for entry in send.positions(owner, stamp)]
+        if not transient:
+            found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
+        ended = [
+            (one, dispositions)
+            for account in self.accounts
+            for one in account.held
+            if one.info.transient == transient
+            and (dispositions := account.dispositions(one, owner.attempt or ""))
+        ]
+        found.queue_ids.update(one.info.queue_id for one, _ in ended)
+        found.binds = _binds(client, ended, owner, stamp)
+        arrivals: list[Entry] = []
+        for one, dispositions in ended:
+            for disposition in dispositions:
+                found.facts.append(_settle(one, disposition, owner, stamp))
+                leaving = departures(one, disposition, stamp, owner)
+                arrivals += leaving.entries
+                found.conditions += leaving.conditions
+        held = (one for account in self.accounts for one in account.held)
+        found.facts += in_order(arrivals, held)
+        return found
+
+    def released(
+        self, stamp: Stamp, reason: str, counted: bool = True, *, transient: bool = False
+    ) -> list[Entry]:
+        """Write that the messages acquired inside go back; those under a lease stay."""
+        return [
+            entry
+            for account in self.accounts
+            for one in account.held
+            if one.info.transient == transient
+            for entry in planning.release_claims(
+                one.info.queue_id, [one.claim], stamp, reason, counted
+            )
+        ]
+
+    def committed(self, attempt: str) -> None:
+        """Take note that it has happened."""
+        for account in self.accounts:
+            account.committed(attempt)
+
+
+def _settle(one: HeldClaim, disposition: Disposition, owner: Owner, stamp: Stamp) -> Entry:
+    """Write how some messages of a claim end."""
+    if disposition.kind == model.KEPT:
+        items = one.items if disposition.items is None else disposition.items
+        count = sum(ranges.count(part) for _, part in items)
+        one.claim.deadline_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
+        deadline_ms = one.claim.deadline_ms
+        return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner)
+    return planning.settlement(
+        one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner
+    )
+
+
+def _binds(
+    client: Client,
+    ended: Sequence[tuple[HeldClaim, Sequence[Disposition]]],
+    owner: Owner,
+    stamp: Stamp,
+) -> list[Entry]:
+    """Write the lanes' entries by which this attempt settles claims held under leases.
+
+    Raises:
+        LeaseLost: Others may have some of the messages now.
+    """
+    binds: list[Entry] = []
+    folds: dict[str, QueueState] = {}
+    with client.lock:
+        for one, dispositions in ended:
+            if one.claim.owner.is_transaction:
+                continue
+            fold, held = still_ours(client, one, folds)
+            for disposition in dispositions:
+                check_held(one, held, disposition)
+            queue_id = one.info.queue_id
+            earlier = sum(e.queue_id == queue_id and e.lane == held.lane for e in binds)
+            sequence = fold.lanes[held.lane].next_sequence + earlier
+            binds.append(planning.bind(queue_id, held, owner, sequence, stamp))
+    return binds
+
+
+def _binding(binds: Sequence[Entry]) -> Plan:
+    conditions: dict[str, Condition] = {}
+    for entry in binds:
+        expected = model.next_sequence(entry.shard, entry.stream, entry.sequence or 0)
+        conditions.setdefault(entry.shard, expected)
+    return Plan(tuple(binds), tuple(conditions.values()))
