@@ -31,7 +31,7 @@ from txnqueue.messages.claim import HeldClaim, Wanting, part_of
 from txnqueue.messages.receive import VersionLimit, claim
 from txnqueue.messages.selector import Reasons, offsets_of
 from txnqueue.messages.settlement import Account, Dispositions, name_of
-from txnqueue.storage.payload import Part, evaluating
+from txnqueue.storage.payload import Part, evaluating, messages_of
 from txnqueue.transaction import Transaction, attempt_of, resolve
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.transient import resolve as resolve_memory
@@ -98,8 +98,7 @@ class Batch:
 
     def messages(self) -> list[Message]:
         """Read the messages as dicts, in delivery order; for a few, not for a million."""
-        rows: list[Message] = self.to_arrow().to_pylist()
-        return rows
+        return messages_of(self.to_arrow())
 
     @property
     def held_until(self) -> datetime.datetime | None:

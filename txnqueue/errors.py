@@ -6,6 +6,8 @@
     │   ├── StoreNotFound        no store at this root
     │   ├── StoreCorrupt         what is stored contradicts itself
     │   ├── StoreBusy            somebody else holds the store's lock
+    │   │   └── SecondDriver     another driver works on storage that bears only one
+    │   ├── StatementRefused     Spark could not read a statement of ours
     │   └── LayoutUnsupported    the store was written by another layout
     ├── InvalidInput             a value, name or option that cannot be used
     │   ├── InvalidName
@@ -116,6 +118,19 @@ class StoreBusy(StoreError):
 
     owner: Mapping[str, Any] | None
     """The processes that hold the lock; None if they have released it just now."""
+
+
+class SecondDriver(StoreBusy):
+    """Another driver works on this store, and its storage bears one driver only."""
+
+    driver: str | None
+    """Who is heard of: the id of its Spark application, and where it runs."""
+    setting: str
+    """Spark's setting for a log store that bears several drivers."""
+
+
+class StatementRefused(StoreError):
+    """Spark could not read a statement of the library's; nothing was changed: see its cause."""
 
 
 class LayoutUnsupported(StoreError):

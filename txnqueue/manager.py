@@ -105,14 +105,19 @@ class QueueManager:
             InvalidInput: The configuration says what cannot be used.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
+        chosen = runtime or Runtime(retry=said.retry())
         if store is None:
             where = said.value("root", root).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
                 )
-            store = DeltaStore(spark, where)
-        chosen = runtime or Runtime(retry=said.retry())
+            store = DeltaStore(
+                spark,
+                where,
+                monotonic=chosen.monotonic,
+                several_drivers=said.value("storage.several_drivers").value,
+            )
         chosen.actor = said.value("actor", actor).value or chosen.actor
         chosen.run_id = said.value("run_id", run_id).value or chosen.run_id
         chosen.consumer = said.value("consumer", consumer).value or chosen.consumer
@@ -232,6 +237,23 @@ class QueueManager:
         check_reason(reason)
         self._client.open()
         Applier(self._client).waive(change_id, reason)
+
+    def take_over(self, reason: str) -> None:
+        """Write to the store from now on, on record, though another driver was heard of lately.
+
+        It is for storage that bears one driver only, such as S3 without Delta's log store for
+        several drivers, and for an operator who knows that the other one has ended. That one is
+        refused within a minute if it has not. Elsewhere there is nothing to take over.
+
+        Args:
+            reason: Why; it stands in the history of the journal's table.
+
+        Raises:
+            SecondDriver: Another one took it over at the same time.
+        """
+        check_reason(reason)
+        self._client.open()
+        self._client.store.take_over({**self._client.author(), "reason": reason})
 
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None

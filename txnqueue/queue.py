@@ -29,7 +29,7 @@ from txnqueue.messages.selector import Selector
 from txnqueue.messages.send import Sent, is_kept, staged
 from txnqueue.reports.metrics import DeadLetters
 from txnqueue.results import DrainResult
-from txnqueue.storage.payload import Part
+from txnqueue.storage.payload import Part, messages_of
 from txnqueue.storage.payload.schemas import check_schema, schema_from
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
@@ -419,7 +419,7 @@ class Queue:
     def peek_messages(self, limit: int = 20, where: str | None = None) -> list[Message]:
         """Look at the first available messages as dicts, in delivery order; as ``peek``."""
         parts, carried = self._first(limit, where)
-        rows: list[Message] = self._client.payload.table(self.schema, parts).to_pylist()
+        rows = messages_of(self._client.payload.table(self.schema, parts))
         del carried
         return rows
 

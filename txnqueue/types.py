@@ -73,7 +73,7 @@ class MessageInfo(TypedDict):
         redelivered: Whether it was delivered before.
         enqueued_at: When it came into the queue.
         transaction_id: The transaction that sent it.
-        headers: Its headers, as pairs of name and value: ``dict()`` makes a dict of them.
+        headers: Its headers by name; None if it has none.
         correlation_id: The header of this name.
         reply_to: The header of this name.
         origin: Where it was before it was moved; None if it was sent here.
@@ -89,7 +89,7 @@ class MessageInfo(TypedDict):
     redelivered: bool
     enqueued_at: datetime.datetime
     transaction_id: str | None
-    headers: list[tuple[str, str]] | None
+    headers: dict[str, str] | None
     correlation_id: str | None
     reply_to: str | None
     origin: Origin | None

@@ -11,6 +11,8 @@ from txnqueue import QueueManager
 from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionMismatch
+from txnqueue.protocols.dtx.branches import Branches
+from txnqueue.protocols.dtx.sessions import Session
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
@@ -169,6 +171,86 @@ def test_every_fresh_client_counts_a_compacted_lease_from_where_it_began(drivers
         queue.send([{"n": 10 + n}])
     fresh = drivers.manager("fresh").queue("orders")
     assert 1 in {m["n"] for _ in range(4) for m in fresh.receive(1).messages()}
+
+
+def started(manager: QueueManager, name: str = "b", seconds: float = 60) -> Session:
+    """Start a branch in which several sessions may work."""
+    return Branches(manager._client).start(f"xid:{name}", seconds)
+
+
+@pytest.mark.parametrize("sees", ["its claim", "another commit"])
+def test_a_branch_of_a_clock_that_is_years_ahead_ends_when_its_own_time_is_over(
+    drivers: Drivers, sees: str
+) -> None:
+    """Its time is a length, as a lease's is; who watches what it holds needs no other clock."""
+    queue = drivers.manager("a").create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    session = started(drivers.manager("ahead", YEARS))
+    session.queue("orders").receive(1, lease_seconds=7 * DAY)
+    if sees == "its claim":
+        assert len(queue.receive(1)) == 0
+    else:
+        for n in range(model.TRANSACTION_SHARDS):  # whatever shard the branch is in
+            drivers.manager(f"m{n}").transaction(f"t/{n}").prepare()
+    drivers.advance(59)
+    assert len(queue.receive(1)) == 0
+    drivers.advance(2)
+    if sees == "its claim":
+        assert [m["n"] for m in queue.receive(1).messages()] == [1]
+    else:
+        assert drivers.manager("recovering").recover().aborted == ("xid:b",)
+        assert queue.depth() == 1
+
+
+def test_a_branch_that_is_not_ahead_lasts_as_long_as_it_says(drivers: Drivers) -> None:
+    """A slower clock beside it shortens nothing."""
+    queue = drivers.manager("a").create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    session = started(drivers.manager("starts"))
+    session.queue("orders").receive(1)
+    work(drivers.manager("behind", -YEARS).queue("orders"), 2)
+    drivers.advance(59)
+    assert len(queue.receive(1)) == 0
+    assert drivers.manager("recovering").recover().aborted == ()
+    drivers.advance(2)
+    assert drivers.manager("recovering").recover().aborted == ("xid:b",)
+
+
+def test_an_open_branch_of_a_clock_that_is_ahead_holds_no_horizon_for_ever(
+    drivers: Drivers,
+) -> None:
+    keeper = drivers.manager("keeper")
+    queue = keeper.create_queue("orders", "n long", dead_letter=False)
+    started(drivers.manager("ahead", YEARS))
+    work(queue, 0)
+    drivers.advance(DAY)
+    keeper.recover()
+    done = []
+    for day in range(3):
+        work(queue, day)
+        drivers.advance(DAY)
+        done.append(
+            keeper.maintain(transaction_seconds_max=3_600, payload_retention_days=0).horizon
+        )
+    assert done[-1] > done[0] >= 0
+
+
+@pytest.mark.parametrize("apart_seconds", [YEARS, -YEARS])
+def test_delays_and_times_to_live_are_instants_of_the_senders_clock(
+    drivers: Drivers, apart_seconds: float
+) -> None:
+    """They cannot be told from instants that were asked for; an operator moves what waits."""
+    queue = drivers.manager("a").create_queue("orders", "n long", dead_letter=False)
+    drivers.manager("a").create_queue("others", "n long", dead_letter=False)
+    wrong = drivers.manager("wrong", apart_seconds).queue("orders")
+    wrong.send([{"n": 1}], delay_seconds=60)
+    wrong.send([{"n": 2}], ttl_seconds=60)
+    queue.send([{"n": 3}])
+    drivers.advance(61)
+    got = {m["n"] for _ in range(3) for m in queue.receive(3).messages()}
+    assert got == ({2, 3} if apart_seconds > 0 else {1, 3})
+    if apart_seconds > 0:
+        assert queue.move("others") == 1
 
 
 def test_a_slow_clock_that_names_the_day_costs_no_payload_its_retention(drivers: Drivers) -> None:

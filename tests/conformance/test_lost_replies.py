@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.conftest import World, numbers, pick, rows
+from tests.conformance.conftest import SCHEMA, World, numbers, pick, rows
 from tests.inside import attempt_id
 from txnqueue import QueueManager, Status
 from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionUnknown
@@ -239,8 +239,79 @@ def test_messages_that_were_claimed_late_are_not_left_lying(world, manager, jour
     orders.send(rows(*range(4)))
     journal.faults = ["late"]
     batch = orders.receive(2)
-    assert orders.in_flight() == len(batch)
-    assert numbers(batch)[:2] == [0, 1]
+    assert orders.in_flight() == len(batch) == 2
+    assert numbers(batch) == [0, 1]
+
+
+class Late:
+    """A journal that lets the first append land at a later step of its client, without a reply."""
+
+    def __init__(self, inner, meanwhile):
+        self.inner, self.meanwhile, self.armed = inner, meanwhile, False
+        self.late, self.steps_left = None, 0
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def step(self):
+        self.steps_left -= 1
+        if self.late and self.steps_left == 0:
+            self.land()
+
+    def land(self):
+        late, self.late = self.late, None
+        try:
+            self.inner.append(*late)
+        except AppendConflict:
+            pass
+
+    def read(self, *args, **kwargs):
+        self.step()
+        return self.inner.read(*args, **kwargs)
+
+    def append(self, *args):
+        if self.armed:
+            self.armed, self.late = False, args
+            self.meanwhile()
+            raise ConnectionError("no reply")
+        self.step()
+        return self.inner.append(*args)
+
+
+@pytest.mark.parametrize("call", ["receive", "receive inside", "move", "move inside"])
+@pytest.mark.parametrize("steps", range(1, 9))
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_a_try_that_lands_late_takes_no_more_than_was_asked_for(call, steps, lanes):
+    """What comes meanwhile stands in the lanes that are looked at first."""
+    world = World(MemoryStore())
+    created = world.queue(lanes=lanes, group_by="key")
+    world.manager().create_queue("elsewhere", SCHEMA, dead_letter=False)
+    turned = world.open(created, "b")
+
+    def come():
+        turned.send([{"n": 100 + n, "key": str(n)} for n in range(16)])
+
+    journal = Late(world.store.journal, come)
+    store = MemoryStore()
+    store.payload, store.journal = world.store.payload, journal
+    runtime = world.runtime("late")
+    runtime.sleep = lambda seconds: journal.step()
+    manager = QueueManager(None, store=store, runtime=runtime)
+    orders = manager.queue(created.name)
+    created.send([{"n": 1, "key": "3"}, {"n": 2, "key": "3"}, {"n": 3, "key": "3"}])
+    journal.armed, journal.steps_left = True, steps
+    tx = manager.transaction() if call.endswith("inside") else None
+    if call.startswith("receive"):
+        found = len(orders.receive(2, transaction=tx))
+    else:
+        found = orders.move("elsewhere", limit=2, transaction=tx)
+    if journal.late:
+        journal.land()
+    assert found == 2
+    if call == "move":
+        assert manager.queue("elsewhere").depth() == 2
+    else:
+        assert orders.in_flight() == 2
 
 
 def test_a_read_that_fails_while_a_commit_is_in_doubt_leaves_it_in_doubt(world, manager, journal):

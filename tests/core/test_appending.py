@@ -25,6 +25,7 @@ class Script:
     """A journal that does what the script says, append by append; then all goes well.
 
     fails: nothing lands · reply lost: it lands · late: it lands while the client waits ·
+    later: it lands after the next append ·
     conflict: Delta says so, and nothing landed · conflict though landed · rival: another
     client takes the next sequence number first · locked: the store's own error.
     """
@@ -34,6 +35,7 @@ class Script:
         self.script = list(script)
         self.offered = []
         self.late = []
+        self.later = []
         self.waits = []
         self.reads_fail = False
         self.known_version = self.inner.known_version
@@ -45,11 +47,16 @@ class Script:
             raise StoreBusy
         if what == "late":
             self.late.append((units, metadata))
+        if what == "later":
+            self.later.append((units, metadata))
+            raise ConnectionError(what)
         if what == "rival":
             rival = numbered(self.next(), "rival")
             self.inner.append([Unit.of(f"rival{self.next()}", rival.entries, ())], {})
         if what in ("lands", "rival", "reply lost", "conflict though landed"):
             answer = self.inner.append(units, metadata)
+        while self.later:
+            self.inner.append(*self.later.pop())
         if what in ("conflict", "conflict though landed"):
             raise AppendConflict
         if what in ("fails", "late", "reply lost"):
@@ -258,15 +265,29 @@ def test_a_landed_append_knows_its_commit_seq():
     assert landed.commit_seq == landed.version * 1024 == 1024
 
 
-def test_two_tries_that_both_land_are_both_ours():
-    """Planned anew after a late first try, a second claim may land beside it."""
-    script = Script("late", "reply lost")
-    landed = script.land_next()
-    assert [e.sequence for e in landed.entries] == [1, 2]
+def in_lanes(*sequences):
+    """Plan an entry that takes the next number of one lane, and at the next try of another."""
+
+    def plan(lost):
+        shard, sequence = f"lane/q/{lost}", sequences[lost]
+        entry = Entry(shard, STREAM, model.CLAIMED, sequence=sequence)
+        return Plan((entry,), (model.next_sequence(shard, STREAM, sequence),))
+
+    return plan
 
 
-def test_an_earlier_try_that_landed_late_is_not_forgotten_after_a_win():
-    """Else its messages are held until their lease ends, and count as delivered."""
+@pytest.mark.parametrize("answer", ["reply lost", "lands"])
+def test_two_tries_that_both_land_are_both_ours(answer):
+    """Else the messages of the one are held until its lease ends, and count as delivered."""
+    script = Script("later", answer)
+    landed = script.land(in_lanes(1, 1))
+    assert sorted(e.shard for e in landed.entries) == ["lane/q/0", "lane/q/1"]
+
+
+def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands():
+    """What the next one goes on from is what the first one did."""
     script = Script("late")
     landed = script.land_next()
-    assert [e.sequence for e in landed.entries] == [1, 2]
+    assert [e.sequence for e in landed.entries] == [1]
+    assert script.words() == ["mine 0"]
+    assert len(script.offered) == 1

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +15,10 @@ pytest.importorskip("delta")
 
 from filelock import FileLock, Timeout
 
-from txnqueue.errors import PlatformMissing
+from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.sessions import APPLICATION
-from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal.statements import THREADS_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
 
 WAIT_SECONDS = 20
@@ -124,7 +127,7 @@ def test_of_two_statements_at_once_each_has_a_session_of_its_own(statements):
 
 
 def test_a_table_is_changed_by_one_statement_at_a_time(statements, monkeypatch):
-    monkeypatch.setattr(statements, "_lock", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
     slow, order = Slow(), []
 
     def one(session):
@@ -196,6 +199,135 @@ def test_what_numbers_writes_is_unset_in_every_session_of_ours(statements):
     sessions = [statements.session, statements.appending, statements.compiling]
     sessions += [statements.alone(lambda session: session)]
     assert all(APPLICATION not in session.settings for session in sessions)
+
+
+def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements):
+    """Nor do they take a session while they wait."""
+    slow, made = Slow(), []
+    new = statements.user.newSession
+    statements.user.newSession = lambda: made.append(1) or new()
+    first = in_background(lambda: statements.committing("a", slow))
+    assert slow.begun.wait(WAIT_SECONDS)
+    waiting = [
+        in_background(lambda: statements.committing("a", lambda session: None))
+        for _ in range(THREADS_MAX)
+    ]
+    assert statements.run(lambda: "read") == "read"
+    assert statements.append(lambda session: "landed") == "landed"
+    assert len(made) == 2  # the slow one's, and that of appends
+    slow.go_on.set()
+    for thread in (first, *waiting):
+        thread.join()
+
+
+@pytest.mark.parametrize("what", ["append", "run", "alone", "committing", "staging"])
+def test_a_call_that_a_close_overtakes_is_told_so(statements, monkeypatch, what):
+    look = statements.check_running
+    looks_left = [1 if what == "append" else 2]  # the last one is right before the threads
+
+    def check_running():
+        look()
+        looks_left[0] -= 1
+        if looks_left[0] == 0:
+            statements.close()
+
+    monkeypatch.setattr(statements, "check_running", check_running)
+    calls = {
+        "append": lambda: statements.append(never),
+        "run": lambda: statements.run(never),
+        "alone": lambda: statements.alone(never),
+        "committing": lambda: statements.committing("a", never),
+        "staging": lambda: statements.staging("a", statements.session, never),
+    }
+    with pytest.raises(PlatformMissing, match="closed"):
+        calls[what]()
+
+
+def never(*_):
+    pytest.fail("it was asked")
+
+
+def test_a_session_is_made_once_whichever_thread_wants_it_first(statements):
+    made, new, both = [], statements.user.newSession, threading.Barrier(2)
+
+    def slowly():
+        made.append(1)
+        time.sleep(0.05)
+        return new()
+
+    statements.user.newSession = slowly
+    found = []
+
+    def want():
+        both.wait(WAIT_SECONDS)
+        found.append(statements.compiling)
+
+    for thread in [in_background(want) for _ in range(2)]:
+        thread.join()
+    assert len(made) == 1 and found[0] is found[1]
+
+
+def test_without_delta_there_is_no_platform(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "delta.exceptions", None)
+    with pytest.raises(PlatformMissing) as caught:
+        Statements(Session(), TableNames.of(str(tmp_path)))
+    assert caught.value.missing == "delta-spark"
+
+
+class Remote:
+    """As much of a Spark Connect session as a look at its server's disk needs."""
+
+    def __init__(self, disk):
+        self.conf = SimpleNamespace(set=lambda *_: None, unset=lambda _: None)
+        self.is_stopped, self.client = False, SimpleNamespace(is_closed=True)
+        self.read = SimpleNamespace(text=self.text)
+        self.disk = disk
+
+    def cloneSession(self):
+        return Remote(self.disk)
+
+    def sql(self, statement):
+        return SimpleNamespace(collect=lambda: [("", "file:///")])
+
+    def text(self, path):
+        lines = self.disk(path.removeprefix("file:"))
+        return SimpleNamespace(collect=lambda: [(line,) for line in lines])
+
+
+def missing(path):
+    raise OSError("no such file")
+
+
+@pytest.mark.parametrize("disk", [missing, lambda path: [], lambda path: ["another's"]])
+def test_a_disk_that_the_connect_server_does_not_share_is_no_place_for_a_store(tmp_path, disk):
+    statements = Statements(Remote(disk), TableNames.of(str(tmp_path / "store")))
+    with pytest.raises(InvalidInput, match="does not share"):
+        statements.append(never)
+    assert list(tmp_path.iterdir()) == []  # nothing was left behind, nor locked
+
+
+def test_a_disk_that_the_connect_server_shares_is_one(tmp_path):
+    shared = Remote(lambda path: Path(path).read_text().splitlines())
+    statements = Statements(shared, TableNames.of(str(tmp_path / "store")))
+    assert statements._locks.folder() == tmp_path / "store"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_surely_did_not_begin_is_refused():
+    from pyspark.errors import AnalysisException, ParseException
+
+    def fails(error):
+        def analyse():
+            raise error
+
+        return analyse
+
+    unreadable = AnalysisException("[UNRESOLVED_COLUMN] x")
+    assert surely_not_begun(ParseException("near ')'"), never)
+    assert surely_not_begun(unreadable, fails(unreadable))
+    assert not surely_not_begun(unreadable, lambda: None)  # it came up later
+    assert not surely_not_begun(unreadable, fails(ConnectionError()))
+    assert not surely_not_begun(ConnectionError(), never)
 
 
 def test_of_a_stopped_session_nothing_is_asked(statements):

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+from txnqueue.errors import StatementRefused
 from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.storage.transient import TransientStore
 
@@ -27,6 +28,7 @@ class Fault(str, enum.Enum):
     CONFLICT_THOUGH_LANDED = "conflict though landed"
     LANDS_LATE = "lands late"
     INTERRUPTED = "interrupted, and lands late"
+    REFUSED = "refused, as what cannot be read"
 
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
@@ -41,7 +43,7 @@ def faults_of(call: str) -> list[Fault]:
         return [Fault.CRASH_BEFORE, Fault.FAIL_BEFORE]
     if call == "append":
         return list(Fault)
-    only_appends = (Fault.CONFLICT_THOUGH_LANDED, Fault.INTERRUPTED)
+    only_appends = (Fault.CONFLICT_THOUGH_LANDED, Fault.INTERRUPTED, Fault.REFUSED)
     return [fault for fault in Fault if fault not in only_appends]
 
 
@@ -92,6 +94,8 @@ class Injector:
                 perform()
             self.dead = True
             raise Crash(name)
+        if fault is Fault.REFUSED:
+            raise StatementRefused
         if fault in (Fault.LANDS_LATE, Fault.INTERRUPTED):
             self.late.append(perform)
             if fault is Fault.INTERRUPTED:

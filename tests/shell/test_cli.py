@@ -159,6 +159,14 @@ def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
     assert shell.json("depth", "orders")[0]["available"] == 3
 
 
+def test_an_operator_takes_a_store_over_on_record(shell, monkeypatch):
+    said = []
+    monkeypatch.setattr(MemoryStore, "take_over", lambda self, about: said.append(about))
+    shell("take-over", "--reason", "its machine is gone")
+    assert said[0]["reason"] == "its machine is gone"
+    shell("take-over", code=2)
+
+
 def test_the_path_of_an_unknown_message_is_no_answer(shell):
     result = shell("history", "--message", "nobody:17", code=3)
     assert "No such message" in result.stderr

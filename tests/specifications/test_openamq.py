@@ -20,6 +20,7 @@ from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
     SchemaMismatch,
+    StatementRefused,
     TransactionAborted,
     TransactionError,
     TransactionFinished,
@@ -381,7 +382,7 @@ def test_a_commit_happens_entirely_or_not_at_all() -> None:
                 channel.commit()
             except (Crash, KeyboardInterrupt, ConnectionError, TransactionUnknown):
                 pass
-            except (TransactionAborted, LeaseLost):
+            except (StatementRefused, TransactionAborted, LeaseLost):
                 pass
             injector.disarm()
             injector.flush()

@@ -42,7 +42,7 @@ FOR_USERS = {
     "create_views decide_heuristically drop_exchange drop_queue exchange forget history "
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
-    "transaction view_statements waive_change",
+    "take_over transaction view_statements waive_change",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
@@ -192,4 +192,4 @@ def test_rows_have_the_keys_that_are_declared():
         keys = get_type_hints(declared).keys()
         assert rows and all(row.keys() == keys for row in rows), declared
     assert MESSAGE_TYPE.names == list(types.MessageInfo.__annotations__)
-    assert about["headers"] == [("source", "test")]
+    assert about["headers"] == {"source": "test"}

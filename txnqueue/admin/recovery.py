@@ -96,11 +96,12 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
     """Abort the branches that took too long and are not prepared."""
     aborted: list[str] = []
     released = 0
-    for key in found.overdue(client.runtime.now_ms()):
+    for late in found.overdue(client.runtime.now_ms()):
+        key = late.key
 
-        def plan(lost: int, key: str = key) -> Plan | None:
-            branch = Branch.of(client.key_states([key])[key])
-            if branch is None or not branch.overdue(client.runtime.now_ms()):
+        def plan(lost: int, late: Branch = late) -> Plan | None:
+            branch = Branch.of(client.key_states([late.key])[late.key])
+            if branch is None or not branch.overdue(client.runtime.now_ms(), late.began_by_ms):
                 return None
             return abort_branch(client, branch, TIMED_OUT)
 

@@ -1,4 +1,4 @@
-"""Commands for the machine and the store: doctor, maintain."""
+"""Commands for the machine and the store: doctor, maintain, take-over."""
 
 from __future__ import annotations
 
@@ -91,3 +91,13 @@ def maintain(
         *(f"Not this time: {one}" for one in done.skipped),
     ]
     session.printer.fact(asdict(done), "\n".join(lines))
+
+
+@command("take-over")
+def take_over(
+    session: OpenStore,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the journal table's history.")],
+) -> None:
+    """Write to a store on S3 from now on, because the driver that did so has surely ended."""
+    session.manager.take_over(reason)
+    session.printer.fact({"taken_over": session.manager.root}, "Taken over.")

@@ -99,6 +99,10 @@ def land(
             raise
         if planned is None:
             return _find(journal, tried, since, unsure, transaction_id, None)
+        if in_doubt:  # a try that landed since is what the plan goes on from
+            found = _find(journal, tried, since, unsure, transaction_id, None)
+            if found is not None:
+                return found
         if not tried:  # what the plan has read is known by now
             since = journal.known_version() - 1
         unit = _unit(planned, tried, operation, runtime)

@@ -22,8 +22,6 @@ from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNot
 from txnqueue.storage.store import Store
 
 logger = logging.getLogger("txnqueue")
-HEARD_SECONDS_MAX = 30.0
-"""Who appended nothing for so long asks for the newest version before work begins there."""
 Result = TypeVar("Result")
 
 
@@ -42,7 +40,6 @@ class Cache:
         self._shards = ShardReader(store.journal)
         self._slice_width: int | None = None
         self._store_id = ""
-        self._heard_at = runtime.monotonic()
 
     # ---------------------------------------------------------------------------- store
 
@@ -117,10 +114,6 @@ class Cache:
 
         Work that begins at an old one may be below the horizon before it is decided.
         """
-        now = self.runtime.monotonic()
-        if now - self._heard_at > HEARD_SECONDS_MAX:
-            self._heard_at = now
-            return self.store.journal.version()
         return self.store.journal.known_version()
 
     # -------------------------------------------------------------------------- catalog

@@ -118,7 +118,6 @@ class Client(Cache):
         except QueueError as error:
             self._learn_closed(error)
             raise
-        self._heard_at = self.runtime.monotonic()
         if landed is not None and riding:
             with self.lock:
                 self.confirmations = [fact for fact in self.confirmations if fact not in riding]

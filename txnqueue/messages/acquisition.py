@@ -161,8 +161,10 @@ class _Taker(ClaimPlanner):
         self.more, left = False, self.limit
         plan = Plan()
         chosen: list[Selection] = []
+        places: dict[int, int] = {}
         left_out = duplicates.left_out(client, info, fold)
-        for lane in fold.lanes.values():
+        for number in self._tries.in_order(fold, fold.lanes):
+            lane = fold.lanes[number]
             waiting = self._waiting(lane)
             self.more = self.more or len(waiting) > REMOVALS_MAX
             twice: list[Segment] = []
@@ -170,14 +172,17 @@ class _Taker(ClaimPlanner):
             once = removal.first_of(once, left)
             left -= sum(segment.size for segment in once)
             here = Selection(lane.lane, lane.next_sequence)
+            if once or twice:
+                places[here.lane] = here.sequence
             if twice:
                 said = planning.leaving_out(twice)
                 gone, here = planning.remove(info.queue_id, info.name, here, said, stamp)
                 plan += gone
             chosen += _by_history(here, once)
         segments = [segment for selection in chosen for segment in selection.segments]
-        if not segments and not plan.entries:
+        if not places or not self._tries.excluded_by(fold, places):
             return None
+        self._tries.note(places)
         self._note(segments)
         self._tx.claiming(transient=info.transient)
         deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)

@@ -16,6 +16,7 @@ from txnqueue.core import model, planning
 from txnqueue.core.model import Entry, Item, PositionId, Range
 from txnqueue.core.planning import Plan, Removal, Selection, Stamp, Target, decisions
 from txnqueue.core.planning import branches as demarcating
+from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import (
     Claim,
@@ -122,7 +123,7 @@ class ClaimPlanner:
         self.joined_with = joined_with
         self.wanted = wanted
         self.fresh_only = fresh_only
-        self._tried_lanes: list[int] = []
+        self._tries = Tries()
         self._turn: int | None = None
         self._positions: dict[PositionId, Position] = {}
 
@@ -154,11 +155,12 @@ class ClaimPlanner:
             for c in chosen
             for s in c.dead
         }
-        if not chosen:
+        places = {selection.lane: selection.sequence for selection in chosen}
+        if not chosen or not self._tries.excluded_by(fold, places):
             return None
         if self.transaction is not None:
             self.transaction.claiming(transient=self.info.transient)
-        self._tried_lanes = [selection.lane for selection in chosen]
+        self._tries.note(places)
         self._positions.update(
             (s.position.position_id, s.position) for c in chosen for s in c.segments
         )
@@ -287,16 +289,16 @@ class ClaimPlanner:
         )
 
     def _in_turn(self, fold: QueueState, lost: int) -> list[int]:
-        """List the lanes in the order in which they are tried: the next one in turn first."""
+        """List the lanes in the order in which they are tried: the next one in turn first.
+
+        After a lost race others come before it; unless the try may still land.
+        """
         lanes = len(fold.lanes)
         if self._turn is None:  # once in a receive, however often it is planned
             self._turn = self.client.turn(self.info.queue_id)
         turn = lost or self._turn
         start = (zlib.crc32(self.client.consumer.encode()) + turn) % lanes
-        order = [(start + step) % lanes for step in range(lanes)]
-        if lost:  # lanes just lost come last
-            order.sort(key=lambda lane: lane in self._tried_lanes)
-        return order
+        return self._tries.in_order(fold, ((start + step) % lanes for step in range(lanes)))
 
     def _choose(
         self, fold: QueueState, take_over: _TakeOver, now_ms: int, in_turn: Iterable[int]
@@ -393,7 +395,7 @@ def may_end(
         return lease_over or claim.acquired
     branch = Branch.of(state)
     if branch is not None and branch.attempt == attempt:
-        return branch.overdue(now_ms)
+        return branch.overdue(now_ms, claim.began_by_ms)  # what holds began after it
     return lease_over and attempt not in state.prepared
 
 

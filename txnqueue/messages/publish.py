@@ -20,7 +20,7 @@ from txnqueue.core.settings import POSITIONS_PER_SEND_MAX, QueueInfo
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.messages.staged import Publication, StagedSend
-from txnqueue.storage.payload import Destination, Part, Placing, Routes, Run, Send
+from txnqueue.storage.payload import Destination, Part, Placing, Routes, Run, Send, messages_of
 from txnqueue.storage.payload.routes import places_of
 from txnqueue.types import Message
 
@@ -73,8 +73,7 @@ class Published:
         if not self._returned:
             return []
         client, schema = self._source()
-        rows: list[Message] = client.payload.table(schema, self._returned).to_pylist()
-        return rows
+        return messages_of(client.payload.table(schema, self._returned))
 
     def _source(self) -> tuple[Client, StructType]:
         if self._client is None or self._schema is None:

@@ -70,11 +70,13 @@ class Poller:
                 rules = self._client.newest(self._info).redelivery
                 instants += [s.position.available_at_ms or 0 for s in waiting]
                 instants += [s.due_ms(rules) for s in waiting if s.failed_at_ms]
-                owners = [claim.owner for claim in fold.claims()]
-                instants += [claim.ends_at_ms(now_ms) for claim in fold.claims()]
-                states = side.key_states(o.key for o in owners if o.is_branch and o.key)
-                branches = [Branch.of(state) for state in states.values()]
-                instants += [b.deadline_ms for b in branches if b is not None and b.open]
+                claims = list(fold.claims())
+                instants += [claim.ends_at_ms(now_ms) for claim in claims]
+                held = {c.owner.key: c.began_by_ms for c in claims if c.owner.is_branch}
+                branches = map(Branch.of, side.key_states(filter(None, held)).values())
+                instants += [
+                    b.ends_at_ms(now_ms, held[b.key]) for b in branches if b is not None and b.open
+                ]
         return min((instant for instant in instants if instant > now_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:

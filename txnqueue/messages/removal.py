@@ -15,6 +15,7 @@ from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import REMOVALS_MAX, Plan, Removal, Selection, Stamp
 from txnqueue.core.planning.claims import firsts
+from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, Position, QueueState, Segment
 from txnqueue.messages import duplicates
@@ -77,7 +78,9 @@ def remove(
         found = Plan()
         left_out = duplicates.left_out(client, info, fold)
         left = limit if limit is None else limit - removed
-        for lane in fold.lanes.values():
+        places: dict[int, int] = {}
+        for number in tries.in_order(fold, fold.lanes):
+            lane = fold.lanes[number]
             waiting = wanted(lane, lane.available)
             chosen = Selection(lane.lane, lane.next_sequence)
             held = wanted(lane, _in_flight(fold, lane)) if in_flight is not None else []
@@ -95,9 +98,15 @@ def remove(
             if in_flight is not None and held:
                 marked, chosen = in_flight(chosen, held[:REMOVALS_MAX], stamp)
                 found += marked
-        return found if found.entries else None
+            if chosen.sequence > lane.next_sequence:
+                places[number] = lane.next_sequence
+        if not places or (limit is not None and not tries.excluded_by(fold, places)):
+            return None
+        tries.note(places)
+        return found
 
     while more and (limit is None or removed < limit):
+        tries = Tries()
         landed = client.land(plan, kind, queue=info.name)
         for entry in landed.entries if landed else ():
             if entry.kind != kind:

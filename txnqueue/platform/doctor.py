@@ -86,7 +86,10 @@ def check_storage(root: str) -> Check:
     if scheme in ("hdfs", "abfs", "abfss", "gs"):
         return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
     if scheme in ("s3", "s3a", "s3n"):
-        meaning = "Only one driver may use it, unless all have Delta's DynamoDB log store."
+        meaning = (
+            "Only one driver may use it at a time, a second is refused, unless all have Delta's "
+            "DynamoDB log store."
+        )
     else:
         meaning = "It is not known whether it creates a file atomically: use one driver only."
     return Check("storage", f"{scheme}:", "warning", meaning)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.storage.journal import Journal
@@ -56,6 +58,14 @@ class Store(Protocol):
         """Create the journal; no error if it is there."""
         ...
 
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Be the driver that may write, on record, where the storage bears only one.
+
+        Args:
+            about: Who does so, and why.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of what it holds of this process; what is under way ends before."""
         ...
@@ -64,15 +74,26 @@ class Store(Protocol):
 class DeltaStore:
     """A store in Delta tables below a path, or in a catalog schema."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        several_drivers: bool = False,
+    ) -> None:
         """Name the store; nothing is read or written yet.
 
         Args:
             spark: The user's session; what users give or get lives on it.
             root: With a "/" a path, otherwise a catalog schema.
+            monotonic: Seconds; it only decides when the newest version is asked for again.
+            several_drivers: Whether the platform lets several drivers write, whatever the
+                storage is.
         """
         from txnqueue.storage.journal.delta import DeltaJournal
-        from txnqueue.storage.journal.statements import Statements, canonical_root
+        from txnqueue.storage.journal.locks import canonical_root
+        from txnqueue.storage.journal.statements import Statements
         from txnqueue.storage.journal.tables import TableNames
         from txnqueue.storage.payload.delta import DeltaPayload
         from txnqueue.storage.tables.delta import DeltaTables
@@ -81,8 +102,8 @@ class DeltaStore:
         self.spark: SparkSession | None = spark
         self.root = canonical_root(root)
         self.names = TableNames.of(self.root)
-        self.statements = Statements(spark, self.names)
-        self.journal = DeltaJournal(self.statements)
+        self.statements = Statements(spark, self.names, several_drivers=several_drivers)
+        self.journal = DeltaJournal(self.statements, monotonic)
         self.payload = DeltaPayload(self.statements)
         self.tables = DeltaTables(self.statements, self.payload)
         self.transient = of_root(self.root)
@@ -94,6 +115,10 @@ class DeltaStore:
     def create(self) -> None:
         """Create the journal; no error if it is there."""
         self.journal.create()
+
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Be the driver that may write, on record, where the storage bears only one."""
+        self.statements.take_over(about)
 
     def close(self) -> None:
         """Wait for statements that are under way, and let sessions and threads go."""
@@ -127,6 +152,9 @@ class MemoryStore:
 
     def create(self) -> None:
         """Create the journal: in memory it is there."""
+
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Take nothing over: all writers are in this process."""
 
     def close(self) -> None:
         """Let go of what it holds: nothing, because several managers may share it."""

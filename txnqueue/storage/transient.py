@@ -199,6 +199,9 @@ class TransientStore:
     def create(self) -> None:
         """Create the journal: in memory it is there."""
 
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Take nothing over: all writers are in this process."""
+
     def close(self) -> None:
         """Let go of what it holds: nothing, because all managers of the process share it."""
 

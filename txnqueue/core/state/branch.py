@@ -10,6 +10,7 @@ at work, and no part is left out.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,8 @@ class Branch:
         attempt: The only attempt of the key.
         begun: Where it began.
         next_sequence: What its next entry expects.
-        started_at_ms: When it was started.
+        started_at_ms: When it was started, by the clock of whoever did it.
+        began_by_ms: The smallest clock that anybody has recorded since.
         timeout_default: In seconds; decided by whoever started it.
         timeout_seconds: As last set, or the default.
         sessions: ``associated``, ``suspended`` or ``ended``, by session.
@@ -89,6 +91,7 @@ class Branch:
     begun: int
     next_sequence: int
     started_at_ms: int
+    began_by_ms: int
     timeout_default: float
     timeout_seconds: float
     sessions: Mapping[str, str]
@@ -141,6 +144,7 @@ class Branch:
             begun=first.begun or 0,
             next_sequence=(entries[-1].sequence or 0) + 1,
             started_at_ms=first.body["started_at"],
+            began_by_ms=state.began_by_ms,
             timeout_default=default,
             timeout_seconds=timeout,
             sessions=sessions,
@@ -198,14 +202,24 @@ class Branch:
             )
         return ending_of(self.decision)
 
-    @property
-    def deadline_ms(self) -> int:
-        """Until when it has to be prepared or decided."""
-        return self.started_at_ms + round(self.timeout_seconds * 1000)
+    def ends_at_ms(self, now_ms: int, began_by_ms: int = sys.maxsize) -> int:
+        """Say until when it has to be prepared or decided, as one sees it at an instant.
 
-    def overdue(self, now_ms: int) -> bool:
+        A branch that is to begin in the future was started by a clock that is ahead. It began at
+        the smallest clock recorded since at the latest, as a lease does.
+
+        Args:
+            now_ms: The instant.
+            began_by_ms: When it had surely begun, by what else is known.
+        """
+        began_at_ms = self.started_at_ms
+        if began_at_ms > now_ms:
+            began_at_ms = min(began_at_ms, self.began_by_ms, began_by_ms)
+        return began_at_ms + round(self.timeout_seconds * 1000)
+
+    def overdue(self, now_ms: int, began_by_ms: int = sys.maxsize) -> bool:
         """Say whether it took too long at an instant; never once it is prepared."""
-        return self.open and self.deadline_ms <= now_ms
+        return self.open and self.ends_at_ms(now_ms, began_by_ms) <= now_ms
 
     def facts(self) -> list[Entry]:
         """Write what a commit posts and settles: the parts, in the order of their sealing."""

@@ -57,10 +57,10 @@ class Survey:
         """The transactions that an operator decided, as long as nobody has forgotten them."""
         return tuple(key for key, state in self.keys.items() if state.heuristics)
 
-    def overdue(self, now_ms: int) -> list[str]:
+    def overdue(self, now_ms: int) -> list[Branch]:
         """List the branches that took too long and are not prepared."""
-        branches = ((key, Branch.of(state)) for key, state in self.keys.items())
-        return [key for key, branch in branches if branch is not None and branch.overdue(now_ms)]
+        branches = map(Branch.of, self.keys.values())
+        return [branch for branch in branches if branch is not None and branch.overdue(now_ms)]
 
     def unconfirmed_by(self, told: Iterable[Entry]) -> tuple[str, ...]:
         """List the databases that have not confirmed a commit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ class TransactionState:
     """What the journal says of one transaction key, over all its attempts.
 
     ``heuristics`` are the decisions of an operator that nobody has forgotten yet; ``branch``
-    is what sessions wrote that share the transaction; ``horizon`` is the version below which
-    nobody decides any more, as far as was read.
+    is what sessions wrote that share the transaction, and ``began_by_ms`` the smallest clock
+    that anybody has recorded since; ``horizon`` is the version below which nobody decides any
+    more, as far as was read.
     """
 
     key: str
@@ -28,12 +30,15 @@ class TransactionState:
     prepared: dict[str, Entry] = field(default_factory=dict)
     heuristics: dict[str, Entry] = field(default_factory=dict)
     branch: list[Entry] = field(default_factory=list)
+    began_by_ms: int = sys.maxsize
 
     @classmethod
     def of(cls, key: str, entries: Iterable[Entry], horizon: int = -1) -> TransactionState:
         """Fold the entries of a transaction shard into the state of one key."""
         state = cls(key, horizon)
         for entry in sorted(entries, key=attrgetter("place")):
+            if state.branch:
+                state.began_by_ms = min(state.began_by_ms, _clock_ms(entry))
             if entry.stream != key or entry.attempt is None:
                 continue
             if entry.kind == model.PREPARED:
@@ -54,9 +59,16 @@ class TransactionState:
     def by_key(cls, entries: Iterable[Entry], horizon: int = -1) -> dict[str, TransactionState]:
         """Fold the entries of transaction shards into the states of all keys, in their order."""
         grouped = defaultdict[str, list[Entry]](list)
-        for entry in entries:
+        began_by_ms: dict[str, int] = {}
+        clock_ms = sys.maxsize
+        for entry in sorted(entries, key=attrgetter("place"), reverse=True):
             grouped[entry.stream].append(entry)
-        return {key: cls.of(key, grouped[key], horizon) for key in sorted(grouped)}
+            clock_ms = min(clock_ms, _clock_ms(entry))
+            began_by_ms[entry.stream] = clock_ms
+        states = {key: cls.of(key, grouped[key], horizon) for key in sorted(grouped)}
+        for key, state in states.items():
+            state.began_by_ms = began_by_ms[key]
+        return states
 
     @property
     def is_known(self) -> bool:
@@ -93,3 +105,8 @@ class TransactionState:
             return True
         below = owner.begun is not None and owner.begun < self.horizon
         return below and attempt not in self.prepared
+
+
+def _clock_ms(entry: Entry) -> int:
+    """The clock that an entry has recorded; none counts as late."""
+    return entry.recorded_at_ms if entry.recorded_at_ms > 0 else sys.maxsize

@@ -14,6 +14,7 @@ from txnqueue.core.model import PositionId, Range
 from txnqueue.core.state import Claim, LaneState, Owner, Position, QueueState
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
+from txnqueue.storage.payload import messages_of
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
 
@@ -207,9 +208,7 @@ class Queue:
         for known in self._in_each_part(lambda fold: fold.positions.get(name)):
             if known is not None:
                 part = part_of(known, ((offset, offset),), self.name, known.lane, 0)
-                rows: list[dict[str, Any]]
-                rows = self._client.payload.table(self.core.schema, [part]).to_pylist()
-                return rows[0]
+                return messages_of(self._client.payload.table(self.core.schema, [part]))[0]
         return None
 
     # -------------------------------------------------------------------------- helpers

@@ -17,7 +17,7 @@ from txnqueue.messages import claim as core
 from txnqueue.messages.publish import Published
 from txnqueue.messages.staged import StagedSend
 from txnqueue.queue import Queue
-from txnqueue.storage.payload import Part
+from txnqueue.storage.payload import Part, messages_of
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.dispatches import Dispatches
@@ -138,8 +138,7 @@ class Held:
             for run in send.runs
         ]
         table = self._queue._client.payload.table(self._queue.schema, parts)
-        rows: list[Message] = table.to_pylist()
-        return rows
+        return messages_of(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import pyarrow as pa
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.storage.journal.rows import entry_of, rows_of
-from txnqueue.storage.journal.statements import USER_METADATA, Statements
+from txnqueue.storage.journal.sessions import USER_METADATA
+from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
     create_archive,

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.model import Condition, Entry, Unit
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import StatementRefused, StoreCorrupt
 from txnqueue.storage.journal import Appended, Audit, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
+from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
 from txnqueue.storage.journal.rows import NAMES, entry_of, rows_of
-from txnqueue.storage.journal.statements import USER_METADATA, Statements
+from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
+from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
     create_journal,
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger("txnqueue")
-LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
-_ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
 _RANGES = "array<struct<first:bigint,last:bigint>>"
 FEED_VERSIONS_MAX = 200
 """What is further back than so many versions is read from the files: the change feed opens one
@@ -60,14 +60,12 @@ class DeltaJournal:
 
     def exists(self) -> bool:
         """Say whether the journal is there."""
-        from pyspark.errors import AnalysisException
-
         try:
             self._statements.run(
                 lambda: self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()
             )
-        except AnalysisException as error:
-            if any(sign in str(error) for sign in _ABSENT):
+        except Exception as error:
+            if is_absent(error):
                 return False
             raise
         return True
@@ -114,7 +112,12 @@ class DeltaJournal:
         return self._audit(start, upto)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each wholly or not at all, by one MERGE."""
+        """Append units, each wholly or not at all, by one MERGE.
+
+        Raises:
+            AppendConflict: Delta reports that another commit was faster.
+            StatementRefused: Spark cannot read the MERGE; nothing landed.
+        """
         statement = merge(self._table, units)
         total = sum(len(unit.entries) for unit in units)
 
@@ -124,7 +127,12 @@ class DeltaJournal:
             inserted = session.sql(statement).collect()[0]["num_inserted_rows"]
             return int(inserted), session.conf.get(LAST_COMMIT, None)
 
-        inserted, version = self._statements.append(run)
+        try:
+            inserted, version = self._statements.append(run)
+        except Exception as error:
+            if surely_not_begun(error, lambda: self._analyse(admitted(self._table, units))):
+                raise StatementRefused() from error
+            raise
         if inserted == 0:
             return Appended((False,) * len(units), None)
         if version is None:
@@ -172,6 +180,9 @@ class DeltaJournal:
         return self._statements.vacuum("journal", self._table, seconds_min, full)
 
     # -------------------------------------------------------------------------- helpers
+
+    def _analyse(self, query: str) -> None:
+        self._statements.run(lambda: self._session.sql(query).schema)
 
     def _audit(self, start: int, upto: int) -> Audit:
         columns = ("append_id", "index", "_change_type", "_commit_version")
@@ -325,8 +336,18 @@ def merge(table: str, units: Sequence[Unit]) -> str:
     predicates on columns that Delta keeps statistics of: so it opens only the files that may
     hold them, of thousands. What counts as read is told by the shards alone.
     """
-    shards = literals(sorted({shard for unit in units for shard in unit.reads}))
+    shards = _reads(units)
     appends = literals(sorted({unit.append_id for unit in units}))
+    return (
+        f"MERGE INTO {table} t USING ({admitted(table, units)}) s "
+        f"ON t.shard IN ({shards}) AND t.append_id IN ({appends}) "
+        f"AND t.shard = s.shard AND t.append_id = s.append_id "
+        f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def admitted(table: str, units: Sequence[Unit]) -> str:
+    """Write the query of the entries whose units may go in, as the journal stands."""
     conditions = dict.fromkeys(_meant(c) for unit in units for c in unit.conditions)
     concerned = " OR ".join(f"({terms})" for terms in conditions) or "false"
     verdicts = ", ".join(_verdict(number, unit) for number, unit in enumerate(units))
@@ -338,13 +359,14 @@ def merge(table: str, units: Sequence[Unit]) -> str:
     source = ", ".join(identifier(name) for name in ["unit", *NAMES])
     columns = ", ".join(map(_typed, JOURNAL_COLUMNS))
     return (
-        f"MERGE INTO {table} t USING (SELECT {columns} FROM VALUES {rows} AS v({source}) "
+        f"SELECT {columns} FROM VALUES {rows} AS v({source}) "
         f"WHERE array_contains((SELECT array({verdicts}) FROM {table} g "
-        f"WHERE g.shard IN ({shards}) AND ({concerned})), v.unit)) s "
-        f"ON t.shard IN ({shards}) AND t.append_id IN ({appends}) "
-        f"AND t.shard = s.shard AND t.append_id = s.append_id "
-        f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+        f"WHERE g.shard IN ({_reads(units)}) AND ({concerned})), v.unit)"
     )
+
+
+def _reads(units: Sequence[Unit]) -> str:
+    return literals(sorted({shard for unit in units for shard in unit.reads}))
 
 
 def _verdict(number: int, unit: Unit) -> str:

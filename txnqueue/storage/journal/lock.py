@@ -137,6 +137,3 @@ class NoLock:
     def held(self) -> AbstractContextManager[None]:
         """Hold nothing."""
         return nullcontext()
-
-
-Lock = TableLock | NoLock

@@ -9,10 +9,15 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.errors import PlatformMissing
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("txnqueue")
+LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""What Delta writes into the history of a table with each commit of a session."""
 MEANING = {
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.merge.materializeSource": "none",
@@ -59,10 +64,24 @@ def is_connect(spark: SparkSession) -> bool:
     return "connect" in type(spark).__module__ or not hasattr(spark, "newSession")
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Say whether a session was stopped."""
+    if is_connect(spark):
+        return bool(getattr(spark, "is_stopped", False))
+    context = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
 def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Make a session with settings of its own beside the user's."""
-    # Delta's own exceptions come through only where this was imported before the call.
-    importlib.import_module("delta.exceptions")
+    """Make a session with settings of its own beside the user's.
+
+    Raises:
+        PlatformMissing: delta-spark is not installed.
+    """
+    try:  # Delta's own exceptions come through only where this was imported before the call
+        importlib.import_module("delta.exceptions")
+    except ModuleNotFoundError as error:
+        raise PlatformMissing(missing="delta-spark") from error
     # Connect has no newSession; its cloneSession is not in the classic class's type.
     connect = is_connect(spark)
     session: SparkSession = spark.cloneSession() if connect else spark.newSession()  # type: ignore[attr-defined]

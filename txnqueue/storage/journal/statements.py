@@ -17,29 +17,28 @@ import re
 import shutil
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlparse
 
-from txnqueue.errors import InvalidInput, PlatformMissing, StoreNotFound
-from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.lock import Lock, NoLock, TableLock
+from txnqueue.errors import PlatformMissing
+from txnqueue.storage.journal.exceptions import conflicts
+from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
     MEANING,
     SETTINGS,
+    USER_METADATA,
     close_session,
     is_connect,
+    is_stopped,
     new_session,
 )
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
@@ -48,66 +47,55 @@ POOL = "spark.scheduler.pool"
 OWN_POOL = "txnqueue"
 """Where jobs are scheduled fairly, short statements of ours do not queue behind a user's jobs."""
 THREADS_MAX = 64
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-"""What Delta writes into the history of a table with each commit of a session."""
 RETENTION = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
-
-
-def canonical_root(root: str) -> str:
-    """Write a root in the one way in which the store knows it.
-
-    A path without a scheme lies on the local disk, unless Spark's default file system
-    says otherwise; symbolic links are followed, so that two spellings are one store.
-    """
-    if "/" not in root:
-        return root
-    if root.startswith("file:"):
-        root = unquote(urlparse(root).path)
-    if _SCHEME.match(root):
-        return root.rstrip("/")
-    return str(Path(root).expanduser().resolve())
 
 
 class Statements:
     """The library's sessions, the threads that use them, and the locks of the tables."""
 
-    def __init__(self, spark: SparkSession, names: TableNames) -> None:
+    def __init__(
+        self, spark: SparkSession, names: TableNames, *, several_drivers: bool = False
+    ) -> None:
         """Open the session.
 
         Args:
             spark: The user's session; it is not changed.
             names: How the store's tables are called.
+            several_drivers: Whether the platform lets several drivers write, whatever the
+                storage is.
         """
         self.user = spark
         self.names = names
         self.session = new_session(spark, SETTINGS)
         self._appends = ThreadPoolExecutor(1, "txnqueue appends", self._enter_pool)
-        self._others = ThreadPoolExecutor(THREADS_MAX, "txnqueue", self._enter_pool)
+        self._commits = ThreadPoolExecutor(THREADS_MAX, "txnqueue commits", self._enter_pool)
+        self._readings = ThreadPoolExecutor(THREADS_MAX, "txnqueue", self._enter_pool)
         self._users = ThreadPoolExecutor(THREADS_MAX, "txnqueue staging")
         self._idle: dict[bool, deque[SparkSession]] = {True: deque(), False: deque()}
         self._left: set[Future[Any]] = set()
         self._closed = False
-        self._locks: dict[str, Lock] = {}
+        self._making = threading.RLock()
+        self._sessions: dict[str, SparkSession] = {}
+        self._locks = Locks(
+            spark, self.session, names, self._naming, several_drivers=several_drivers
+        )
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    @cached_property
+    @property
     def appending(self) -> SparkSession:
         """The session of appends to the journal; nothing else ever uses it."""
-        return new_session(self.user, SETTINGS)
+        return self._made("appending", SETTINGS)
 
-    @cached_property
+    @property
     def compiling(self) -> SparkSession:
         """The session for work on many rows, which pays for being compiled."""
-        return new_session(self.user, MEANING)
+        return self._made("compiling", MEANING)
 
     def run(self, statement: Callable[[], Result]) -> Result:
         """Run a statement that reads, on any session whose settings nobody changes."""
-        self.check_running()
-        wait(tuple(self._left))
-        return self._others.submit(statement).result()
+        return self._begun(self._readings, statement).result()
 
     def alone(
         self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
@@ -118,17 +106,10 @@ class Statements:
             statement: What to run; it may set what it likes, and the next one sets it anew.
             compiled: Whether it works on so many rows that it pays to compile it.
         """
-        idle = self._idle[compiled]
 
         def run() -> Result:
-            try:
-                session = idle.pop()
-            except IndexError:
-                session = new_session(self.user, MEANING if compiled else SETTINGS)
-            try:
+            with self._idle_session(compiled) as session:
                 return statement(session)
-            finally:
-                idle.append(session)
 
         return self.run(run)
 
@@ -140,11 +121,10 @@ class Statements:
         """
 
         def locked() -> Result:
-            with self._lock("journal").held():
+            with self._locks.of("journal").held():
                 return statement(self.appending)
 
-        self.check_running()
-        under_way = self._appends.submit(locked)
+        under_way = self._submit(self._appends, locked)
         try:
             return _committed(under_way)
         except BaseException:
@@ -164,12 +144,15 @@ class Statements:
             AppendConflict: Delta reports that another commit was faster.
         """
 
-        def locked(session: SparkSession) -> Result:
-            with self._turns[table], self._lock(table).held():
-                return statement(session)
+        def locked() -> Result:
+            with (
+                self._turn(table),
+                self._locks.of(table).held(),
+                self._idle_session(compiled) as one,
+            ):
+                return statement(one)
 
-        with _conflicts():
-            return self.alone(locked, compiled=compiled)
+        return _committed(self._begun(self._commits, locked))
 
     def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
         """Run a write of rows under the table's lock: for Spark the caller's own work.
@@ -187,18 +170,16 @@ class Statements:
         """
 
         def locked() -> Result:
-            with self._lock(table).held():
+            with self._locks.of(table).held():
                 return statement()
 
         if session in (self.session, self.compiling):
-            with _conflicts():
-                return self.run(locked)
+            return _committed(self._begun(self._commits, locked))
         from pyspark.util import inheritable_thread_target
 
         self.check_running()
-        wait(tuple(self._left))
         callers: Callable[[], Result] = inheritable_thread_target(session)(locked)
-        return _committed(self._users.submit(callers))
+        return _committed(self._begun(self._users, callers))
 
     def _enter_pool(self) -> None:
         """Put the jobs of this thread into a pool of ours; Spark Connect knows none."""
@@ -206,14 +187,14 @@ class Statements:
             self.user.sparkContext.setLocalProperty(POOL, OWN_POOL)
 
     def close(self) -> None:
-        """Let what is under way end, and let the threads and sessions go."""
+        """Let what is under way end, and let the threads, the sessions and the store go."""
         self._closed = True
-        for threads in (self._appends, self._others, self._users):
+        for threads in (self._appends, self._commits, self._readings, self._users):
             threads.shutdown()
-        made = (vars(self).get(name) for name in ("session", "appending", "compiling"))
-        for session in (*made, *self._idle[True], *self._idle[False]):
-            if session is not None:
-                close_session(session)
+        self._locks.leave()
+        sessions = (self.session, *self._sessions.values(), *self._idle[True], *self._idle[False])
+        for session in sessions:
+            close_session(session)
 
     def check_running(self) -> None:
         """Check that the user's session was not stopped, and its manager not closed.
@@ -223,12 +204,7 @@ class Statements:
         """
         if self._closed:
             raise PlatformMissing("This manager is closed, and nothing was done: make another.")
-        if is_connect(self.user):
-            stopped = bool(getattr(self.user, "is_stopped", False))
-        else:
-            context = self.user.sparkContext._jsc
-            stopped = context is None or context.sc().isStopped()
-        if stopped:
+        if is_stopped(self.user):
             raise PlatformMissing(
                 "The Spark session of this manager was stopped (spark.stop()): nothing was done. "
                 "Make a QueueManager with a session that runs."
@@ -285,107 +261,73 @@ class Statements:
             drop = f"DROP TABLE IF EXISTS {name}"
             self.committing(table, lambda session: session.sql(drop).collect())
             return None
-        root = self.run(self._local_folder)
+        root = self.run(self._locks.folder)
         if root is None:  # SQL does not remove what has a path and no name
             return f"no queue ever got {name}: delete its folder"
         folder = root / "payload" / payload_id
         self.committing(table, lambda _: shutil.rmtree(folder) if folder.exists() else None)
         return None
 
-    def _lock(self, table: str) -> Lock:
-        if table not in self._locks:
-            self._locks[table] = self._new_lock(table)
-        return self._locks[table]
-
-    def _new_lock(self, table: str) -> Lock:
-        folder = self._local_folder()
-        if folder is None:
-            return NoLock()
-        return TableLock(folder / ".locks" / f"{table}.lock", self._jvm_pid)
-
-    def _local_folder(self) -> Path | None:
-        """Find the folder of a store on the local disk; None if it lies elsewhere."""
-        root = self.names.root
-        if not self.names.by_path:
-            rows = self._described()
-            location = next((r[1] for r in rows if str(r[0]).lower() == "location"), "")
-            if not str(location).startswith("file:"):
-                return None
-            schema = root.rpartition(".")[2].lower()  # with and without the catalog the same
-            return Path(unquote(urlparse(location).path)) / f".txnqueue-{schema}"
-        if _SCHEME.match(root):
-            return None
-        default = self.session.sql("SET fs.defaultFS").collect()[0][1]
-        if not str(default).startswith(("file:", "<undefined>")):
-            raise InvalidInput(
-                f"The root {root!r} has no scheme and the default file system is {default}: "
-                "write the root with its scheme."
-            )
-        return Path(root)
-
-    def _described(self) -> list[Row]:
-        """Describe the catalog schema.
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Be the driver that may write, where the storage bears only one; else do nothing.
 
         Raises:
-            StoreNotFound: There is no such schema.
+            SecondDriver: Another one did the same at the same time.
         """
-        from pyspark.errors import AnalysisException
+        sole = self.run(self._locks.sole_driver)
+        if sole is not None:
+            _committed(self._begun(self._commits, lambda: sole.take_over(about)))
 
-        try:
-            return self.session.sql(f"DESCRIBE SCHEMA {self.names.schema}").collect()
-        except AnalysisException as error:
-            if "NOT_FOUND" not in str(error):
-                raise
-            raise StoreNotFound(
-                f"There is no schema {self.names.root!r}: a root without a '/' is a catalog "
-                f"schema; CREATE SCHEMA {self.names.schema} makes it.",
-                root=self.names.root,
-            ) from error
+    # -------------------------------------------------------------- threads and sessions
 
-    def _jvm_pid(self) -> int | None:
-        query = "SELECT reflect('java.lang.ProcessHandle', 'current')"
+    def _begun(
+        self, threads: ThreadPoolExecutor, statement: Callable[[], Result]
+    ) -> Future[Result]:
+        """Begin a statement when interrupted appends have ended."""
+        self.check_running()
+        wait(tuple(self._left))
+        return self._submit(threads, statement)
+
+    def _submit(
+        self, threads: ThreadPoolExecutor, statement: Callable[[], Result]
+    ) -> Future[Result]:
+        self.check_running()
         try:
-            return int(self.session.sql(query).collect()[0][0])
-        except Exception:  # refused by the platform; the lock then says what to do
-            return None
+            return threads.submit(statement)
+        except RuntimeError:  # closed since it was looked
+            self.check_running()
+            raise
+
+    @contextmanager
+    def _idle_session(self, compiled: bool) -> Iterator[SparkSession]:
+        """Lend a session that nobody else uses meanwhile."""
+        idle = self._idle[compiled]
+        try:
+            session = idle.pop()
+        except IndexError:
+            session = new_session(self.user, MEANING if compiled else SETTINGS)
+        try:
+            yield session
+        finally:
+            idle.append(session)
+
+    def _turn(self, table: str) -> threading.Lock:
+        with self._making:
+            return self._turns[table]
+
+    def _naming(self) -> SparkSession:
+        """The session in which a driver says that it writes here."""
+        return self._made("naming", SETTINGS)
+
+    def _made(self, name: str, settings: Mapping[str, str]) -> SparkSession:
+        """Make a session once, whichever thread wants it first."""
+        with self._making:
+            if name not in self._sessions:
+                self._sessions[name] = new_session(self.user, settings)
+            return self._sessions[name]
 
 
 def _committed(under_way: Future[Result]) -> Result:
     """Wait for a statement that commits."""
-    with _conflicts():
+    with conflicts():
         return under_way.result()
-
-
-@contextmanager
-def _conflicts() -> Iterator[None]:
-    """Tell lost races from other errors.
-
-    Raises:
-        AppendConflict: Delta reports that another commit was faster.
-    """
-    try:
-        yield
-    except Exception as error:
-        if _is_conflict(error):
-            raise AppendConflict(str(error)) from error
-        raise
-
-
-def _is_conflict(error: BaseException) -> bool:
-    """Say whether Delta reports that another commit was faster.
-
-    Delta's conflict exceptions have no base class of their own in Python, and arrive
-    wrapped when the commit ran inside something else: so the error class is looked at too.
-    """
-    from delta import exceptions
-
-    known = (
-        exceptions.ConcurrentAppendException,
-        exceptions.ConcurrentDeleteDeleteException,
-        exceptions.ConcurrentDeleteReadException,
-        exceptions.ConcurrentTransactionException,
-        exceptions.ConcurrentWriteException,
-        exceptions.MetadataChangedException,
-        exceptions.ProtocolChangedException,
-    )
-    return isinstance(error, known) or "DELTA_CONCURRENT_" in str(error)

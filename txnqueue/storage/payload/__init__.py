@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txnqueue.core.model import Range
 from txnqueue.core.routing import Binding
 from txnqueue.errors import InvalidInput
+from txnqueue.types import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -377,3 +378,12 @@ def evaluating(name: str, value: object) -> Iterator[None]:
         raise InvalidInput(
             f"{name}={value!r} cannot be evaluated: {cause}", name=name, in_rows=planned
         ) from error
+
+
+def messages_of(table: pa.Table) -> list[Message]:
+    """Read a table of messages as dicts; their headers are dicts too, by name."""
+    rows: list[Message] = table.to_pylist()
+    for row in rows:
+        headers = row["_message"]["headers"]
+        row["_message"]["headers"] = None if headers is None else dict(headers)
+    return rows

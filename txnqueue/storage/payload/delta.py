@@ -16,7 +16,8 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.statements import USER_METADATA, Statements
+from txnqueue.storage.journal.sessions import USER_METADATA
+from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
 from txnqueue.storage.payload import Part, Run, Send, Stray, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened

@@ -189,10 +189,12 @@ def forbids_null(kind: DataType) -> bool:
 
 
 def sql_type(kind: DataType) -> str:
-    """Write a type as SQL, in which any name means only itself.
+    """Write a type as SQL, in which any name means only itself, whatever the session says.
 
     Two types are written alike if they hold the same, whether or not there may be nulls.
     """
+    if isinstance(kind, TimestampType):  # ``timestamp`` is what a session says that it is
+        return "timestamp_ltz"
     if isinstance(kind, ArrayType):
         return f"array<{sql_type(kind.elementType)}>"
     if isinstance(kind, MapType):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.delta import LAST_COMMIT
-from txnqueue.storage.journal.sessions import APPLICATION, NUMBER
-from txnqueue.storage.journal.statements import USER_METADATA, Statements, canonical_root
+from txnqueue.storage.journal.locks import canonical_root
+from txnqueue.storage.journal.sessions import APPLICATION, LAST_COMMIT, NUMBER, USER_METADATA
+from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.delta import DeltaPayload
 from txnqueue.storage.tables import (

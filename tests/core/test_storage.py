@@ -1,0 +1,293 @@
+"""On storage that does not create files atomically one driver writes, and another is refused."""
+
+import threading
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("delta")
+
+from txnqueue.errors import SecondDriver
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.storage import (
+    LOOK_SECONDS,
+    SETTLE_SECONDS,
+    SEVERAL_DRIVERS,
+    SILENCE_SECONDS,
+    SINGLE_DRIVER,
+    Registration,
+    SoleDriver,
+    bears_one_driver,
+    log_store,
+    scheme_of,
+)
+
+
+class Bucket:
+    """A journal on storage where a put replaces: its commits, each with its writer and time."""
+
+    def __init__(self):
+        self.now = 1_000_000.0
+        self.commits = [(None, {}, 0)]
+
+    def commit(self, clock=None):
+        """Somebody appends entries."""
+        said = self.commits[-1][:2]
+        self.commits.append((*said, self.clock_ms() if clock is None else clock))
+
+    def clock_ms(self):
+        return round(self.now * 1000)
+
+
+class Register:
+    """What one driver sees of a bucket: Delta keeps what it has read and written itself."""
+
+    def __init__(self, bucket):
+        self.bucket = bucket
+        self.kept = {}
+        self.before_put = lambda: None
+        self.exists = True
+        self.reads = 0
+
+    def read(self):
+        if not self.exists:
+            return None
+        self.reads += 1
+        for version, commit in enumerate(self.bucket.commits):
+            self.kept.setdefault(version, commit)
+        driver, about, at = self.kept[max(self.kept)]
+        return Registration(driver, at, about)
+
+    def write(self, driver, about):
+        self.read()
+        version = len(self.bucket.commits)
+        self.before_put()
+        if len(self.bucket.commits) > version and not self.overwrites:
+            raise AppendConflict("there is a file of that name")
+        self.bucket.commits[version:] = [(driver, about, self.bucket.clock_ms())]
+        self.kept[version] = self.bucket.commits[version]
+        return version
+
+    overwrites = False
+
+    def written_by(self, version):
+        return self.bucket.commits[version][0]
+
+
+@pytest.fixture
+def bucket():
+    return Bucket()
+
+
+def driver(bucket, name, *, ahead=0.0, passes=True):
+    def sleep(seconds):
+        if passes:
+            bucket.now += seconds
+
+    return SoleDriver(
+        Register(bucket),
+        lambda: name,
+        "s3a://lake/messages",
+        now_ms=lambda: bucket.clock_ms() + round(ahead * 1000),
+        monotonic=lambda: bucket.now,
+        sleep=sleep,
+    )
+
+
+def append(one, bucket):
+    with one.held():
+        bucket.commit()
+
+
+def test_a_second_driver_is_refused_as_long_as_the_first_is_heard_of(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    for _ in range(3):
+        bucket.now += SILENCE_SECONDS - 1
+        before = list(bucket.commits)
+        with pytest.raises(SecondDriver, match="S3DynamoDBLogStore") as refused:
+            append(second, bucket)
+        assert bucket.commits == before
+        append(first, bucket)
+    assert refused.value.driver == "a"
+    assert refused.value.setting == "spark.delta.logStore.s3a.impl"
+    assert refused.value.owner["driver"] == "a"
+
+
+def test_a_driver_that_is_not_heard_of_any_more_is_followed(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    bucket.now += SILENCE_SECONDS + 1
+    append(second, bucket)
+    with pytest.raises(SecondDriver) as refused:  # it was not dead, and looks again
+        append(first, bucket)
+    assert refused.value.driver == "b"
+
+
+def test_a_driver_that_works_without_appending_is_heard_of(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    for _ in range(10):
+        bucket.now += LOOK_SECONDS + 1
+        with first.held():
+            pass  # it writes to another table
+    with pytest.raises(SecondDriver):
+        append(second, bucket)
+
+
+def test_a_driver_looks_once_a_minute(bucket):
+    first = driver(bucket, "a")
+    for _ in range(100):
+        append(first, bucket)
+    assert first._register.reads == 2  # what it found, and before it wrote
+    bucket.now += LOOK_SECONDS + 1
+    append(first, bucket)
+    assert first._register.reads == 4
+
+
+def test_managers_of_one_driver_work_side_by_side(bucket):
+    one, other = driver(bucket, "a"), driver(bucket, "a")
+    for _ in range(5):
+        append(one, bucket)
+        append(other, bucket)
+        bucket.now += LOOK_SECONDS + 1
+
+
+def test_a_driver_that_left_is_followed_at_once(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    first.leave()
+    append(second, bucket)
+    first.leave()  # again, and by now the store is another's
+    assert bucket.commits[-1][0] == "b"
+    with pytest.raises(SecondDriver):
+        append(first, bucket)
+
+
+def test_who_only_read_does_not_leave_for_others(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    second.leave()
+    assert bucket.commits[-1][0] == "a"
+
+
+def test_an_operator_takes_over_on_record(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    second.take_over({"actor": "ops", "reason": "its machine is gone"})
+    name, about, _ = bucket.commits[-1]
+    assert (name, about["taken_from"], about["reason"]) == ("b", "a", "its machine is gone")
+    append(second, bucket)
+    bucket.now += LOOK_SECONDS + 1
+    with pytest.raises(SecondDriver):
+        append(first, bucket)
+
+
+def test_of_two_that_come_at_once_one_at_most_goes_on(bucket):
+    """The one's commit replaces the other's, which has seen its own and keeps it in memory."""
+    first, second = driver(bucket, "a", passes=False), driver(bucket, "b", passes=False)
+    first._register.overwrites = second._register.overwrites = True
+    looked, wrote, outcome = threading.Barrier(2), threading.Barrier(2), {}
+
+    def come(name, one):
+        one._register.before_put = lambda: looked.wait(20)
+        one._sleep = lambda seconds: wrote.wait(20)
+        try:
+            with one.held():
+                outcome[name] = "writes"
+        except SecondDriver as refused:
+            outcome[name] = refused.driver
+
+    threads = [threading.Thread(target=come, args=each) for each in (("a", first), ("b", second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winner = bucket.commits[-1][0]
+    assert outcome == {winner: "writes", ({"a", "b"} - {winner}).pop(): winner}
+
+
+def test_who_is_a_moment_later_is_told_by_the_conflict(bucket):
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    second._register.before_put = lambda: append(first, bucket)
+    with pytest.raises(SecondDriver) as refused:
+        append(second, bucket)
+    assert refused.value.driver == "a"
+
+
+def test_a_conflict_with_an_append_of_our_own_is_tried_again(bucket):
+    first, lost = driver(bucket, "a"), []
+
+    def race():
+        if not lost:
+            lost.append(1)
+            bucket.commit()
+
+    first._register.before_put = race
+    append(first, bucket)
+    assert bucket.commits[-1][0] == "a" and lost
+
+
+def test_a_clock_that_is_ahead_keeps_a_dead_driver_alive_for_one_silence_only(bucket):
+    first, second = driver(bucket, "a", ahead=86_400 * 365), driver(bucket, "b")
+    with first.held():
+        bucket.commit(bucket.clock_ms() + 86_400_000 * 365)
+    with pytest.raises(SecondDriver):
+        append(second, bucket)
+    bucket.now += SILENCE_SECONDS + 1  # by the second's own watch nothing has come since
+    append(second, bucket)
+
+
+def test_before_there_is_a_journal_nothing_is_said(bucket):
+    first = driver(bucket, "a")
+    first._register.exists = False
+    with first.held():
+        pass
+    first.take_over({"reason": "x"})
+    first.leave()
+    assert bucket.commits == [(None, {}, 0)]
+    first._register.exists = True
+    append(first, bucket)
+    assert bucket.commits[-1][0] == "a"
+
+
+def test_a_put_that_settles_is_waited_for_once(bucket):
+    first, began = driver(bucket, "a"), bucket.now
+    append(first, bucket)
+    append(first, bucket)
+    assert bucket.now - began == SETTLE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("conf", "found"),
+    [
+        ({}, SINGLE_DRIVER),
+        ({"spark.delta.logStore.s3a.impl": SEVERAL_DRIVERS}, SEVERAL_DRIVERS),
+        ({"delta.logStore.s3a.impl": SEVERAL_DRIVERS}, SEVERAL_DRIVERS),
+        ({"spark.delta.logStore.s3.impl": SEVERAL_DRIVERS}, SINGLE_DRIVER),
+        ({"spark.delta.logStore.class": SEVERAL_DRIVERS}, SEVERAL_DRIVERS),
+        ({"delta.logStore.class": SEVERAL_DRIVERS}, SEVERAL_DRIVERS),
+        ({"spark.delta.logStore.class": "a.Vendors"}, "a.Vendors"),
+    ],
+)
+def test_a_log_store_is_found_as_delta_finds_it(conf, found):
+    assert log_store("s3a", conf.get) == found
+    assert bears_one_driver("s3a://lake/messages", conf.get) == (found != SEVERAL_DRIVERS)
+
+
+@pytest.mark.parametrize(
+    ("location", "one"),
+    [
+        ("s3a://lake/messages", True),
+        ("S3://lake/messages", True),
+        ("s3n://lake/messages", True),
+        ("abfss://c@a.dfs.core.windows.net/messages", False),
+        ("hdfs://name/messages", False),
+        ("file:/lake/s3:x", False),
+        ("/lake/s3://messages", False),
+        ("", False),
+    ],
+)
+def test_only_storage_whose_put_replaces_bears_one_driver(location, one):
+    assert bears_one_driver(location, {}.get) == one
+    assert scheme_of("S3A://x") == "s3a"

@@ -1,0 +1,145 @@
+"""Stores on S3's log store, which bears one driver; and statements that Spark cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnqueue import QueueManager, Status
+from txnqueue.errors import SecondDriver, StatementRefused
+from txnqueue.storage.journal import delta, storage
+
+pytestmark = [pytest.mark.spark]
+BUCKET = "txnqueue-tests"
+
+
+@pytest.fixture
+def bucket(spark: Any, tmp_path: Path) -> str:
+    """A folder of this disk under an address of S3: Delta takes its log store for S3 there."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.s3a.impl", "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme")
+    hadoop.set("fs.s3a.impl.disable.cache", "true")
+    hadoop.set(f"fs.viewfs.mounttable.{BUCKET}.link./{tmp_path.name}", f"file://{tmp_path}")
+    return f"s3a://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.fixture
+def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Play one driver after the other in one process."""
+    monkeypatch.setattr(storage, "SETTLE_SECONDS", 0.01)
+    me = list(storage._here)
+
+    def become(name: str) -> None:
+        storage._here[:] = [name]
+
+    yield become
+    storage._here[:] = me
+
+
+def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
+    spark: Any, bucket: str, drivers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers("one")
+    first = QueueManager(spark, bucket)
+    orders = first.create_queue("orders", "n long", dead_letter=False)
+    orders.send([{"n": 1}])
+    drivers("two")
+    second = QueueManager(spark, bucket)
+    theirs = second.queue("orders")
+    version = first._client.store.journal.version()
+    for act in (lambda: theirs.send([{"n": 2}]), lambda: theirs.receive(1)):
+        with pytest.raises(SecondDriver, match=r"spark\.delta\.logStore\.s3a\.impl"):
+            act()
+    assert first._client.store.journal.version() == version
+    assert theirs.depth() == 1  # to look is no harm
+    payload = f"{bucket}/payload/{orders.info.payload_id}"
+    assert spark.read.format("delta").load(payload).count() == 1  # nothing was staged either
+    drivers("one")
+    orders.send([{"n": 3}])
+    first.close()
+    drivers("two")
+    assert len(theirs.receive(10)) == 2
+    assert second.history.verify().ok
+    drivers("three")
+    third = QueueManager(spark, bucket)
+    with pytest.raises(SecondDriver):
+        third.queue("orders").send([{"n": 4}])
+    third.take_over("the machine of the second is gone")
+    third.queue("orders").send([{"n": 4}])
+    log = spark.sql(f"DESCRIBE HISTORY delta.`{bucket}/journal`")
+    (said,) = log.where("userMetadata LIKE '%taken_from%'").select("userMetadata").collect()
+    assert '"taken_from": "two"' in said[0] and "machine of the second" in said[0]
+    drivers("two")
+    monkeypatch.setattr(storage, "LOOK_SECONDS", 0.0)
+    with pytest.raises(SecondDriver):
+        theirs.send([{"n": 5}])
+
+
+SETTINGS: list[dict[str, str]] = [
+    {},
+    {"spark.delta.logStore.s3a.impl": "io.delta.storage.HDFSLogStore"},
+    {"delta.logStore.s3a.impl": "io.delta.storage.HDFSLogStore"},
+    {"spark.delta.logStore.s3.impl": "io.delta.storage.HDFSLogStore"},
+    {"spark.delta.logStore.class": "io.delta.storage.HDFSLogStore"},
+    {"delta.logStore.class": "io.delta.storage.HDFSLogStore"},
+    {"spark.delta.logStore.class": storage._DELEGATING},
+    {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"},
+]
+
+
+def test_the_log_store_that_we_expect_is_the_one_that_delta_takes(spark: Any) -> None:
+    jvm, conf = spark._jvm, spark.sparkContext._jsc.sc().conf()
+    hadoop = spark._jsparkSession.sessionState().newHadoopConf()
+    for scheme in storage.NOT_ATOMIC:
+        path = jvm.org.apache.hadoop.fs.Path(f"{scheme}://bucket/x")
+        for said in SETTINGS:
+            for key, value in said.items():
+                conf.set(key, value)
+            try:
+                # what is resolved reads the application's settings, and so do we
+                ours = storage.log_store(scheme, storage.application_settings(spark))
+                chosen = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(conf, hadoop)
+                if chosen.getClass().getName() == storage._DELEGATING:
+                    chosen = chosen.getDelegate(path)
+                if chosen.getClass().getName().endswith("LogStoreAdaptor"):
+                    chosen = chosen.logStoreImpl()
+                assert ours == chosen.getClass().getName(), (scheme, said)
+            finally:
+                for key in said:
+                    conf.remove(key)
+
+
+def test_a_statement_that_spark_cannot_read_is_refused_and_nothing_is_in_doubt(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    manager = QueueManager(spark, str(tmp_path))
+    orders = manager.create_queue("orders", "n long", dead_letter=False)
+    monkeypatch.setattr(
+        manager._client.runtime, "sleep", lambda seconds: pytest.fail("it was tried again")
+    )
+    for key, name, said in (
+        ("a", "merge", "MERGE INTO )"),
+        ("b", "admitted", "SELECT nothing FROM range(1)"),
+    ):
+        with monkeypatch.context() as broken, pytest.raises(StatementRefused) as refused:
+            broken.setattr(delta, name, lambda table, units, said=said: said)
+            with manager.transaction(transaction_id=key) as tx:
+                orders.send([{"n": 1}], transaction=tx)
+        assert isinstance(refused.value.__cause__, AnalysisException)
+        assert manager.outcome(key).status is not Status.COMMITTED
+    statements = manager._client.store.statements
+    append = statements.append
+
+    def landed(statement: Any) -> None:
+        append(statement)
+        raise AnalysisException("[SOMETHING] that came up after the commit")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(statements, "append", landed)
+        orders.send([{"n": 1}])
+    assert orders.depth() == 1

@@ -1,0 +1,343 @@
+"""Storage that does not create files atomically, and the one driver that may write there.
+
+Delta's log store for S3 looks whether a commit's file is there and then puts it: two drivers
+may do so at once, and the later put silently replaces the other's commit. Within one JVM a lock
+keeps its writers apart. So a driver that writes to such a store says so in a property of the
+journal's table, and another one is refused as long as that driver was heard of lately.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from txnqueue.errors import SecondDriver
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.exceptions import conflicts, is_absent
+from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA, is_connect
+from txnqueue.storage.journal.tables import literal
+from txnqueue.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOT_ATOMIC = ("s3", "s3a", "s3n")
+"""Schemes for which Delta takes a log store that knows the writers of its own JVM only."""
+SINGLE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
+SEVERAL_DRIVERS = "io.delta.storage.S3DynamoDBLogStore"
+_DELEGATING = "org.apache.spark.sql.delta.storage.DelegatingLogStore"
+SETTING = "spark.txnqueue.storage.several_drivers"
+
+SILENCE_SECONDS = 300.0
+"""A driver that was not heard of for so long may be followed by another."""
+LOOK_SECONDS = 60.0
+"""A driver looks so often whether it is still the one, and makes itself heard."""
+SETTLE_SECONDS = 3.0
+"""How long a put may take: then a driver that has said that it writes here reads what it said."""
+_TRIES = 5
+
+
+def scheme_of(location: str) -> str:
+    """Read the scheme of a location, in small letters; empty without one."""
+    scheme, colon, _ = location.partition(":")
+    return scheme.lower() if colon and "/" not in scheme else ""
+
+
+def log_store_setting(scheme: str) -> str:
+    """Name the setting by which a scheme gets another log store."""
+    return f"spark.delta.logStore.{scheme}.impl"
+
+
+def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
+    """Find the class of the log store that Delta takes for a scheme that is not atomic.
+
+    Delta reads its settings when a table is first used, with and without ``spark.`` before
+    them, from what the Spark application was started with. The old one for all schemes wins.
+    """
+    for setting in ("spark.delta.logStore.class", log_store_setting(scheme)):
+        for key in (setting, setting.removeprefix("spark.")):
+            said = conf(key)
+            if said and said != _DELEGATING:
+                return said
+    return SINGLE_DRIVER if scheme in NOT_ATOMIC else None
+
+
+def bears_one_driver(location: str, conf: Callable[[str], str | None]) -> bool:
+    """Say whether commits of two drivers may silently replace each other at a location."""
+    scheme = scheme_of(location)
+    return scheme in NOT_ATOMIC and log_store(scheme, conf) != SEVERAL_DRIVERS
+
+
+def application_settings(spark: SparkSession) -> Callable[[str], str | None]:
+    """Look up what a Spark application was started with, as Delta does.
+
+    Of Spark Connect only the session can be asked, which says the same unless it was set there.
+    """
+    if is_connect(spark):
+        return lambda key: spark.conf.get(key, None)
+    conf = spark.sparkContext.getConf()
+    return lambda key: conf.get(key, None)
+
+
+_here: list[str] = []
+_naming = threading.Lock()
+
+
+def driver_of(spark: SparkSession) -> str:
+    """Name the JVM that writes for a session: the driver of its application.
+
+    A classic Python process has one JVM for all its life, whatever applications run there one
+    after the other; a client of Spark Connect may know several servers.
+    """
+
+    def name() -> str:
+        keys = ("spark.app.id", "spark.driver.host", "spark.driver.port")
+        return "@".join(filter(None, (spark.conf.get(key, "") for key in keys)))
+
+    if is_connect(spark):
+        return name()
+    with _naming:
+        if not _here:
+            _here.append(name())
+        return _here[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Who writes to a store, as its journal says.
+
+    Attributes:
+        driver: The driver; None if none says so.
+        heard_at_ms: When the journal was written to last.
+        about: What else that driver has said of itself.
+    """
+
+    driver: str | None
+    heard_at_ms: int
+    about: Mapping[str, object]
+
+
+class Register(Protocol):
+    """Where it stands who writes to a store."""
+
+    def read(self) -> Registration | None:
+        """Read it; None if there is no journal yet."""
+        ...
+
+    def write(self, driver: str | None, about: Mapping[str, object]) -> int:
+        """Write it by a Delta commit, and return that commit's version.
+
+        Raises:
+            AppendConflict: Somebody else wrote to the journal meanwhile.
+        """
+        ...
+
+    def written_by(self, version: int) -> str | None:
+        """Read from the storage, and from no cache, who made a commit by ``write``."""
+        ...
+
+
+class SoleDriver:
+    """What stores use whose commits are not atomic between drivers: one at a time may write."""
+
+    def __init__(
+        self,
+        register: Register,
+        driver: Callable[[], str],
+        location: str,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            register: Where it stands who writes.
+            driver: Names this driver.
+            location: Where the store lies.
+            now_ms: The clock.
+            monotonic: Seconds.
+            sleep: Waits so many seconds.
+        """
+        self._register = register
+        self._driver = driver
+        self._location = location
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._sure_at: float | None = None
+        self._registered = False
+        self._seen: tuple[str | None, int] | None = None
+        self._seen_at = 0.0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make sure that no other driver writes here, as far as can be known.
+
+        Raises:
+            SecondDriver: Another one does; nothing was written.
+        """
+        with self._lock:
+            now = self._monotonic()
+            if self._sure_at is None or now - self._sure_at > LOOK_SECONDS:
+                self._sure_at = None
+                if self._check():
+                    self._sure_at = now
+        yield
+
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Be the driver that writes here from now on, on record, whoever did so before.
+
+        Raises:
+            SecondDriver: Another one did the same at the same time.
+        """
+        with self._lock:
+            found = self._register.read()
+            if found is not None:
+                before = {"taken_from": found.driver} if found.driver else {}
+                self._say({**about, **before}, settle=True)
+                self._sure_at = self._monotonic()
+
+    def leave(self) -> None:
+        """Let the next driver begin at once, if it was this manager that came here."""
+        with self._lock:
+            if not self._registered:
+                return
+            self._registered, self._sure_at = False, None
+            found = self._register.read()
+            if found is not None and found.driver == self._driver():
+                self._register.write(None, {})
+
+    def _check(self) -> bool:
+        """Look who writes here, and say that it is this driver.
+
+        Returns:
+            Whether that is on record; not before there is a journal.
+        """
+        found = self._register.read()
+        if found is None:
+            return False
+        mine = found.driver == self._driver()
+        if not mine and found.driver is not None:
+            self._unless_silent(found)
+        if not mine or self._now_ms() - found.heard_at_ms > LOOK_SECONDS * 1000:
+            self._say({}, settle=not mine)
+        return True
+
+    def _unless_silent(self, found: Registration) -> None:
+        """Refuse to write beside a driver that was heard of lately, by its clock or by our own.
+
+        Raises:
+            SecondDriver: It was.
+        """
+        seen, now = (found.driver, found.heard_at_ms), self._monotonic()
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        silent = (self._now_ms() - found.heard_at_ms) / 1000
+        if max(silent, now - self._seen_at) < SILENCE_SECONDS:
+            raise self._refusal(found.driver, found.about, silent)
+
+    def _say(self, about: Mapping[str, object], *, settle: bool) -> None:
+        """Write that this driver writes here; if it is new, make sure that nobody else is too."""
+        for tried in range(1, _TRIES + 1):
+            try:
+                version = self._register.write(self._driver(), {**about, "at": self._now_ms()})
+                break
+            except AppendConflict:  # another manager of this driver, or another driver
+                found = self._register.read()
+                if found is not None and found.driver not in (None, self._driver()):
+                    raise self._refusal(found.driver, found.about, 0.0) from None
+                if tried == _TRIES:
+                    raise
+        self._registered = True
+        if not settle:
+            return
+        self._sleep(SETTLE_SECONDS)
+        written_by = self._register.written_by(version)
+        if written_by != self._driver():
+            raise self._refusal(written_by, {}, 0.0)
+
+    def _refusal(
+        self, driver: str | None, about: Mapping[str, object], silent: float
+    ) -> SecondDriver:
+        setting = log_store_setting(scheme_of(self._location))
+        return SecondDriver(
+            f"The driver {driver!r} works on the store at {self._location!r}, where a second one "
+            "could silently replace its commits: nothing was done. Set up Delta's log store for "
+            f"several drivers in all of them ({setting}={SEVERAL_DRIVERS}; {SETTING}=true if "
+            "the platform has one of its own), or let that driver end: after its "
+            f"QueueManager.close() this one may begin at once, else {SILENCE_SECONDS:.0f} seconds "
+            f"after it was last heard of ({max(silent, 0):.0f} seconds ago by this clock). If it "
+            "has surely ended, manager.take_over(reason) begins now.",
+            owner={**about, "driver": driver},
+            driver=driver,
+            setting=setting,
+        )
+
+
+class TableRegister:
+    """The property of the journal's table that names the driver that writes to the store."""
+
+    PROPERTY = "txnqueue.driver"
+
+    def __init__(self, session: Callable[[], SparkSession], table: str) -> None:
+        """Name the table.
+
+        Args:
+            session: Gives a session that nobody else uses.
+            table: The journal, quoted for SQL.
+        """
+        self._session = session
+        self._table = table
+
+    def read(self) -> Registration | None:
+        """Read who writes, and when the journal was written to last."""
+        detail = f"DESCRIBE DETAIL {self._table}"
+        try:
+            (row,) = self._session().sql(detail).select("properties", "lastModified").collect()
+        except Exception as error:
+            if is_absent(error):
+                return None
+            raise
+        said = _said(row["properties"].get(self.PROPERTY))
+        driver = said.get("driver")
+        heard_at_ms = round(row["lastModified"].timestamp() * 1000)
+        return Registration(None if driver is None else str(driver), heard_at_ms, said)
+
+    def write(self, driver: str | None, about: Mapping[str, object]) -> int:
+        """Write it as a property of the table."""
+        said = {**about, "driver": driver}
+        key, value = literal(self.PROPERTY), literal(json.dumps(said))
+        change = f"SET TBLPROPERTIES ({key} = {value})"
+        if driver is None:
+            change = f"UNSET TBLPROPERTIES IF EXISTS ({key})"
+        note = {"txnqueue": __version__, "operation": "name the driver", **said}
+        session = self._session()
+        session.conf.set(USER_METADATA, json.dumps(note))
+        session.conf.unset(LAST_COMMIT)
+        with conflicts():
+            session.sql(f"ALTER TABLE {self._table} {change}").collect()
+        return int(session.conf.get(LAST_COMMIT, "-1") or -1)
+
+    def written_by(self, version: int) -> str | None:
+        """Read the commit's own file, of which Delta keeps nothing in memory."""
+        history = self._session().sql(f"DESCRIBE HISTORY {self._table} LIMIT 100")
+        rows = history.where(f"version = {version}").select("userMetadata").collect()
+        driver = _said(rows[0][0] if rows else None).get("driver")
+        return None if driver is None else str(driver)
+
+
+def _said(text: str | None) -> dict[str, object]:
+    """Read what a driver has said of itself; nothing if that is not readable."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
