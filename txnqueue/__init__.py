@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from txnqueue.admin.declarations import Step
     from txnqueue.admin.drop import DropResult
     from txnqueue.admin.exchange_drop import ExchangeDrop
-    from txnqueue.admin.maintenance import Maintenance, Vacuum
+    from txnqueue.admin.maintenance import Maintenance
+    from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import Recovery
     from txnqueue.batch import Batch
     from txnqueue.core.receipt import Receipt, Status
@@ -177,7 +178,7 @@ else:
         "TwoPhaseDatabase": "types",
         "Until": "types",
         "Unwanted": "types",
-        "Vacuum": "admin.maintenance",
+        "Vacuum": "admin.reclamation",
         "Verification": "reports.verification",
         "WaitingChange": "transactions.table_applier",
         "local_spark": "platform.local_spark",

@@ -13,7 +13,8 @@ from txnqueue.admin.declarations import Step
 from txnqueue.admin.drop import DropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
 from txnqueue.admin.exchange_drop import ExchangeDrop
-from txnqueue.admin.maintenance import Maintenance, Vacuum, maintain
+from txnqueue.admin.maintenance import Maintenance, maintain
+from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
     BRANCH_SECONDS_MIN,
     Recovery,
@@ -436,7 +437,7 @@ class QueueManager:
             TransactionNotGiven: Inside a transaction block.
         """
         check_name(name)
-        if name not in self._client.queues() and missing_ok:
+        if missing_ok and name not in self._client.queues():
             return DropResult(name, True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
 
@@ -727,8 +728,8 @@ class QueueManager:
         Args:
             connections: DB-API 2.0 connections to databases that took part, by the names under
                 which they were enlisted.
-            branch_seconds_min: Leave a database's branch alone that nobody decided yet, until it
-                is prepared for so long.
+            branch_seconds_min: Leave a database's branch alone that nobody decided yet, and what
+                waits for a last resource's own commit, until it is prepared for so long.
 
         Returns:
             What was aborted and released, what is prepared and waits for a decision, and what
@@ -835,13 +836,9 @@ class QueueManager:
             TransactionNotGiven: Inside a transaction block.
         """
         check_name(name, "exchange")
-        at_once(self._client, "drop_exchange")
-        check_text("reason", reason)
-        info = self._client.topology().exchanges.get(name)
-        if info is None and missing_ok:
+        if missing_ok and name not in self._client.topology().exchanges:
             return ExchangeDrop(name, True)
-        found = Exchange(self._client, info) if info else open_exchange(self._client, name)
-        return found.drop(reason=reason)
+        return open_exchange(self._client, name).drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:
         """List the exchanges' names, those that are closing included.

@@ -14,6 +14,7 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
+from tests.faults.injection import FaultyStore, Meanwhile
 from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
@@ -26,6 +27,7 @@ from txnqueue.errors import (
     TransactionAborted,
 )
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import memory_manager
 
 DAY = 24 * 3600
 
@@ -135,11 +137,11 @@ def test_files_are_kept_as_long_as_anything_that_is_in_flight(
     keeper = world.manager("keeper")
     for kept in (keeper._client.store.journal, keeper._client.store.payload):
         monkeypatch.setattr(kept, "vacuum", lambda *given, full: asked.append(given[-1]))
-    keeper.maintain(transaction_seconds_max=0)
+    keeper.maintain(transaction_seconds_max=0, vacuum="full")
     assert len(asked) >= 2 and min(asked) >= 5 * DAY
     world.clock.advance(6 * DAY)
     asked.clear()
-    keeper.maintain(transaction_seconds_max=0)
+    keeper.maintain(transaction_seconds_max=0, vacuum="full")
     assert max(asked) < DAY, "a lease that is over keeps nothing"
 
 
@@ -412,7 +414,7 @@ def test_a_search_says_that_payload_was_removed(
 
 @in_memory
 @pytest.mark.parametrize("what", ["a queue", "an exchange"])
-def test_payload_tables_that_nothing_names_are_removed_when_they_are_old(
+def test_payload_tables_that_nothing_names_are_listed_and_stay(
     world: World, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = world.queue()
@@ -427,32 +429,42 @@ def test_payload_tables_that_nothing_names_are_removed_when_they_are_old(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(journal, "append", crash)
         create(world.name("never"), schema=SCHEMA)
-    lost = set(payload.strays({queue.info.payload_id}))
+    lost = set(payload.orphans({queue.info.payload_id}))
     assert lost
     payload.made_ms.update(dict.fromkeys(lost, world.clock.now_ms))
-    assert keeper.maintain(vacuum=False).strays == ()
+    assert keeper.maintain(vacuum=False, dry_run=True).orphans == ()
     world.clock.advance(DAY)
-    assert set(keeper.maintain(vacuum=False, dry_run=True).strays) == lost
-    assert set(keeper.maintain(vacuum=False).strays) == lost
-    assert set(payload.strays(())) == {queue.info.payload_id}
-    assert keeper.maintain(vacuum=False).strays == ()
-    again = create(world.name("never"), schema=SCHEMA)
-    assert again.name == world.name("never")
+    for options in ({"dry_run": True}, {"vacuum": "full"}, {"vacuum": False}):
+        assert set(keeper.maintain(**options).orphans) == lost
+    assert set(payload.orphans(())) == {queue.info.payload_id, *lost}
+    assert create(world.name("never"), schema=SCHEMA).name == world.name("never")
     assert numbers(queue.receive(1)) == [1]
     assert keeper.history.verify().ok
 
 
 @in_memory
-def test_a_table_that_was_written_to_is_named_and_stays(world: World) -> None:
-    queue = world.queue()
-    queue.send(rows(1))
+@pytest.mark.parametrize("off_days", [-400, 400])
+def test_a_creation_is_never_in_the_way_of_a_maintenance_whatever_its_clock(
+    world: World, off_days: int
+) -> None:
+    """Between the payload table and the entry that names it, a maintenance comes and goes."""
+    world.queue()
     keeper = world.manager("keeper")
-    payload = keeper._client.store.payload
-    payload._columns["restored-12345678"] = {}
-    payload._sends["restored-12345678", "send"] = None
-    done = keeper.maintain(**AT_ONCE)
-    assert done.strays == () and "restored-12345678" in done.skipped[0]
-    assert "restored-12345678" in payload.strays(())
+    runtime = keeper._client.runtime
+    runtime.now_ms = lambda: world.clock.now_ms + off_days * DAY * 1000
+    listed: list[str] = []
+    injector = Meanwhile(
+        "append", 1, lambda: listed.extend(keeper.maintain(**AT_ONCE, dry_run=True).orphans)
+    )
+    store: Any = FaultyStore(world.store, injector)
+    creating = memory_manager(store, world.clock, "creating")
+    injector.arm()
+    made = creating.create_queue("new", SCHEMA, dead_letter=False)
+    assert injector.acted and set(listed) <= {made.info.payload_id}
+    keeper.maintain(**AT_ONCE)
+    assert keeper.maintain(**AT_ONCE, dry_run=True).orphans == ()
+    made.send(rows(1))
+    assert numbers(made.receive(1)) == [1]
 
 
 @in_memory

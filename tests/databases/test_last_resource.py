@@ -129,6 +129,61 @@ def test_a_crash_around_the_last_resource_is_finished_by_its_row(
     assert world.manager("C").queue("in").depth() == (0 if committed else 1)
 
 
+@pytest.mark.parametrize("behind_seconds", [0, 3_600, -30])
+def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
+    world: World, file: str, behind_seconds: int
+) -> None:
+    """Between its prepare and the database's own commit somebody recovers, by whatever clock."""
+    connection, manager, key = sqlite3.connect(file), world.manager("A"), next(_KEYS)
+    manager.queue("in").send([{"i": 1}])
+    tx = manager.transaction(key)
+    tx.queue("in").receive(1)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    last = tx._participants.last
+    assert last is not None
+    decide = last.decide
+    found: list[tuple[str, ...]] = []
+
+    def slow() -> bool:
+        connection.rollback()  # sqlite3 would lock the file
+        world.clock.advance(20)
+        helper = world.manager("B")
+        helper._client.runtime.now_ms = lambda: world.clock.now_ms - behind_seconds * 1000
+        found.append(helper.recover({"ledger": sqlite3.connect(file)}).prepared)
+        insert(connection, 1)
+        return decide()
+
+    last.decide = slow  # type: ignore[method-assign]
+    tx.commit()
+    assert found == [(key,)], "it waits for its client"
+    assert tx.status is Status.COMMITTED and values(connection) == [1]
+
+
+@pytest.mark.parametrize("ahead_seconds", [0, 10**8])
+def test_who_died_before_the_last_resource_committed_is_waited_for_a_minute(
+    world: World, file: str, ahead_seconds: int
+) -> None:
+    injector, key = Injector(), next(_KEYS)
+    manager = world.manager("A", injector)
+    manager._client.runtime.now_ms = lambda: world.clock.now_ms + ahead_seconds * 1000
+    connection, tx = sqlite3.connect(file), manager.transaction(key)
+    tx.queue("in").send([{"i": 1}])
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    injector.arm()
+    injector.fault, injector.at = Fault.CRASH_AFTER, nth_append(world, 0)
+    with pytest.raises(Crash):
+        tx.commit()
+    connection.close()
+    again = sqlite3.connect(file)
+    assert world.manager("B").recover({"ledger": again}).prepared == (key,)
+    with world.manager("C").transaction() as other:  # whose clock is right
+        other.queue("in").send([{"i": 2}])
+    world.clock.advance(61)
+    assert world.manager("B").recover({"ledger": again}).prepared == ()
+    assert world.manager("B").outcome(key).status is Status.ROLLED_BACK
+    assert values(again) == []
+
+
 def nth_append(world: World, n: int) -> int:
     """Find the number of the store call of a commit that is its nth append."""
     trial, injector = World(), Injector()
@@ -155,7 +210,7 @@ def test_recovering_before_the_row_forbids_it(world: World, file: str) -> None:
 
     def asleep() -> bool:
         connection.rollback()  # sqlite3 would lock the file
-        world.manager("B").recover({"ledger": sqlite3.connect(file)})
+        world.manager("B").recover({"ledger": sqlite3.connect(file)}, branch_seconds_min=0)
         insert(connection, 1)
         return decide()
 
@@ -204,6 +259,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
         with pytest.raises(TransactionMismatch, match="ledger"):
             decide(key)
     connection.rollback()
+    world.clock.advance(61)
     other.recover({"ledger": sqlite3.connect(file)})
     assert other.outcome(key).status is Status.ROLLED_BACK
 
@@ -224,6 +280,7 @@ def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: 
     with pytest.raises(KeyboardInterrupt), manager.transaction(key) as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
+    world.clock.advance(61)
     manager.recover({"ledger": connection})
     assert values(connection) == [] and manager.queue("in").depth() == 1
     assert manager.outcome(key).status is Status.ROLLED_BACK
@@ -279,6 +336,7 @@ def test_one_bad_connection_holds_up_nobody(world: World, file: str) -> None:
     insert(tx.enlist("ledger", connection, last=True), 1)
     commit._prepare(attempt_of(tx))
     connection.rollback()
+    world.clock.advance(61)
     found = world.manager("B").recover({"broken": Broken(), "ledger": sqlite3.connect(file)})
     assert found.prepared == ()
 

@@ -21,11 +21,11 @@ def age(spark: Any, root: str, *, vacuum: bool = True) -> None:
     for log in sorted(Path(root).glob("**/_delta_log")):
         table = f"delta.`{log.parent}`"
         _expire(spark, table)
-        _backdate(log.parent)
+        backdate(log.parent)
         if vacuum:
             spark.sql(f"VACUUM {table}").collect()
         _checkpoint(spark, table)
-        _backdate(log.parent)
+        backdate(log.parent)
         _checkpoint(spark, table)  # cleans the log up to the newest checkpoint that is old enough
         assert not (log / f"{0:020}.json").exists(), "the log was not cleaned up"
 
@@ -43,7 +43,7 @@ def _checkpoint(spark: Any, table: str) -> None:
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('aged' = '{time.time()}')").collect()
 
 
-def _backdate(folder: Path) -> None:
+def backdate(folder: Path) -> None:
     for file in folder.rglob("*"):
         if file.is_file():
             os.utime(file, (time.time() - OLD,) * 2)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import LONG
+from tests.delta.aging import backdate
 from tests.delta.counting import Cost
-from txnqueue import QueueManager
+from txnqueue import Maintenance, QueueManager
 from txnqueue.admin import creation, maintenance
+from txnqueue.core import model
+from txnqueue.core.planning import Plan
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import catalog
+from txnqueue.reports.snapshot import schema_of
+from txnqueue.storage.journal.statements import Statements
+from txnqueue.testing import Clock, runtime
 
 pytestmark = [pytest.mark.spark]
+DAY = 86_400
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0}
 
 
@@ -58,13 +68,13 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
 
 
 @pytest.mark.parametrize("place", ["a path", "a schema"])
-def test_payload_tables_that_no_queue_got_are_removed(
+def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     spark: Any, tmp_path: Path, place: str
 ) -> None:
     """Catalogs write names in small letters, whatever the queues are called."""
-    root = str(tmp_path) if place == "a path" else "strays"
+    root = str(tmp_path) if place == "a path" else "orphans"
     if place == "a schema":
-        spark.sql("CREATE SCHEMA strays")
+        spark.sql("CREATE SCHEMA orphans")
     manager = QueueManager(spark, root)
     queue = manager.create_queue("Q.one", "i long", dead_letter=False)
     queue.send([{"i": 1}])
@@ -75,13 +85,83 @@ def test_payload_tables_that_no_queue_got_are_removed(
         f"INSERT INTO {payload._statements.names.payload('Written-00000002')} "
         "(send_id, send_offset, slice, i) VALUES ('s', 0, 0, 1)"
     )
-    assert manager.maintain(vacuum=False).strays == ()
-    done = manager.maintain(transaction_seconds_max=0, vacuum=False)
-    assert done.strays == ("Lost-00000001",)
-    assert len(done.skipped) == 1 and "Written-00000002" in done.skipped[0]
-    again = QueueManager(spark, root).maintain(transaction_seconds_max=0, vacuum=False)
-    assert again.strays == () and queue.depth() == 1
+    assert manager.maintain(vacuum=False).orphans == ()
+    done = manager.maintain(transaction_seconds_max=0, dry_run=True)
+    assert done.orphans == ("Lost-00000001", "Written-00000002")
+    assert payload.orphans(()).keys() == {queue.info.payload_id, *done.orphans}
+    assert QueueManager(spark, root).queue("Q.one").depth() == 1
     assert [m["i"] for m in queue.receive(1).messages()] == [1]
+
+
+def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any_more(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    # A millisecond is what the table says below, which no lease is shorter than.
+    monkeypatch.setattr(Statements, "files_kept", lambda self, name: (7.0 * DAY, "7 days"))
+    clock, root = Clock(), str(tmp_path)
+    manager = QueueManager(spark, root, runtime=runtime(clock, "keeper"))
+    queue = manager.create_queue("kept", "i long, secret string", dead_letter=False)
+    manager.create_queue("quiet", "i long", dead_letter=False)
+
+    def maintain(days: float = 0.0) -> tuple[Maintenance, Cost]:
+        clock.advance(days * DAY)
+        queue.send([{"i": 1, "secret": "no"}])
+        queue.receive(1).accept()
+        fresh = QueueManager(spark, root, runtime=runtime(clock, f"keeper {clock.now_ms}"))
+        fresh.list_queues()
+        with Cost(spark, root) as cost:
+            done = fresh.maintain(**AT_ONCE)
+        assert done.skipped == ()
+        return done, cost
+
+    maintain()
+    maintain(0.1)
+    few = maintain(0.1)[1]
+    gone = manager.create_queue("gone", "i long, secret string", dead_letter=False)
+    gone.send([{"i": n, "secret": "hush"} for n in range(3)])
+    manager.create_views("held_")
+    assert manager.drop_queue("gone").dropped
+    many = 36 if LONG else 6
+    made_and_dropped(manager, gone.info, many)
+    done, _ = maintain(0.5)
+    assert len(done.removed) == many and done.slices >= 1
+    log = f"delta.`{root}/payload/{gone.info.payload_id}`"
+    spark.sql(
+        f"ALTER TABLE {log} SET TBLPROPERTIES "
+        "('delta.deletedFileRetentionDuration' = 'interval 1 milliseconds')"
+    ).collect()
+    folder = Path(root, "payload", gone.info.payload_id)
+    data = [file for file in folder.rglob("*.parquet") if "_delta_log" not in file.parts]
+    assert data, "vacuous: nothing is there"
+    backdate(folder)
+    done, _ = maintain(8)
+    assert done.removed == (gone.info.payload_id,)
+    assert not any(file.exists() for file in data)
+    assert not [file for file in folder.rglob("*") if b"hush" in _content(file)]
+    maintain(0.1)
+    again = maintain(0.1)[1]
+    assert (again.commits, again.jobs) == (few.commits, few.jobs)
+    assert spark.sql("SELECT count(*) FROM held_kept WHERE state = 'accepted'").first()[0] >= 5
+    assert manager.history.verify().ok
+
+
+def made_and_dropped(manager: QueueManager, like: QueueInfo, count: int) -> None:
+    """Let there have been queues, by entries as ``create_queue`` and ``drop_queue`` write them."""
+    client, plans = manager._client, []
+    for n in range(count):
+        info = replace(like, name=f"gone{n}", queue_id=f"gone{n}-1", payload_id=f"gone{n}-1")
+        client.store.payload.create(info.payload_id, schema_of(info))
+        plans.append(catalog.create(info, 1, client.stamp()))
+        for number, kind in enumerate((model.QUEUE_CLOSING, model.QUEUE_DROPPED), 1):
+            newest = replace(info, sequence=number + 1)
+            plans.append(catalog.write(kind, newest, client.stamp()))
+            plans.append(catalog.fence(kind, info, number, client.stamp()))
+    client.land(lambda lost: sum(plans, Plan()), "create and drop")
+
+
+def _content(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
 
 
 @pytest.mark.skipif(not LONG, reason="a long run")

@@ -32,9 +32,9 @@ class Fault(str, enum.Enum):
 
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
-WRITES += ("add", "remove", "forget", "rewrite", "drop", "remove_payload")
+WRITES += ("add", "remove", "forget", "rewrite", "drop")
 READS = ("version", "read", "read_all", "table", "frame", "texts", "describe", "check", "history")
-READS += ("slices", "strays", "read_archive", "files")
+READS += ("slices", "orphans", "payload_files", "read_archive", "files")
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -233,11 +233,14 @@ class FaultyPayload(_Faulty):
     def drop(self, payload_id: str, slices: Any) -> None:
         self._through("drop", payload_id, slices)
 
-    def strays(self, known: Any) -> Any:
-        return self._through("strays", known)
+    def orphans(self, known: Any) -> Any:
+        return self._through("orphans", known)
 
-    def remove(self, payload_id: str) -> Any:
-        return self._injector.call("remove_payload", lambda: self._inner.remove(payload_id))
+    def files(self, payload_id: str) -> Any:
+        return self._injector.call("payload_files", lambda: self._inner.files(payload_id))
+
+    def files_kept_seconds(self, payload_id: str) -> Any:
+        return self._inner.files_kept_seconds(payload_id)
 
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> Any:
         return self._inner.vacuum(payload_id, seconds_min, full=full)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 from tests.faults.injection import Crash, Fault, Injector, Meanwhile, faults_of
@@ -11,7 +12,9 @@ from tests.faults.world import World
 from txnqueue.admin import creation, orphans
 from txnqueue.client import archive
 from txnqueue.core import model
+from txnqueue.core.model import Entry, Unit
 from txnqueue.core.receipt import Status
+from txnqueue.core.state import catalog as catalog_of
 from txnqueue.core.state.branch import Ending
 from txnqueue.errors import Busy, LeaseLost, PayloadRemoved, TransactionAborted, TxnQueueError
 from txnqueue.manager import QueueManager
@@ -245,48 +248,76 @@ def what_the_horizon_has_passed_is_over() -> None:
     world.ledger()
 
 
+def as_an_older_version_does(world: World) -> None:
+    """Remove payload tables that nothing names, as 0.1.0 does: it says so first."""
+    journal, payload = world.store.journal, world.store.payload
+    catalog = journal.read([model.CATALOG]).entries
+    for owner in payload.orphans(orphans.owners(catalog)):
+        stream, name = model.payload_stream(owner), owner.rpartition("-")[0]
+        body = {"v": 1, "payload": owner}
+        if not any(entry.stream == stream for entry in catalog):
+            entry = Entry(model.CATALOG, stream, model.PAYLOAD_REMOVED, sequence=1, body=body)
+            nexts = (
+                model.next_sequence(model.CATALOG, one, catalog_of.next_of_stream(catalog, one))
+                for one in (stream, catalog_of.name_stream(name))
+            )
+            unit = Unit.of("older", (entry,), tuple(nexts), "remove payload")
+            if not journal.append([unit], {"operation": "remove payload", "run_id": None}).won[0]:
+                continue
+        del payload._columns[owner]
+
+
 def what_is_created_has_its_payload() -> None:
-    """Spoil every call of a creation, and maintain before and after what lands late."""
+    """Spoil every call of a creation, and maintain before and after what lands late.
+
+    Those who maintain list what nothing names yet, and one of an older version removes it.
+    """
 
     def create(manager: QueueManager) -> Any:
         return manager.create_queue("new", "i long", exist_ok=True)
 
+    def keep(world: World, older: bool) -> None:
+        if older:
+            as_an_older_version_does(world)
+        else:
+            world.manager("keeper").maintain(**AT_ONCE)
+
     def check(world: World, what: str) -> None:
         payload = world.store.payload
         catalog = world.store.journal.read([model.CATALOG]).entries
-        lacking = orphans.owners(catalog) - set(payload.strays(()))
+        lacking = orphans.owners(catalog) - set(payload.orphans(()))
         assert not lacking, f"P2 {what}: {lacking} have no payload"
         queue = create(world.manager("after"))
         queue.send([{"i": 1}])
         assert len(queue.receive(1)), f"P2 {what}: the queue is of no use"
-        world.manager("keeper").maintain(**AT_ONCE)
-        left = payload.strays(orphans.owners(world.store.journal.read([model.CATALOG]).entries))
-        assert not left, f"{what}: {list(left)} are left behind"
+        found = world.manager("keeper").maintain(**AT_ONCE, dry_run=True).orphans
+        catalog = world.store.journal.read([model.CATALOG]).entries
+        assert set(found) == payload.orphans(()).keys() - orphans.owners(catalog), what
         world.ledger()
 
     counting = Injector()
     counting.arm()
     create(fresh().manager("counting", counting))
-    for at, call in enumerate(counting.calls):
-        for fault in faults_of(call):
-            world, injector = fresh(), Injector(at, fault)
-            creator = world.manager("creator", injector)
-            injector.arm()
-            with contextlib.suppress(Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
-                create(creator)
-            world.manager("keeper").maintain(**AT_ONCE)
-            injector.flush()
-            check(world, f"{fault.value} at {call}")
-    for nth in range(1, counting.calls.count("append") + counting.calls.count("read") + 1):
-        for call in ("append", "read"):
-            world = fresh()
-            keeper = world.manager("keeper")
-            injector = Meanwhile(call, nth, lambda keeper=keeper: keeper.maintain(**AT_ONCE))
-            creator = world.manager("creator", injector)
-            injector.arm()
-            made = create(creator)
-            assert made.info.payload_id in world.store.payload.strays(()), "it names what is gone"
-            check(world, f"maintained before {call} {nth}")
+    for older in (False, True):
+        for at, call in enumerate(counting.calls):
+            for fault in faults_of(call):
+                world, injector = fresh(), Injector(at, fault)
+                creator = world.manager("creator", injector)
+                injector.arm()
+                with contextlib.suppress(Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
+                    create(creator)
+                keep(world, older)
+                injector.flush()
+                check(world, f"{fault.value} at {call}")
+        for nth in range(1, counting.calls.count("append") + counting.calls.count("read") + 1):
+            for call in ("append", "read"):
+                world = fresh()
+                injector = Meanwhile(call, nth, partial(keep, world, older))
+                creator = world.manager("creator", injector)
+                injector.arm()
+                made = create(creator)
+                assert made.info.payload_id in world.store.payload.orphans(()), "its table is gone"
+                check(world, f"maintained before {call} {nth}")
 
 
 CHECKS = [

@@ -378,6 +378,21 @@ def _long_ago(world: World, client: QueueManager) -> None:
     _used(world, client)
 
 
+def _dropped_empty(world: World, client: QueueManager) -> None:
+    """Leave a queue that was dropped, and an inventory that knows nothing of it."""
+    _used(world, client)
+    _maintain(world.manager("Y"), world)
+    other = world.manager("X")
+    name = f"gone{world.suffix}"
+    world.helper("creator").create_queue(name, "i long", dead_letter=False)
+    assert other.drop_queue(name).dropped
+    _used(world, client)
+
+
+def _give_back(manager: QueueManager, world: World) -> None:
+    assert _maintained(manager, vacuum=True).removed
+
+
 def _maintain(manager: QueueManager, world: World) -> None:
     _maintained(manager)
 
@@ -387,9 +402,8 @@ def _forget(manager: QueueManager, world: World) -> None:
 
 
 def _maintained(manager: QueueManager, **more: Any) -> Maintenance:
-    done = manager.maintain(
-        transaction_seconds_max=0, payload_retention_days=0, vacuum=False, **more
-    )
+    options = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+    done = manager.maintain(**{**options, **more})
     if done.skipped:
         raise Busy(done.skipped[0])
     return done
@@ -783,6 +797,13 @@ OPERATIONS = [
 ]
 
 IN_MEMORY = [
+    Operation(
+        "give payload back",
+        _dropped_empty,
+        _give_back,
+        _wrote(model.PAYLOAD_REMOVED),
+        whole=False,
+    ),
     Operation(
         "maintain where duplicates are told",
         _used,

@@ -19,7 +19,7 @@ from tests.faults.scenarios import OPERATIONS
 from tests.faults.simulation import simulate
 from tests.faults.world import World
 from txnqueue import batch
-from txnqueue.admin import drop, history_removal, maintenance, orphans, recovery
+from txnqueue.admin import drop, history_removal, maintenance, recovery
 from txnqueue.client import append as appending
 from txnqueue.client.client import Client
 from txnqueue.client.readers import ShardReader
@@ -608,11 +608,6 @@ def keeps_open_what_is_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Branch, "of", classmethod(of))
 
 
-def removes_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    """Remove payload tables that nothing names without writing that down first."""
-    patch.setattr(orphans, "_given_up", lambda client, owner: True)
-
-
 def removes_before_it_says_so(patch: pytest.MonkeyPatch) -> None:
     """Remove entries from the archive, and say after it that the history begins later."""
     real = history_removal.announce
@@ -796,10 +791,6 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     ),
     "a creation does not expect its payload": (
         without(lambda c: c.kinds == (model.PAYLOAD_REMOVED,)),
-        keeping.what_is_created_has_its_payload,
-    ),
-    "payload is removed without a word": (
-        removes_without_a_word,
         keeping.what_is_created_has_its_payload,
     ),
     "history is removed before that is said": (

@@ -29,7 +29,8 @@ FOR_USERS = {
     "schema schema_version unroutable",
     "Heartbeat": "beats lost",
     "History": "as_of change_rows changes horizon trace verify",
-    "Maintenance": "archived compacted dry_run forgotten horizon rewritten skipped slices strays",
+    "Maintenance": "archived compacted dry_run forgotten horizon orphans removed rewritten "
+    "skipped slices",
     "Metrics": "df json prometheus rows",
     "Outcome": "attempts heuristic reason receipt status transaction_id",
     "Published": "count queues receipt returned returned_messages send_id transaction_id "

@@ -35,16 +35,18 @@ class HistoryRemoval:
     standing: Mapping[str, int]
 
 
-def find(journal: Journal, entries: Iterable[Entry], last_day: str) -> HistoryRemoval | None:
+def find(
+    journal: Journal, entries: Iterable[Entry], advanced: Iterable[Entry], last_day: str
+) -> HistoryRemoval | None:
     """Find what may be removed.
 
     Args:
         journal: The journal; there is an archive.
         entries: What the journal holds. What leaves it meanwhile stays known by this.
+        advanced: What the archive holds of what advanced the horizon.
         last_day: The history shall reach back to this day (ISO), or beyond.
     """
     here, archive = tuple(entries), journal.archive
-    advanced = archive.read(kinds=[model.HORIZON_ADVANCED])
     found = retention.beginning((*here, *advanced), last_day)
     if found is None:
         return None

@@ -10,14 +10,11 @@ from __future__ import annotations
 import datetime
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 from txnqueue.admin import history_removal
-from txnqueue.admin import orphans as strays
-from txnqueue.admin.orphans import Strays
+from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
@@ -27,17 +24,15 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import QueueState, compaction
 from txnqueue.core.state import retention as retiring
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
-from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
-Vacuum = bool | Literal["full"]
-"""Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
 ARCHIVED_MAX = 20_000
 """So many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is written into few."""
-_MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED})
+_MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
 _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 """What leaves no later than the entry that ended it: alone it would look open."""
 
@@ -52,8 +47,11 @@ class Maintenance:
         archived: Entries that left the journal for the archive.
         slices: Slices of payload that were dropped.
         forgotten: Entries that were removed from the archive: the history begins later now.
-        strays: Payload tables that were removed, because no queue ever got them: the creation
-            that made them was interrupted.
+        removed: Owners of payload (ids of queues and exchanges) that were dropped, and of which
+            nothing is left on the disk any more.
+        orphans: Payload tables that nothing names, because the creation that made them was
+            interrupted. They stay; they are looked for once in seven days, by a dry run, and by
+            ``vacuum="full"``.
         rewritten: Shards of the journal that were written into few files.
         skipped: What could not be done this time, with the reason; the next one does it.
         dry_run: Whether nothing was changed.
@@ -64,7 +62,8 @@ class Maintenance:
     archived: int = 0
     slices: int = 0
     forgotten: int = 0
-    strays: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
     rewritten: int = 0
     skipped: tuple[str, ...] = ()
     dry_run: bool = False
@@ -88,6 +87,8 @@ class _Run:
         self._retention = retention
         self._dry_run = dry_run
         self._skipped: list[str] = []
+        self._reading = Reading((), -1)
+        self._archived_marks: tuple[Entry, ...] | None = None
         seconds = client.runtime.now_ms() / 1000
         self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
 
@@ -95,32 +96,54 @@ class _Run:
         infos = list(self._client.queues().values())
         target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
-        entries = self._journal.read_all().entries
-        horizon = self._advance(entries, target)
+        horizon = self._advance(self._read().entries, target)
+        reading = self._reading if self._dry_run else self._read()
+        entries = reading.entries
         if not self._dry_run:  # what nobody adds to any more below the horizon is known now
-            entries = self._journal.read_all().entries
             horizon = model.horizon(entries)
         gone = self._archive(entries, horizon)
-        left = [entry for entry in entries if entry.entry_id not in gone]
         forgotten = self._forget(entries)
-        stray = self._tidy()
-        slices = self._drop_slices(left, horizon, stray.staging)
+        seconds_min = self._seconds_min(infos) if vacuum else 0.0
+        terms = Terms(self._retention, self._today, vacuum, seconds_min, self._dry_run)
+        reclamation = Reclamation(
+            self._client, terms, reading, self._marks, self._patiently, self._skipped
+        )
+        payload = reclamation.run(gone, horizon)
         rewritten = self._rewrite()
         if vacuum and not self._dry_run:
-            self._vacuum(infos, left, full=vacuum == "full")
+            self._vacuum(seconds_min, horizon, full=vacuum == "full")
         done = Maintenance(
             compacted,
             horizon,
             len(gone),
-            slices,
+            payload.slices,
             forgotten,
-            stray.removed,
+            payload.removed,
+            payload.orphans,
             rewritten,
             tuple(self._skipped),
             self._dry_run,
         )
         logger.info("maintained %s", done)
         return done
+
+    def _read(self) -> Reading:
+        """Read the journal; what was read before never changes, and only what is new is read."""
+        known = self._reading
+        found = self._journal.read_all(after=known.version)
+        if known.version >= 0 and model.horizon(found.entries) > known.version:
+            found = self._journal.read_all()  # what came in between may have left
+        elif known.version >= 0:
+            found = Reading((*known.entries, *found.entries), found.version)
+        self._reading = found
+        return found
+
+    def _marks(self) -> tuple[Entry, ...]:
+        """Read from the archive what advanced the horizon; once is enough."""
+        if self._archived_marks is None:
+            archive = self._journal.archive
+            self._archived_marks = archive.read(kinds=[model.HORIZON_ADVANCED])
+        return self._archived_marks
 
     # --------------------------------------------------------------- lanes and the horizon
 
@@ -132,7 +155,7 @@ class _Run:
         """
         now_ms = self._client.runtime.now_ms()
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
-        entries = self._journal.read_all().entries  # takes long: without the lock
+        entries = self._read().entries  # takes long: without the lock
         with self._client.lock:
             folds = self._client.folds(infos)
             found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
@@ -179,7 +202,7 @@ class _Run:
         useful = any(entry.kind not in _MARKS for entry in leaving)
         further = target > now and (useful or target // width > max(now, 0) // width)
         today = self._today.isoformat()
-        wrong = retiring.is_day_ahead(entries, today) and model.newest_day(entries)
+        wrong = retiring.day_ahead(entries, today)
         if not (further or wrong or (useful and model.archive_day(entries) < today)):
             return now
         if self._dry_run:
@@ -195,7 +218,7 @@ class _Run:
             elif horizon >= target and day >= today:
                 return None
             body = {
-                "staging": sorted(_staging([*fence, *entries])),
+                "staging": sorted(retiring.staging_owners([*fence, *entries])),
                 "day": max(day, today),  # never an earlier one, whoever's clock is slow
                 **({"corrections": corrections} if corrections else {}),
             }
@@ -265,7 +288,7 @@ class _Run:
             return 0
         # One day more: a day that was said in its last minute is as many whole days ago.
         last_day = (self._today - datetime.timedelta(days=days + 1)).isoformat()
-        removal = history_removal.find(self._journal, entries, last_day)
+        removal = history_removal.find(self._journal, entries, self._marks(), last_day)
         if removal is None:
             return 0
         archive, found = self._journal.archive, 0
@@ -285,66 +308,6 @@ class _Run:
         self._patiently("history", forget)
         return found
 
-    # ------------------------------------------------------------------------ the payload
-
-    def _tidy(self) -> Strays:
-        """Remove payload tables that no queue ever got."""
-        seconds = self._retention.transaction_seconds_max
-        before_ms = self._client.runtime.now_ms() - round(seconds * 1000)
-        found = strays.tidy(self._client, before_ms, self._dry_run)
-        self._skipped += found.left
-        return found
-
-    def _drop_slices(self, entries: Sequence[Entry], horizon: int, staging: Collection[str]) -> int:
-        """Drop slices that nobody needs: orphans, and what was consumed long enough ago."""
-        if horizon < 0:
-            return 0
-        payload, width = self._client.store.payload, self._client.slice_width
-        owners = _owners(entries) | set(staging)
-        named = retiring.named_slices(entries)
-        found: dict[str, list[int]] = {}
-        for owner in sorted(owners):
-            slices = retiring.droppable(payload.slices(owner), named.get(owner, ()), horizon, width)
-            if slices:
-                found[owner] = slices
-        if not found:
-            return 0
-        if model.horizon(entries) < 0:  # nothing was ever archived, and a dry run only asks
-            recent: retiring.Slices = {}
-        else:
-            recent = retiring.named_slices(self._archived_lately(entries))
-        dropped = 0
-        for owner, slices in found.items():
-            old = [number for number in slices if number not in recent.get(owner, ())]
-            if not old:
-                continue
-            if self._dry_run or self._patiently(
-                f"payload of {owner}",
-                lambda owner=owner, old=old: payload.drop(owner, old),  # type: ignore[misc]
-            ):
-                dropped += len(old)
-        return dropped
-
-    def _archived_lately(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """Read the positions and changes that left the journal within the retention.
-
-        A clock that is behind may have said an earlier day meanwhile, and they are kept under that.
-        """
-        archive = self._journal.archive
-        first = self._today - datetime.timedelta(days=self._retention.payload_days - 1)
-        midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
-        since_ms = midnight.timestamp() * 1000
-        known = (*entries, *archive.read(kinds=[model.HORIZON_ADVANCED]))
-        since = min((e.version for e in known if e.recorded_at_ms >= since_ms), default=None)
-        said = [
-            e.body["day"]
-            for e in known
-            if e.kind == model.HORIZON_ADVANCED and "day" in e.body
-            if since is not None and e.version >= since
-        ]
-        kinds = (model.POSTED, model.CHANGE_DECIDED)
-        return archive.read(days=(min([first.isoformat(), *said]), "9999-12-31"), kinds=kinds)
-
     # ----------------------------------------------------------------------------- files
 
     def _rewrite(self) -> int:
@@ -358,20 +321,14 @@ class _Run:
         )
         return len(many) if done else 0
 
-    def _vacuum(self, infos: Sequence[QueueInfo], entries: Sequence[Entry], *, full: bool) -> None:
-        """Remove files that no retained version names; never while somebody may read them.
+    def _vacuum(self, seconds_min: float, horizon: int, *, full: bool) -> None:
+        """Remove files of the journal and of the archive that no retained version names.
 
         What cannot be done of one table keeps nothing from the others.
         """
-        longest = max([info.settings.lease_seconds for info in infos], default=0.0)
-        seconds_min = max(
-            longest, self._held_seconds(infos), self._retention.transaction_seconds_max
-        )
         vacuums: dict[str, Callable[..., str | None]] = {"the journal": self._journal.vacuum}
-        if model.horizon(entries) >= 0:  # before that there is no archive
+        if horizon >= 0:  # before that there is no archive
             vacuums["the archive"] = self._journal.archive.vacuum
-        for owner in sorted(_owners(entries)):
-            vacuums[f"payload {owner}"] = partial(self._client.store.payload.vacuum, owner)
         for table, vacuum in vacuums.items():
             try:
                 reason = vacuum(seconds_min, full=full)
@@ -380,6 +337,11 @@ class _Run:
                 reason = f"{table}: {error}"[:300]
             if reason is not None:
                 self._skipped.append(f"vacuum: {reason}")
+
+    def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
+        """Find for how long tables must keep deleted files: somebody may read them so long."""
+        longest = max([info.settings.lease_seconds for info in infos], default=0.0)
+        return max(longest, self._held_seconds(infos), self._retention.transaction_seconds_max)
 
     def _held_seconds(self, infos: Sequence[QueueInfo]) -> float:
         """Find the longest time for which anything is held that is in flight now."""
@@ -416,14 +378,3 @@ def _is_due(fold: QueueState, number: int, target: int) -> bool:
     """Say whether a compaction lets entries of a lane leave, now or by the next one."""
     lane = fold.lanes[number]
     return lane.log > 0 and lane.log_from <= target and compaction.is_due(lane, 1, 0)
-
-
-def _owners(entries: Sequence[Entry]) -> set[str]:
-    """Find the owners of all payload: queues, dropped ones too, exchanges, staged changes."""
-    return strays.owners(entries) | _staging(entries)
-
-
-def _staging(entries: Sequence[Entry]) -> set[str]:
-    """Find the owners of rows staged for changes of tables: as known now, and ever before."""
-    before = (e.body.get("staging", ()) for e in entries if e.kind == model.HORIZON_ADVANCED)
-    return retiring.staging_owners(entries).union(*before)

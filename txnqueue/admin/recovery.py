@@ -26,14 +26,14 @@ from txnqueue.core.state.confirmations import (
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
 from txnqueue.messages.claim import abort_branch, held_inside, may_end
-from txnqueue.transactions.participants import resolve
+from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
 from txnqueue.transactions.transient import resolve as follow_decisions
 
 logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
-"""So long a prepared branch without a decision is left to whoever may still be deciding it."""
+"""So long what is prepared and undecided is left to whoever may still be deciding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def recover(
     """Abort what is over, carry out what was decided, go on with drops, list what waits."""
     given = dict(connections or {})
     for name, connection in given.items():  # what they decide, the branches follow
-        _unless_raising(_decide_by_last_resource, client, name, connection)
+        _unless_raising(_decide_by_last_resource, client, name, connection, branch_seconds_min)
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
@@ -144,15 +144,24 @@ def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: 
         logger.warning("database not recovered name=%s error=%s", name, error)
 
 
-def _decide_by_last_resource(client: Client, name: str, connection: Any) -> None:
-    """Decide the prepared transactions that wait for this database's own decision."""
-    for entry in client.transaction_entries():
+def _decide_by_last_resource(
+    client: Client, name: str, connection: Any, seconds_min: float
+) -> None:
+    """Decide the prepared transactions that wait for this database's own decision.
+
+    One that was prepared a moment ago may have a client that is about to commit there.
+    """
+    entries = client.transaction_entries()
+    for entry in entries:
         if entry.kind != model.PREPARED or entry.body.get("last_resource") != name:
             continue
         state = client.key_states([entry.stream])[entry.stream]
         if state.in_doubt is None or state.in_doubt.attempt != entry.attempt:
             continue
-        committed = resolve(connection, entry.attempt or "")
+        left_behind = seconds_min <= 0 or _prepared_seconds(client, entry, entries) >= seconds_min
+        committed = decision(connection, entry.attempt or "", may_decide=left_behind)
+        if committed is None:
+            continue
         reason = None if committed else f"{name} rolled back"
         decide_prepared(
             client,
@@ -219,6 +228,14 @@ def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
         _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
         abort(client, owner, claims, "lease over")
     return None
+
+
+def _prepared_seconds(
+    client: Client, prepared: model.Entry, entries: Sequence[model.Entry]
+) -> float:
+    """How long ago an attempt was prepared, by the smallest clock that was recorded since."""
+    since_ms = min(e.recorded_at_ms for e in entries if e.version >= prepared.version)
+    return (client.runtime.now_ms() - since_ms) / 1000
 
 
 def _age_seconds(client: Client, xid: Any) -> float:

@@ -14,8 +14,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -26,6 +26,8 @@ from txnqueue.core.state.closing import is_closed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from txnqueue.admin.drop import DropResult
+    from txnqueue.admin.exchange_drop import ExchangeDrop
     from txnqueue.manager import QueueManager
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
@@ -122,6 +124,9 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
         return SparkSession.builder.getOrCreate()
     settings = {} if verbose else {"spark.log.level": "OFF"}
     return local_spark("txnqueue", settings=settings, short_lived=short_lived)
+
+
+Dropped = TypeVar("Dropped", "DropResult", "ExchangeDrop")
 
 
 class OpenStore:
@@ -264,3 +269,20 @@ def command(
         return app.command(name, epilog=EPILOG)(run)
 
     return decorate
+
+
+def drop_surely(
+    session: OpenStore,
+    what: str,
+    drop: Callable[[], Dropped],
+    told: Callable[[Dropped], str],
+    *,
+    sure: bool,
+) -> None:
+    """Drop what somebody surely means, and say how far that has come."""
+    if not sure:
+        raise typer.BadParameter(f"{what} would be gone: say --yes.")
+    result = drop()
+    session.printer.fact(asdict(result), told(result))
+    if not result.dropped:
+        raise typer.Exit(TRY_AGAIN)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from txnqueue.cli.arguments import Queue, Reason
-from txnqueue.cli.console import TRY_AGAIN, OpenStore, command
+from txnqueue.cli.console import OpenStore, command, drop_surely
 from txnqueue.cli.files import check_file, read_file, spelled_out
 from txnqueue.cli.presentation import told_of_changes, told_of_exchange_drop
 from txnqueue.core import routing
@@ -90,12 +89,13 @@ def drop_exchange(
     yes: Annotated[bool, typer.Option("--yes", help="Needed: its bindings are gone.")] = False,
 ) -> None:
     """Drop an exchange with its bindings; code 75 while prepared transactions hold it back."""
-    if not yes:
-        raise typer.BadParameter(f"{exchange} and its bindings would be gone: say --yes.")
-    result = session.manager.drop_exchange(exchange, reason=reason, missing_ok=missing_ok)
-    session.printer.fact(asdict(result), told_of_exchange_drop(result))
-    if not result.dropped:
-        raise typer.Exit(TRY_AGAIN)
+    drop_surely(
+        session,
+        f"{exchange} and its bindings",
+        lambda: session.manager.drop_exchange(exchange, reason=reason, missing_ok=missing_ok),
+        told_of_exchange_drop,
+        sure=yes,
+    )
 
 
 @command("exchanges")

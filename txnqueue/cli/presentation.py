@@ -164,23 +164,20 @@ def _cell(value: object) -> Text:
 
 def told_of_drop(drop: DropResult) -> str:
     """Say in a sentence how far the drop of a queue has come."""
-    if drop.dropped:
-        return f"Queue {drop.queue} is dropped, {drop.messages} messages with it."
-    waits = ", ".join(drop.held_by)
-    return (
-        f"Queue {drop.queue} is closing and takes no more work; held back by what is prepared: "
-        f"{waits}. Decide that, then drop again."
-    )
+    return _told(f"Queue {drop.queue}", drop, f", {drop.messages} messages with it")
 
 
 def told_of_exchange_drop(drop: ExchangeDrop) -> str:
     """Say in a sentence how far the drop of an exchange has come."""
+    return _told(f"Exchange {drop.exchange}", drop)
+
+
+def _told(what: str, drop: DropResult | ExchangeDrop, and_what: str = "") -> str:
     if drop.dropped:
-        return f"Exchange {drop.exchange} is dropped."
-    waits = ", ".join(drop.held_by)
+        return f"{what} is dropped{and_what}."
     return (
-        f"Exchange {drop.exchange} is closing and takes no more work; held back by what is "
-        f"prepared: {waits}. Decide that, then drop again."
+        f"{what} is closing and takes no more work; held back by what is prepared: "
+        f"{', '.join(drop.held_by)}. Decide that, then drop again."
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from txnqueue.cli.arguments import Queue, Reason
-from txnqueue.cli.console import TRY_AGAIN, WOULD_CHANGE, OpenStore, command
+from txnqueue.cli.console import WOULD_CHANGE, OpenStore, command, drop_surely
 from txnqueue.cli.files import read_yaml
 from txnqueue.cli.presentation import QUEUE_COLUMNS, told_of_changes, told_of_drop
 from txnqueue.reports.metrics import GAUGES
@@ -139,12 +138,13 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Needed: its messages are gone.")] = False,
 ) -> None:
     """Drop a queue with its messages; code 75 while prepared transactions hold it back."""
-    if not yes:
-        raise typer.BadParameter(f"{queue} and its messages would be gone: say --yes.")
-    result = session.manager.drop_queue(queue, reason=reason, missing_ok=missing_ok)
-    session.printer.fact(asdict(result), told_of_drop(result))
-    if not result.dropped:
-        raise typer.Exit(TRY_AGAIN)
+    drop_surely(
+        session,
+        f"{queue} and its messages",
+        lambda: session.manager.drop_queue(queue, reason=reason, missing_ok=missing_ok),
+        told_of_drop,
+        sure=yes,
+    )
 
 
 @command("apply")

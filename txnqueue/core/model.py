@@ -38,6 +38,7 @@ EXCHANGE_CLOSING = "exchange_closing"
 EXCHANGE_DROPPED = "exchange_dropped"
 QUEUE_BOUND = "queue_bound"
 QUEUE_UNBOUND = "queue_unbound"
+PAYLOAD_LISTED = "payload_listed"
 PAYLOAD_REMOVED = "payload_removed"
 PREPARED = "prepared"
 COMMITTED = "committed"
@@ -338,12 +339,15 @@ def horizon_at_most(begun: int) -> Condition:
 
 
 def payload_stream(payload_id: str) -> str:
-    """Name the stream of a payload table in the catalog: it says only that it was removed."""
+    """Name the stream of a payload table in the catalog: it says only that its rows are gone."""
     return f"payload/{payload_id}"
 
 
 def payload_there(payload_id: str) -> Condition:
-    """Expect that nobody has removed a payload table that no queue had got yet."""
+    """Expect that nobody has removed a payload table that no queue had got yet.
+
+    Versions before 0.2 do that.
+    """
     return Condition(CATALOG, payload_stream(payload_id), kinds=(PAYLOAD_REMOVED,))
 
 

@@ -294,6 +294,22 @@ def resolve(connection: Any, attempt: str) -> bool:
     Returns:
         Whether it is committed.
     """
+    committed = decision(connection, attempt, may_decide=True)
+    assert committed is not None
+    return committed
+
+
+def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
+    """Ask a last resource what it decided.
+
+    Args:
+        connection: The database.
+        attempt: The attempt that it decides.
+        may_decide: Decide now that it rolls back, if it has not decided yet.
+
+    Returns:
+        Whether it is committed; None if it has not decided.
+    """
     connection.rollback()  # a row that is not committed says nothing
     _execute(connection, _CREATE)
     for _ in range(2):
@@ -304,6 +320,8 @@ def resolve(connection: Any, attempt: str) -> bool:
         connection.rollback()  # the next look sees what others wrote meanwhile
         if row is not None:
             return bool(row[0] == model.COMMITTED)
+        if not may_decide:
+            return None
         try:
             _execute(connection, _CREATE)
             _execute(connection, _insert(attempt, model.ROLLED_BACK))

@@ -40,21 +40,28 @@ class Stamp:
 
 
 def mark(
-    fence: Iterable[Entry], stream: str, kind: str, version: int, body: Any, stamp: Stamp
+    entries: Iterable[Entry],
+    stream: str,
+    kind: str,
+    version: int,
+    body: Any,
+    stamp: Stamp,
+    shard: str = model.FENCE,
 ) -> Plan:
-    """Plan the next fact of a kind in the fence: something holds from a version on.
+    """Plan the next fact of a kind: something holds from a version on, or of it.
 
     Args:
-        fence: What the fence holds.
+        entries: What the shard holds.
         stream: The stream that has all facts of this kind, and no other.
         kind: The kind.
-        version: From where on it holds.
+        version: The version.
         body: What else it says.
         stamp: Who writes.
+        shard: Where it stands.
     """
-    sequence = max((e.sequence or 0 for e in fence if e.kind == kind), default=0) + 1
+    sequence = max((e.sequence or 0 for e in entries if e.kind == kind), default=0) + 1
     entry = Entry(
-        model.FENCE,
+        shard,
         stream,
         kind,
         sequence=sequence,
@@ -62,7 +69,7 @@ def mark(
         body={"v": 1, **body},
         **stamp.columns(),
     )
-    conditions = (model.next_sequence(model.FENCE, stream, sequence), model.layout_unchanged())
+    conditions = (model.next_sequence(shard, stream, sequence), model.layout_unchanged())
     return Plan((entry,), conditions)
 
 

@@ -83,23 +83,28 @@ def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None
     return min(version for one, version in said if one == day), day
 
 
-def is_day_ahead(entries: Iterable[Entry], today: str) -> bool:
-    """Say whether the newest day was said by a clock that was more than a day ahead.
+def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | None:
+    """Find the newest day, if it was said by a clock that was more than a day ahead.
 
     One's own clock is not enough to know: somebody else's has recorded an earlier day since.
 
     Args:
         entries: The journal.
         today: The day by one's own clock (ISO).
+
+    Returns:
+        What ``model.newest_day`` says of it; None if no clock denies it.
     """
     found = list(entries)
-    _, day, version = model.newest_day(found)
+    said = model.newest_day(found)
+    _, day, version = said
     latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
     if not day or day <= latest.isoformat():
-        return False
+        return None
     midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
     by_ms = (midnight.timestamp() - 86_400) * 1000
-    return any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
+    denied = any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
+    return said if denied else None
 
 
 def oldest_standing(entries: Iterable[Entry], version: int) -> dict[str, int]:
@@ -128,6 +133,7 @@ def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
     unconfirmed = _awaiting_databases(by_family["transaction"], by_family["table"])
     left = [
         *_of_fence(by_family[model.FENCE], horizon),
+        *_of_catalog(by_family[model.CATALOG]),
         *_of_transactions(by_family["transaction"], horizon, unconfirmed),
         *_of_tables(by_family["table"], horizon, by_family["transaction"]),
         *_of_queues([*by_family["lane"], *by_family["backlog"]], _dropped(by_family, horizon)),
@@ -155,8 +161,11 @@ def named_slices(entries: Iterable[Entry]) -> Slices:
 
 
 def staging_owners(entries: Iterable[Entry]) -> set[str]:
-    """Find the owners of payload that was staged for changes of tables."""
-    return set(named_slices(e for e in entries if e.kind == model.CHANGE_DECIDED))
+    """Find the owners of rows staged for changes of tables: as known now, and ever before."""
+    found = list(entries)
+    before = (e.body.get("staging", ()) for e in found if e.kind == model.HORIZON_ADVANCED)
+    now = named_slices(e for e in found if e.kind == model.CHANGE_DECIDED)
+    return set(now).union(*before)
 
 
 def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: int) -> list[int]:
@@ -186,6 +195,13 @@ def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
     """A horizon, or a beginning, has finished when there is a later one; all else here stays."""
     newest = {model.HORIZON_ADVANCED: horizon, model.HISTORY_REMOVED: model.beginning(entries)}
     return [e for e in entries if e.kind in newest and (e.begun or 0) < newest[e.kind]]
+
+
+def _of_catalog(entries: list[Entry]) -> list[Entry]:
+    """An inventory of payload has finished when there is a later one; all else here stays."""
+    taken = [entry for entry in entries if entry.kind == model.PAYLOAD_LISTED]
+    newest = max((entry.sequence or 0 for entry in taken), default=0)
+    return [entry for entry in taken if (entry.sequence or 0) < newest]
 
 
 def _of_transactions(entries: list[Entry], horizon: int, kept: set[str | None]) -> list[Entry]:

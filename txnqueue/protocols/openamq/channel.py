@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -341,13 +341,18 @@ class Channel(Dispatches):
         trace: TracebackType | None,
     ) -> None:
         """Close it; an error that led here is the one to see."""
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except Exception as failed:
-            logger.warning("channel not closed error=%s", failed)
+        close_after(error, "channel", self.close)
+
+
+def close_after(error: BaseException | None, what: str, close: Callable[[], object]) -> None:
+    """Close something at the end of its block; an error that led there is the one to see."""
+    if error is None:
+        close()
+        return
+    try:
+        close()
+    except Exception as failed:
+        logger.warning("%s not closed error=%s", what, failed)
 
 
 def _accepted(batch: Batch, names: list[str], inside: Transaction | None) -> None:

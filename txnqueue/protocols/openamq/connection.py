@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import TransactionFinished
-from txnqueue.protocols.openamq.channel import Channel
+from txnqueue.protocols.openamq.channel import Channel, close_after
 from txnqueue.protocols.openamq.lists import Consumer, Queued, queued
 
 if TYPE_CHECKING:
@@ -150,10 +150,4 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         """Close it; an error that led here is the one to see."""
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except Exception as failed:
-            logger.warning("connection not closed error=%s", failed)
+        close_after(error, "connection", self.close)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -225,10 +224,7 @@ class Statements:
         Returns:
             Why nothing was removed; None if it was.
         """
-        query = f"SHOW TBLPROPERTIES {name} ('{RETENTION}')"
-        said = str(self.run(lambda: self.session.sql(query).collect()[0]["value"]))
-        found = _INTERVAL.fullmatch(said.strip().lower())
-        kept = float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0
+        kept, said = self.files_kept(name)
         if kept < seconds_min:
             return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
 
@@ -246,27 +242,12 @@ class Statements:
         self.committing(table, vacuum)
         return None
 
-    def remove(self, table: str, payload_id: str) -> str | None:
-        """Remove a payload table with everything in it.
-
-        Args:
-            table: What its lock is called.
-            payload_id: Its owner.
-
-        Returns:
-            Why it was not removed; None if it was.
-        """
-        name = self.names.payload(payload_id)
-        if not self.names.by_path:
-            drop = f"DROP TABLE IF EXISTS {name}"
-            self.committing(table, lambda session: session.sql(drop).collect())
-            return None
-        root = self.run(self._locks.folder)
-        if root is None:  # SQL does not remove what has a path and no name
-            return f"no queue ever got {name}: delete its folder"
-        folder = root / "payload" / payload_id
-        self.committing(table, lambda _: shutil.rmtree(folder) if folder.exists() else None)
-        return None
+    def files_kept(self, name: str) -> tuple[float, str]:
+        """Read for how long a table keeps deleted files: in seconds, 0 if unknown, and as said."""
+        query = f"SHOW TBLPROPERTIES {name} ('{RETENTION}')"
+        said = str(self.run(lambda: self.session.sql(query).collect()[0]["value"]))
+        found = _INTERVAL.fullmatch(said.strip().lower())
+        return float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0, said
 
     def take_over(self, about: Mapping[str, object]) -> None:
         """Be the driver that may write, where the storage bears only one; else do nothing.

@@ -194,19 +194,6 @@ class Part:
     message_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
-    """A payload table that is not known.
-
-    Attributes:
-        made_ms: When it was made.
-        written: Whether anybody ever wrote to it.
-    """
-
-    made_ms: int
-    written: bool
-
-
 class PayloadStore(Protocol):
     """Payload tables behind a few calls."""
 
@@ -287,15 +274,19 @@ class PayloadStore(Protocol):
         """
         ...
 
-    def strays(self, known: Collection[str]) -> dict[str, Stray]:
-        """List the payload tables whose owners are not known, by owner."""
+    def files_kept_seconds(self, payload_id: str) -> float:
+        """Say for how long an owner's table keeps the files of deleted rows."""
         ...
 
-    def remove(self, payload_id: str) -> str | None:
-        """Remove an owner's table for ever; no error if it is gone.
+    def files(self, payload_id: str) -> int:
+        """Count the files of an owner's rows, deleted ones too, where that can be seen."""
+        ...
+
+    def orphans(self, known: Collection[str]) -> dict[str, int]:
+        """List the payload tables whose owners are not known, by owner.
 
         Returns:
-            Why it was not removed; None if it was.
+            When each was made, in milliseconds since 1970.
         """
         ...
 

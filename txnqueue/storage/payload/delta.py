@@ -19,7 +19,7 @@ from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.sessions import USER_METADATA
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
-from txnqueue.storage.payload import Part, Run, Send, Stray, places_where
+from txnqueue.storage.payload import Part, Run, Send, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.payload.numbering import TASK_BITS, aligned, numbered, stored
@@ -294,17 +294,33 @@ class DeltaPayload:
         name = self._statements.names.payload(payload_id)
         return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min, full)
 
-    def strays(self, known: Collection[str]) -> dict[str, Stray]:
-        """List the tables whose owners are not known, by owner.
+    def files_kept_seconds(self, payload_id: str) -> float:
+        """Say for how long an owner's table keeps the files of deleted rows."""
+        return self._statements.files_kept(self._statements.names.payload(payload_id))[0]
 
-        A table that nobody ever wrote to has one file in its log, the first.
+    def files(self, payload_id: str) -> int:
+        """Count the files of an owner's rows; a table of a catalog shows none."""
+        names = self._statements.names
+        if not names.by_path:
+            return 0
+
+        def statement() -> int:
+            reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
+            return reader.load(f"{names.root}/payload/{payload_id}").select("path").count()
+
+        return self._statements.run(statement)
+
+    def orphans(self, known: Collection[str]) -> dict[str, int]:
+        """List the tables whose owners are not known, with when each was made.
+
+        A log that was cleaned up begins with a checkpoint.
         """
         names = self._statements.names
         if not names.by_path:
-            return self._strays_in_catalog({names.payload_table(one).lower() for one in known})
+            return self._orphans_in_catalog({names.payload_table(one).lower() for one in known})
         from pyspark.errors import AnalysisException
 
-        logs = f"{names.root}/payload/*/_delta_log/{0:019}[01].json"
+        logs = f"{names.root}/payload/*/_delta_log/{{{0:020}.json,*.checkpoint*.parquet}}"
 
         def statement() -> list[Any]:
             files = self._session.read.format("binaryFile").load(logs)
@@ -316,17 +332,14 @@ class DeltaPayload:
             if "PATH_NOT_FOUND" in str(error):
                 return {}
             raise
-        logged: dict[str, dict[str, int]] = defaultdict(dict)
+        made: dict[str, int] = {}
         for row in rows:
-            *_, owner, _, name = unquote(row["path"]).split("/")
-            logged[owner][name] = int(row["at"])
-        return {
-            owner: Stray(min(files.values()), len(files) > 1)
-            for owner, files in logged.items()
-            if owner not in known
-        }
+            *_, owner, _, _ = unquote(row["path"]).split("/")
+            if owner not in known:
+                made[owner] = min(int(row["at"]), made.get(owner, int(row["at"])))
+        return made
 
-    def _strays_in_catalog(self, known: Collection[str]) -> dict[str, Stray]:
+    def _orphans_in_catalog(self, known: Collection[str]) -> dict[str, int]:
         names, found = self._statements.names, {}
         query = f"SHOW TABLES IN {names.schema} LIKE '{PAYLOAD_PREFIX}*'"
         for row in self._statements.run(lambda: self._session.sql(query).collect()):
@@ -337,12 +350,8 @@ class DeltaPayload:
             owner = json.loads(log[-1]["userMetadata"] or "{}").get("queue")
             table_name = names.payload_table(owner or "")
             if owner is not None and table_name.lower() == row["tableName"].lower():
-                found[owner] = Stray(int(log[-1]["at"]), len(log) > 1)
+                found[owner] = int(log[-1]["at"])
         return found
-
-    def remove(self, payload_id: str) -> str | None:
-        """Remove an owner's table for ever, where that can be done from here."""
-        return self._statements.remove(f"payload-{payload_id}", payload_id)
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int

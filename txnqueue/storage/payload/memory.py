@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from txnqueue.core.model import Range
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
-from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, Stray, places_where
+from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.rows import arrow_table, texts_of
@@ -145,22 +145,18 @@ class MemoryPayload:
         """Remove files that nothing names: here there are none."""
         return None
 
-    def strays(self, known: Collection[str]) -> dict[str, Stray]:
-        """List the tables whose owners are not known, by owner."""
-        self.step("list payload")
-        written = {owner for owner, _ in self._sends}
-        return {
-            one: Stray(self.made_ms.get(one, 0), one in written)
-            for one in self._columns
-            if one not in known
-        }
+    def files_kept_seconds(self, payload_id: str) -> float:
+        """Say for how long files of deleted rows are kept: here there are none."""
+        return 0.0
 
-    def remove(self, payload_id: str) -> str | None:
-        """Remove an owner's rows and columns for ever."""
-        self.step("remove payload")
-        self.drop(payload_id, self.slices(payload_id))
-        self._columns.pop(payload_id, None)
-        return None
+    def files(self, payload_id: str) -> int:
+        """Count the sends of an owner that have rows."""
+        return sum(owner == payload_id for owner, _ in self._sends)
+
+    def orphans(self, known: Collection[str]) -> dict[str, int]:
+        """List the tables whose owners are not known, with when each was made."""
+        self.step("list payload")
+        return {one: self.made_ms.get(one, 0) for one in self._columns if one not in known}
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int

@@ -1,0 +1,366 @@
+"""Payload leaves the disk, and what it costs is what there is to give back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.faults.injection import Crash, Fault, FaultyStore, Injector, Meanwhile
+from txnqueue import QueueManager
+from txnqueue.admin import creation, inventory
+from txnqueue.core import model
+from txnqueue.core.planning import Plan
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import catalog
+from txnqueue.errors import PayloadRemoved, QueueError
+from txnqueue.reports.snapshot import schema_of
+from txnqueue.storage.payload.memory import MemoryPayload
+from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import Clock, runtime
+
+DAY = 24 * 3_600
+SCHEMA = "n long"
+KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 2}
+
+
+class CountingPayload(MemoryPayload):
+    """Counts what a maintenance asks of the tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("slices", "drop", "vacuum", "files", "files_kept_seconds", "orphans", "rows"):
+            self.calls[name] += 1
+        return super().__getattribute__(name)
+
+
+class Place:
+    """A store in memory whose keepers come every day."""
+
+    def __init__(self) -> None:
+        self.store, self.clock, self.made = MemoryStore(), Clock(), 0
+        self.payload = self.store.payload = CountingPayload()
+        self.busy = self.manager("busy").create_queue("busy", SCHEMA, dead_letter=False)
+
+    def manager(self, name: str = "m", injector: Injector | None = None) -> QueueManager:
+        self.made += 1
+        given = runtime(self.clock, f"{name}#{self.made}")
+        store: Any = self.store if injector is None else FaultyStore(self.store, injector)
+        return QueueManager(None, "memory", store=store, runtime=given)
+
+    def queue(self, name: str, messages: int = 1) -> Any:
+        """Create a queue, and send to it."""
+        queue = self.manager("creator").create_queue(name, SCHEMA, dead_letter=False)
+        if messages:
+            queue.send([{"n": n} for n in range(messages)])
+        return queue
+
+    def work(self) -> None:
+        """Let a message come and go, so that the horizon can advance."""
+        self.busy.send([{"n": 0}])
+        self.busy.receive(1).accept()
+
+    def keep(self, days: float = 1, keeper: QueueManager | None = None, **more: Any) -> Any:
+        """Let days pass, and maintain."""
+        self.clock.advance(days * DAY)
+        return (keeper or self.manager("keeper")).maintain(**{**KEPT, **more})
+
+    def cost(self, **more: Any) -> Counter[str]:
+        """Count what one maintenance asks of the payload tables."""
+        self.payload.calls.clear()
+        self.keep(0, **more)
+        return Counter(self.payload.calls)
+
+    def facts(self, kind: str) -> list[Any]:
+        entries = self.store.journal.read([model.CATALOG]).entries
+        return [entry for entry in entries if entry.kind == kind]
+
+    def removed(self) -> set[str]:
+        return {entry.body["payload"] for entry in self.facts(model.PAYLOAD_REMOVED)}
+
+
+@pytest.fixture(autouse=True)
+def one_lock_at_a_time() -> None:
+    """Here one thread plays several clients."""
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    yield Place()
+
+
+def settle(place: Place, days: int = 16) -> None:
+    """Let everything go that can."""
+    for _ in range(days):
+        place.work()
+        place.keep()
+
+
+def made_and_dropped(place: Place, like: QueueInfo, count: int) -> None:
+    """Let there have been queues, by entries as ``create_queue`` and ``drop_queue`` write them."""
+    client = place.manager("creator")._client
+    for first in range(0, count, 250):
+        plans = []
+        for n in range(first, first + 250):
+            info = replace(like, name=f"gone{n}", queue_id=f"gone{n}-1", payload_id=f"gone{n}-1")
+            place.payload.create(info.payload_id, schema_of(info))
+            plans.append(catalog.create(info, 1, client.stamp()))
+            for number, kind in enumerate((model.QUEUE_CLOSING, model.QUEUE_DROPPED), 1):
+                newest = replace(info, sequence=number + 1)
+                plans.append(catalog.write(kind, newest, client.stamp()))
+                plans.append(catalog.fence(kind, info, number, client.stamp()))
+        entries = tuple(entry for plan in plans for entry in plan.entries)
+        client.land(lambda lost, entries=entries: Plan(entries), "create and drop")
+
+
+def test_a_thousand_dropped_queues_add_no_calls(place: Place) -> None:
+    live = [place.queue(f"live{n}") for n in range(3)]
+    settle(place)
+    place.work()
+    few = place.cost()
+    assert few["slices"] == 1, "the one queue that was worked on is asked"
+    made_and_dropped(place, live[0].info, 1_000)
+    settle(place, 10)
+    assert len(place.removed()) == 1_000
+    place.work()
+    assert place.cost() == few
+    assert [queue.depth() for queue in live] == [1, 1, 1]
+
+
+def test_a_store_in_which_nothing_happened_is_asked_nothing(place: Place) -> None:
+    for n in range(20):
+        place.queue(f"live{n}")
+    place.work()
+    place.keep()
+    place.keep()
+    assert place.cost() == Counter()
+    assert place.cost(vacuum="full")["slices"] == 21, "unless it is told to look everywhere"
+
+
+def test_the_payload_of_a_dropped_queue_leaves_the_disk_and_that_is_on_record(
+    place: Place,
+) -> None:
+    queue, auditor = place.queue("gone", 3), place.manager("auditor")
+    owner = queue.info.payload_id
+    taken = queue.receive(1)
+    assert place.manager("x").drop_queue("gone", reason="no longer wanted").dropped
+    place.work()
+    assert place.keep(0.5).slices == 0 and place.payload.slices(owner), "within its retention"
+    assert len(taken.messages()) == 1
+    place.work()
+    place.keep(3)
+    assert not place.payload.slices(owner) and not place.removed(), "files stay for a while"
+    with pytest.raises(PayloadRemoved):
+        taken.messages()
+    assert place.keep(3).removed == ()
+    assert place.keep(8, dry_run=True).removed == () == place.keep(0, vacuum=False).removed
+    assert place.keep(0).removed == (owner,)
+    assert place.removed() == {owner}
+    assert place.keep(0).removed == ()
+    (said,) = [r for r in auditor.history.change_rows() if r["kind"] == model.PAYLOAD_REMOVED]
+    assert said["queue"] == "gone"
+    assert auditor.history.verify().ok
+    again = place.queue("gone", 2)
+    assert again.info.payload_id != owner and again.depth() == 2
+
+
+def test_an_exchange_that_was_dropped_gives_its_payload_back(place: Place) -> None:
+    queue, manager = place.queue("bound", 0), place.manager("creator")
+    events = manager.create_exchange("events", "fanout", SCHEMA)
+    owner = events.info.payload_id
+    events.bind("bound")
+    events.publish([{"n": 7}])
+    assert events.drop().dropped
+    settle(place)
+    assert owner not in place.removed(), "a message stands in a queue"
+    assert [m["n"] for m in queue.receive(1).messages()] == [7]
+    queue.receive(1)
+    place.manager("x").queue("bound").purge()
+    place.manager("x").release("bound", consumer=queue._client.consumer, reason="done")
+    place.manager("x").queue("bound").purge()
+    settle(place)
+    assert owner in place.removed() and not place.payload.files(owner)
+
+
+@pytest.mark.parametrize("how", ["moved", "prepared"])
+def test_what_is_named_elsewhere_is_kept_however_long(place: Place, how: str) -> None:
+    queue, other = place.queue("gone", 2), place.queue("other", 0)
+    owner = queue.info.payload_id
+    if how == "moved":
+        queue.move("other", limit=1)
+        assert place.manager("x").drop_queue("gone").dropped
+    else:
+        tx = place.manager("p").transaction("xid")
+        assert tx.queue("gone").move("other", limit=1) == 1
+        tx.prepare()
+        assert not place.manager("x").drop_queue("gone").dropped
+    settle(place)
+    assert not place.removed() and place.payload.slices(owner)
+    if how == "prepared":
+        place.manager("x").commit("xid")
+        assert place.manager("x").drop_queue("gone").dropped
+        settle(place)
+    fresh = place.manager("fresh").queue("other")
+    assert [m["n"] for m in fresh.receive(5).messages()] == [0]
+    assert not place.removed()
+    place.clock.advance(DAY)
+    place.manager("x").queue("other").receive(5).accept()
+    settle(place)
+    assert place.removed() == {owner}
+    assert other.depth() == 0 and place.manager("y").history.verify().ok
+
+
+def test_who_knows_nothing_of_a_drop_and_sends_late_leaves_nothing_behind(place: Place) -> None:
+    queue = place.queue("gone")
+    owner = queue.info.payload_id
+    late, later = (place.manager(name).queue("gone") for name in ("late", "later"))
+    assert place.manager("x").drop_queue("gone").dropped
+    settle(place, 9)
+    assert not place.removed()
+    with pytest.raises(QueueError):
+        late.send([{"n": 1}])
+    assert place.payload.slices(owner), "vacuous: it staged nothing"
+    settle(place, 3)
+    assert not place.removed()
+    settle(place, 20)
+    assert place.removed() == {owner} and not place.payload.files(owner)
+    with pytest.raises(QueueError):
+        later.send([{"n": 2}])
+    settle(place, 9)
+    assert place.payload.slices(owner), "what is empty for ever is not asked"
+    place.keep(0, vacuum="full")
+    assert not place.payload.slices(owner), "unless it is told to look everywhere"
+
+
+def test_rows_that_were_never_decided_are_found_within_days(place: Place) -> None:
+    queue = place.queue("quiet", 0)
+    settle(place, 3)
+    place.manager("crashed").transaction().queue("quiet").send([{"n": 1}])
+    owner = queue.info.payload_id
+    assert place.payload.slices(owner)
+    settle(place, inventory.COMPLETE_DAYS + 1)
+    assert not place.payload.slices(owner)
+
+
+@pytest.mark.parametrize("off_days", [-30, 30])
+def test_a_keeper_whose_clock_is_wrong_hides_nothing_from_the_others(
+    place: Place, off_days: int
+) -> None:
+    wrong, queue = place.manager("wrong"), place.queue("gone", 2)
+    owner = queue.info.payload_id
+    wrong._client.runtime.now_ms = lambda: place.clock.now_ms + off_days * DAY * 1000
+    assert place.manager("x").drop_queue("gone").dropped
+    quiet = place.queue("quiet", 0)
+    for _ in range(4):
+        place.work()
+        place.keep(keeper=wrong)
+        place.manager("crashed").transaction().queue("quiet").send([{"n": 1}])
+        place.work()
+        place.keep()
+    settle(place)
+    assert place.removed() == {owner}
+    assert not place.payload.slices(quiet.info.payload_id)
+    assert place.manager("y").history.verify().ok
+
+
+def busy_and_dropped(place: Place, days: int) -> Any:
+    """Leave a queue of which some was consumed, and two that were dropped, some days ago.
+
+    After three days their rows are deleted, and nine days after that their files.
+
+    Returns:
+        One of the two, as somebody sees it who knows nothing of its drop.
+    """
+    place.queue("live", 3).receive(2).accept()
+    for name in ("gone", "gone-too"):
+        place.queue(name, 2)
+    late = place.manager("late").queue("gone")
+    late.depth()
+    for name in ("gone", "gone-too"):
+        assert place.manager("x").drop_queue(name).dropped
+    place.work()
+    place.keep()
+    place.work()
+    if days > 3:
+        place.keep(3)
+        days -= 3
+    place.clock.advance(days * DAY)
+    return late
+
+
+def ends_well(place: Place, what: str) -> None:
+    """All that can go goes in the end, and what stands is there."""
+    settle(place, 12)
+    facts = Counter(entry.body["name"] for entry in place.facts(model.PAYLOAD_REMOVED))
+    assert facts == Counter(["gone", "gone-too"]), what
+    assert not any(place.payload.files(owner) for owner in place.removed()), what
+    fresh = place.manager("fresh")
+    assert 2 in [m["n"] for m in fresh.queue("live").peek_messages()], what
+    assert fresh.history.verify().ok, what
+    place.work()
+    assert place.cost()["slices"] == 1, what
+
+
+@pytest.mark.parametrize("days", [3, 12])
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.REPLY_LOST])
+def test_a_maintenance_may_end_at_any_call(
+    days: int, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    calls: list[str] = []
+    for at in itertools.count():
+        place, injector = Place(), Injector(at, fault)
+        busy_and_dropped(place, days)
+        keeper = place.manager("A", injector)
+        keeper.list_queues()
+        injector.arm()
+        with contextlib.suppress(Crash, ConnectionError):
+            keeper.maintain(**KEPT)
+        if len(injector.calls) <= at:
+            break
+        calls.append(injector.calls[at])
+        ends_well(place, f"{fault.value} at call {at}, {calls[-1]}")
+    assert {"slices", "drop", "payload_files"} & set(calls) and calls.count("append") >= 2
+
+
+@pytest.mark.parametrize("days", [3, 12])
+@pytest.mark.parametrize("act", ["maintain", "send late"])
+def test_others_act_before_any_call_of_a_maintenance(
+    days: int, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+
+    def meanwhile(place: Place, late: Any) -> None:
+        if act == "maintain":
+            place.keep(0)
+            return
+        place.manager("open").transaction().queue("live").send([{"n": 9}])
+        with pytest.raises(QueueError):
+            late.send([{"n": 1}])
+
+    for call in ("read", "read_all", "append", "slices", "drop", "payload_files", "orphans"):
+        for nth in itertools.count(1):
+            place = Place()
+            late = busy_and_dropped(place, days)
+            injector = Meanwhile(call, nth, partial(meanwhile, place, late))
+            keeper = place.manager("A", injector)
+            keeper.list_queues()
+            injector.arm()
+            keeper.maintain(**KEPT)
+            if not injector.acted:
+                break
+            settle(place, 10)
+            if act == "send late":  # behind the fact that nothing is left, maybe
+                place.work()
+                place.keep(vacuum="full")
+            ends_well(place, f"{act} before the {nth}th {call}")

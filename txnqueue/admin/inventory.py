@@ -1,0 +1,100 @@
+"""What the last maintenance found in the payload tables, so that the next one asks few (pure).
+
+An inventory is taken of a version of the journal. Whatever was decided by then is in it: a table
+that nothing was decided of since has no other slices. Rows that were staged and never decided
+leave no trace in the journal; every table is looked at now and then because of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+
+STREAM = "inventory"
+COMPLETE_DAYS = 7
+"""Every payload table is looked at once in so many days, whether anything is known to be there."""
+FILES_DAYS = 7
+"""Deleted rows are not looked after before so many days: their files are kept for that long."""
+Slices = Mapping[str, Collection[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the payload tables held.
+
+    Attributes:
+        version: The version of the journal of which that is told.
+        day: The day (ISO) under which what left the journal was kept then.
+        complete: The day (ISO) on which all tables were looked at.
+        slices: The slices that had rows, by owner; an owner that is missing had none.
+        deleted: When rows of an owner were deleted whose files may still be there, in
+            milliseconds since 1970.
+        missed: The owners whose tables could not be asked.
+    """
+
+    version: int = -1
+    day: str = ""
+    complete: str = ""
+    slices: Slices = field(default_factory=dict)
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    missed: frozenset[str] = frozenset()
+
+    def is_complete(self, today: str) -> bool:
+        """Say whether all tables were looked at lately; of a day to come nothing is believed."""
+        last = datetime.date.fromisoformat(today)
+        first = (last - datetime.timedelta(days=COMPLETE_DAYS - 1)).isoformat()
+        return first <= self.complete <= today
+
+    def says(self, other: Inventory) -> bool:
+        """Say whether another one tells the same of the tables, whenever it was taken."""
+        ignored = {"day": ""}
+        return {**self.body(), **ignored} == {**other.body(), **ignored}
+
+    def body(self) -> dict[str, Any]:
+        """Write it for the journal."""
+        return {
+            "v": 1,
+            "day": self.day,
+            "complete": self.complete,
+            "slices": {owner: sorted(found) for owner, found in sorted(self.slices.items())},
+            "deleted": dict(sorted(self.deleted.items())),
+            **({"missed": sorted(self.missed)} if self.missed else {}),
+        }
+
+
+def newest(entries: Iterable[Entry]) -> Entry | None:
+    """Find the entry of the newest inventory."""
+    taken = (entry for entry in entries if entry.kind == model.PAYLOAD_LISTED)
+    return max(taken, key=lambda entry: entry.sequence or 0, default=None)
+
+
+def read(entry: Entry | None) -> Inventory | None:
+    """Read an inventory back from its entry."""
+    if entry is None:
+        return None
+    said = entry.body
+    missed = frozenset(said.get("missed", ()))
+    return Inventory(
+        entry.begun or 0, said["day"], said["complete"], said["slices"], said["deleted"], missed
+    )
+
+
+def removed(entries: Iterable[Entry]) -> set[str]:
+    """Find the owners whose payload has left the disk for ever."""
+    return {e.body["payload"] for e in entries if e.kind == model.PAYLOAD_REMOVED}
+
+
+def dropped(entries: Iterable[Entry], horizon: int) -> dict[str, Entry]:
+    """Find the owners that were dropped below the horizon, each by the entry that says so."""
+    kinds = (model.QUEUE_DROPPED, model.EXCHANGE_DROPPED)
+    return {
+        entry.body["payload"]: entry
+        for entry in entries
+        if entry.shard == model.CATALOG and entry.kind in kinds and entry.version < horizon
+        if entry.body["payload"] is not None
+    }

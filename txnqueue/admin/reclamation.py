@@ -1,0 +1,373 @@
+"""Give the disk back what payload nobody needs, at the cost of what there is to give back.
+
+Whole slices are deleted that nothing names; of a queue or an exchange that was dropped all goes.
+The tables stay: views of other queues and clients that know nothing of a drop yet may ask them.
+What was found is noted in the catalog, and which tables are empty for ever: so a table that
+nothing happened to is not asked again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from txnqueue.admin import inventory, orphans
+from txnqueue.admin.inventory import Inventory
+from txnqueue.admin.retention import Retention
+from txnqueue.client.client import Client
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry, PositionId
+from txnqueue.core.planning import Plan
+from txnqueue.core.state import retention as retiring
+from txnqueue.errors import Busy
+from txnqueue.storage.journal import Reading
+
+logger = logging.getLogger("txnqueue")
+Vacuum = bool | Literal["full"]
+"""Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
+FACTS_MAX = 100
+"""So many owners are said to be removed by one append."""
+_FILES_MS = inventory.FILES_DAYS * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What was given back.
+
+    Attributes:
+        slices: How many slices were deleted.
+        removed: The owners, dropped before, whose payload has left the disk.
+        orphans: The tables that nothing names, if they were looked for.
+    """
+
+    slices: int = 0
+    removed: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a maintenance treats payload.
+
+    Attributes:
+        retention: For how long what is kept.
+        today: The day of the maintenance.
+        vacuum: Whether files are removed, and which.
+        seconds_min: Files are removed only if tables keep them for so long.
+        dry_run: Change nothing.
+    """
+
+    retention: Retention
+    today: datetime.date
+    vacuum: Vacuum
+    seconds_min: float
+    dry_run: bool
+
+
+class Reclamation:
+    """What one maintenance does about payload."""
+
+    def __init__(
+        self,
+        client: Client,
+        terms: Terms,
+        reading: Reading,
+        marks: Callable[[], Iterable[Entry]],
+        patiently: Callable[[str, Callable[[], None]], bool],
+        skipped: list[str],
+    ) -> None:
+        """Begin with what is known of the tables.
+
+        Args:
+            client: Whose store it is.
+            terms: How it is to be done.
+            reading: The journal, as it was before anything was archived.
+            marks: Reads from the archive what advanced the horizon.
+            patiently: Does what may lose a race against live clients.
+            skipped: Takes what could not be done.
+        """
+        self._client = client
+        self._payload = client.store.payload
+        self._terms = terms
+        self._reading = reading
+        self._entries = reading.entries
+        self._marks = marks
+        self._patiently = patiently
+        self._skipped = skipped
+        self._now_ms = client.runtime.now_ms()
+        self._entry = inventory.newest(self._entries)
+        self._before = inventory.read(self._entry) or Inventory()
+        self._known = {owner: set(found) for owner, found in self._before.slices.items()}
+        self._deleted = {o: min(ms, self._now_ms) for o, ms in self._before.deleted.items()}
+        self._missed: set[str] = set()
+        self._empty: dict[str, Entry] = {}
+
+    def run(self, gone: set[PositionId], horizon: int) -> Reclaimed:
+        """Give back what can be.
+
+        Args:
+            gone: The entries that have left the journal since it was read.
+            horizon: The version below which nobody decides any more.
+        """
+        complete = self._is_complete()
+        catalog = [entry for entry in self._entries if entry.shard == model.CATALOG]
+        owners = orphans.owners(catalog) | retiring.staging_owners(self._entries)
+        found = orphans.find(self._client, self._before_ms()) if complete else orphans.Orphans()
+        owners |= found.staging
+        if horizon < 0:  # nothing has ever left
+            self._vacuum(owners if self._terms.vacuum == "full" else ())
+            return Reclaimed(orphans=found.owners)
+        removed = inventory.removed(catalog)
+        if self._terms.vacuum != "full":
+            owners -= removed - self._known.keys() - self._deleted.keys()
+        asked = self._look(owners, complete)
+        named = retiring.named_slices(e for e in self._entries if e.entry_id not in gone)
+        dropped = self._drop(named, horizon)
+        self._clear(inventory.dropped(catalog, horizon), owners - named.keys() - removed)
+        self._vacuum(owners if self._terms.vacuum == "full" else owners & self._overdue())
+        self._note(complete, bool(asked), owners)
+        return Reclaimed(dropped, tuple(sorted(self._empty)), found.owners)
+
+    # ------------------------------------------------------------------ what there is
+
+    def _is_complete(self) -> bool:
+        """Say whether all tables are looked at, and not only those that anything is known of."""
+        terms = self._terms
+        asked = terms.vacuum == "full" or terms.dry_run
+        return asked or not self._before.is_complete(terms.today.isoformat())
+
+    def _before_ms(self) -> int:
+        """Say by when a table was made that no creation is under way for."""
+        return self._now_ms - round(self._terms.retention.transaction_seconds_max * 1000)
+
+    def _look(self, owners: set[str], complete: bool) -> set[str]:
+        """Ask the tables of which anything was decided since the inventory; all, if need be.
+
+        Where slices are missing somebody deleted them and could not note it any more.
+
+        Returns:
+            The owners that were asked.
+        """
+        active = self._active()
+        asked = owners if complete else owners & (active.keys() | self._before.missed)
+        for owner in sorted(asked):
+            try:
+                there = self._payload.slices(owner)
+            except Exception as error:
+                self._fail(owner, error)
+                self._missed.add(owner)
+                continue
+            expected = self._known.get(owner, set()) | active.get(owner, set())
+            if self._entry is None or not expected <= there:
+                self._deleted.setdefault(owner, self._now_ms)
+            self._known[owner] = there
+        return asked
+
+    def _active(self) -> retiring.Slices:
+        """Find what was decided since the inventory, though it may have been archived since."""
+        version, day = self._before.version, self._before.day
+        found = [*self._entries]
+        if self._entry is not None and model.horizon(self._entries) > version:
+            found += self._lately
+            if day and day < self._kept_from:
+                found += self._archived(day, self._kept_from)
+        return retiring.named_slices(entry for entry in found if entry.version > version)
+
+    @cached_property
+    def _lately(self) -> tuple[Entry, ...]:
+        """The positions and changes that left the journal within the retention."""
+        if model.horizon(self._entries) < 0:  # nothing was ever archived, and a dry run only asks
+            return ()
+        return self._archived(self._kept_from, "9999-12-31")
+
+    def _archived(self, first: str, last: str) -> tuple[Entry, ...]:
+        kinds = (model.POSTED, model.CHANGE_DECIDED)
+        return self._client.store.journal.archive.read(days=(first, last), kinds=kinds)
+
+    @cached_property
+    def _kept_from(self) -> str:
+        """The first day under which the archive keeps what may still be asked for.
+
+        A clock that is behind may have said an earlier day meanwhile.
+        """
+        days = self._terms.retention.payload_days
+        first = self._terms.today - datetime.timedelta(days=days - 1)
+        midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
+        since_ms = midnight.timestamp() * 1000
+        known = (*self._entries, *self._marks())
+        since = min((e.version for e in known if e.recorded_at_ms >= since_ms), default=None)
+        said: list[str] = [
+            e.body["day"]
+            for e in known
+            if e.kind == model.HORIZON_ADVANCED and "day" in e.body
+            if since is not None and e.version >= since
+        ]
+        return min([first.isoformat(), *said])
+
+    # ------------------------------------------------------------------ what is given back
+
+    def _drop(self, named: retiring.Slices, horizon: int) -> int:
+        """Delete slices that nobody needs: orphans, and what was consumed long enough ago."""
+        width = self._client.slice_width
+        found = {
+            owner: slices
+            for owner, there in sorted(self._known.items())
+            if (slices := retiring.droppable(there, named.get(owner, ()), horizon, width))
+        }
+        recent = retiring.named_slices(self._lately) if found else {}
+        dropped = 0
+        for owner, slices in found.items():
+            old = [number for number in slices if number not in recent.get(owner, ())]
+            if old and (self._terms.dry_run or self._dropped(owner, old)):
+                dropped += len(old)
+        return dropped
+
+    def _dropped(self, owner: str, slices: list[int]) -> bool:
+        try:
+            what = f"payload of {owner}"
+            if not self._patiently(what, lambda: self._payload.drop(owner, slices)):
+                return False
+        except Exception as error:
+            self._fail(owner, error)
+            return False
+        self._known[owner] -= set(slices)
+        self._deleted[owner] = self._now_ms
+        return True
+
+    def _clear(self, ended: Mapping[str, Entry], owners: set[str]) -> None:
+        """Make sure of owners that were dropped that nothing is left of their rows, and say so.
+
+        Args:
+            ended: The owners that were dropped below the horizon.
+            owners: Those that may be looked at.
+        """
+        if not self._terms.vacuum or self._terms.dry_run:
+            return
+        waiting = self._deleted.keys() - self._overdue()
+        for owner in sorted(ended.keys() & owners - waiting - self._missed):
+            if not self._known.get(owner) and self._is_empty(owner):
+                self._empty[owner] = ended[owner]
+                self._deleted.pop(owner, None)
+        facts = sorted(self._empty)
+        for at in range(0, len(facts), FACTS_MAX):
+            self._say_removed(facts[at : at + FACTS_MAX])
+
+    def _is_empty(self, owner: str) -> bool:
+        """Remove the files of an owner that are left, and say whether there are none any more."""
+        try:
+            self._known[owner] = self._payload.slices(owner)
+            if self._known[owner]:  # of somebody who knew nothing of the drop: they go as ever
+                return False
+            reason = self._payload.vacuum(owner, self._terms.seconds_min, full=True)
+            left = self._payload.files(owner)
+        except Exception as error:
+            self._fail(owner, error)
+            return False
+        if reason is not None:
+            self._skipped.append(f"vacuum: {reason}")
+        elif left:  # some are too young by Delta's own clock
+            self._deleted[owner] = self._now_ms
+        return reason is None and not left
+
+    def _overdue(self) -> set[str]:
+        """Find the owners of deleted rows whose files need not be kept any longer."""
+        return {o for o, ms in self._deleted.items() if self._now_ms - ms >= _FILES_MS}
+
+    def _vacuum(self, owners: Iterable[str]) -> None:
+        """Remove files that no retained version names; never while somebody may read them.
+
+        What cannot be done of one table keeps nothing from the others.
+        """
+        terms, payload = self._terms, self._payload
+        if not terms.vacuum or terms.dry_run:
+            return
+        for owner in sorted(set(owners) - self._empty.keys()):
+            try:
+                reason = payload.vacuum(owner, terms.seconds_min, full=terms.vacuum == "full")
+                if reason is not None:
+                    self._skipped.append(f"vacuum: {reason}")
+                elif owner in self._overdue():
+                    kept_ms = payload.files_kept_seconds(owner) * 1000
+                    if self._now_ms - self._deleted[owner] >= kept_ms:
+                        del self._deleted[owner]
+            except Exception as error:
+                self._fail(owner, error)
+
+    def _fail(self, owner: str, error: Exception) -> None:
+        logger.warning("payload not maintained owner=%s", owner, exc_info=True)
+        self._skipped.append(f"payload of {owner}: {error}"[:300])
+
+    # ------------------------------------------------------------------ what is written down
+
+    def _say_removed(self, owners: list[str]) -> None:
+        """Write down that the payload of some owners is gone for ever."""
+
+        def plan(lost: int) -> Plan | None:
+            known = inventory.removed(self._client.catalog_entries())
+            stamp = self._client.stamp()
+            entries = tuple(
+                Entry(
+                    model.CATALOG,
+                    model.payload_stream(owner),
+                    model.PAYLOAD_REMOVED,
+                    sequence=1,
+                    queue_id=self._empty[owner].queue_id,
+                    reason="dropped, and past its retention",
+                    body={"v": 1, "payload": owner, "name": self._empty[owner].body["name"]},
+                    **stamp.columns(),
+                )
+                for owner in owners
+                if owner not in known
+            )
+            nexts = (model.next_sequence(model.CATALOG, entry.stream, 1) for entry in entries)
+            return Plan(entries, (*nexts, model.layout_unchanged())) if entries else None
+
+        try:
+            self._client.land(plan, "remove payload")
+        except Busy as error:  # the next maintenance finds it empty again
+            for owner in owners:
+                del self._empty[owner]
+            self._skipped.append(f"payload: {error}")
+
+    def _note(self, complete: bool, asked: bool, owners: set[str]) -> None:
+        """Write the inventory for the next maintenance, if it is not what is known."""
+        before, today = self._before, self._terms.today.isoformat()
+        after = Inventory(
+            self._reading.version,
+            model.archive_day(self._entries),
+            today if complete else before.complete,
+            {o: there for o, there in self._known.items() if there and o in owners},
+            {o: ms for o, ms in self._deleted.items() if o in owners},
+            frozenset(self._missed),
+        )
+        if self._terms.dry_run or not (asked or not after.says(before)):
+            return
+        known = 0 if self._entry is None else self._entry.sequence or 0
+
+        def plan(lost: int) -> Plan | None:
+            entries, mine = self._client.catalog_entries(), after
+            newest = inventory.newest(entries)
+            theirs = inventory.read(newest)
+            if theirs is not None and newest is not None and (newest.sequence or 0) > known:
+                # Another maintenance was faster, and what it says is as true.
+                mine = replace(theirs, deleted={**after.deleted, **theirs.deleted})
+                if mine.says(theirs):
+                    return None
+            return planning.mark(
+                entries,
+                inventory.STREAM,
+                model.PAYLOAD_LISTED,
+                mine.version,
+                mine.body(),
+                self._client.stamp(),
+                model.CATALOG,
+            )
+
+        try:
+            self._client.land(plan, "list payload")
+        except Busy as error:  # the next maintenance looks once more
+            self._skipped.append(f"inventory of payload: {error}")
