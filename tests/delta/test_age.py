@@ -12,6 +12,7 @@ from tests.delta.aging import age
 from tests.faults.injection import Fault, FaultyStore, Injector
 from txnqueue import QueueManager
 from txnqueue.admin import creation
+from txnqueue.storage.journal import feed
 from txnqueue.storage.store import DeltaStore
 from txnqueue.testing import Clock, runtime
 
@@ -76,10 +77,14 @@ def test_after_weeks_every_driver_goes_on_as_before(old: Old) -> None:
     before = answers(warm)
     assert before["proof"] and before["outcome"] == "committed"
     rare.queue("idle").depth()
+    assert warm.history.verify().log_from_version == 0
     old.lie_for_weeks()
     assert answers(warm) == before
     fresh = old.manager("fresh")
     assert answers(fresh) == before
+    proof = fresh.history.verify()
+    assert 0 < proof.log_from_version <= fresh._client.store.journal.version()
+    assert f"from version {proof.log_from_version} on" in str(proof)
     assert fresh.create_queue("orders", "n long", dead_letter=False, exist_ok=True).depth() == 4
     assert fresh.queue("idle").depth() == 1, "what was read from files is read on"
     then = fresh.history.as_of(commit_seq=old.commit_seq)
@@ -122,6 +127,39 @@ def test_files_leave_the_disk_though_the_log_no_longer_says_which(old: Old) -> N
         assert vacuum.vacuum(0.0) is None
         assert _files(old.root, table) < before
     assert old.manager("another").history.verify().ok
+
+
+def test_a_proof_compares_what_the_log_tells_and_hides_no_other_failure(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = QueueManager(spark, str(tmp_path / "store"))
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    first = _checkpointed(spark, tmp_path / "store/journal")
+    queue.send([{"n": 2}])
+    log = tmp_path / "store/journal/_delta_log"
+    for version in range(first - 1):  # the last one is left, and says nothing by itself
+        for file in [*log.glob(f"{version:020}.*"), *log.glob(f".{version:020}.*")]:
+            file.unlink()
+    asking = QueueManager(spark, str(tmp_path / "store"))
+    proof = asking.history.verify()
+    assert proof.ok and proof.log_from_version == first, str(proof)
+
+    def fails(*_: Any) -> Any:
+        raise OSError("the storage is away")
+
+    monkeypatch.setattr(feed, "changes", fails)
+    with pytest.raises(OSError, match="the storage is away"):
+        asking.history.verify()
+
+
+def _checkpointed(spark: Any, journal: Path) -> int:
+    """Commit something after which Delta writes a checkpoint; its version."""
+    every = "ALTER TABLE delta.`{}` SET TBLPROPERTIES ('delta.checkpointInterval' = '{}')"
+    spark.sql(every.format(journal, 1)).collect()
+    spark.sql(every.format(journal, 1_000)).collect()
+    found = sorted((journal / "_delta_log").glob("*.checkpoint*.parquet"))
+    return int(found[0].name[:20])
 
 
 def _files(root: str, table: str) -> int:

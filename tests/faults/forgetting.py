@@ -16,8 +16,9 @@ from unittest import mock
 import pytest
 
 from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
+from tests.faults.pasts import Told, everything
 from txnqueue.admin import history_removal as txnqueue_forgetting
-from txnqueue.client import archive
+from txnqueue.client.archive import Past
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
@@ -31,11 +32,12 @@ from txnqueue.errors import (
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.reports.snapshot import Snapshot
+from txnqueue.storage.journal import Order
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager, plain_schema, runtime
 
 HOUR, DAY = 3_600.0, 24 * 3_600.0
-STALLED_AT = ("add", "read_archive", "remove", "forget", "append", "read_all")
+STALLED_AT = ("add", "read_archive", "remove", "forget", "append", "read_all", "find")
 
 
 class Days:
@@ -186,11 +188,11 @@ class Days:
     def check(self) -> None:
         """Check that what can be asked for is what was, and that the rest is refused."""
         history = memory_manager(self.store, self.clock, "asking").history
-        past = archive.everything(self.store)
+        past = Past(self.store)
         proof = history.verify()
         assert proof.ok, str(proof)
         landed = [entry for entries, _ in self.store.journal.commits for entry in entries]
-        kept = {entry.entry_id for entry in past.entries}
+        kept = {entry.entry_id for entry in past.stream(Order.COMMIT)}
         lost = [e.place for e in landed if e.version >= past.beginning and e.entry_id not in kept]
         assert not lost, f"lost since the beginning {past.beginning}: {lost}"
         for commit_seq in sorted({entry.commit_seq for entry in landed}):
@@ -199,8 +201,8 @@ class Days:
                     history.as_of(commit_seq)
                 self.counts["refused"] += 1
                 continue
-            then = tuple(entry for entry in landed if entry.commit_seq <= commit_seq)
-            truth = Snapshot(self.manager._client, then, None, past.beginning)
+            then = (entry for entry in landed if entry.commit_seq <= commit_seq)
+            truth = Snapshot(self.manager._client, Told(then, past.beginning))
             _same(history.as_of(commit_seq), truth, past.beginning)
             self.counts["asked"] += 1
 
@@ -395,7 +397,7 @@ def what_was_decided_is_known_however_late() -> None:
 
     receipt = manager.run_transaction(handler, transaction_id="tried")
     assert len(ran) == 1 and manager.outcome("tried").receipt == receipt
-    known = archive.everything(days.store)
+    known = Past(days.store)
     assert known.beginning > receipt.journal_version, "vacuous: nothing was removed"
 
 
@@ -451,7 +453,7 @@ def _check_gone(days: Days, key: str) -> None:
     landed = [entry for entries, _ in days.store.journal.commits for entry in entries]
     committed = [e for e in landed if e.kind == model.COMMITTED and e.stream == key]
     assert len(committed) == 1, f"P1 {key} was committed {len(committed)} times"
-    known = [entry for entry in archive.everything(days.store).entries if entry.stream == key]
+    known = [entry for entry in everything(days.store) if entry.stream == key]
     assert not known, "vacuous: it is known"
 
 

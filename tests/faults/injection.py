@@ -33,8 +33,8 @@ class Fault(str, enum.Enum):
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
 WRITES += ("add", "remove", "forget", "rewrite", "drop")
-READS = ("version", "read", "read_all", "table", "frame", "texts", "describe", "check", "history")
-READS += ("slices", "orphans", "payload_files", "read_archive", "files")
+READS = ("version", "read", "read_all", "find", "newest", "table", "frame", "texts", "describe")
+READS += ("check", "history", "slices", "orphans", "payload_files", "read_archive", "files")
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -147,6 +147,17 @@ class FaultyArchive(_Faulty):
     def read(self, **wanted: Any) -> Any:
         return self._injector.call("read_archive", lambda: self._inner.read(**wanted))
 
+    def find(self, *wanted: Any) -> Any:
+        return self._injector.call("read_archive", lambda: self._inner.find(*wanted))
+
+    def stream(self, order: Any, wanted: Any) -> Any:
+        yield from self._injector.call(
+            "read_archive", lambda: tuple(self._inner.stream(order, wanted))
+        )
+
+    def newest(self, wanted: Any) -> Any:
+        return self._injector.call("read_archive", lambda: self._inner.newest(wanted))
+
     def forget(self, day: str, standing: Any, metadata: Any) -> Any:
         return self._through("forget", day, standing, metadata)
 
@@ -175,8 +186,17 @@ class FaultyJournal(_Faulty):
     def rewrite(self, shards: Any, metadata: Any) -> None:
         self._through("rewrite", shards, metadata)
 
-    def audit(self, upto: int) -> Any:
-        return self._inner.audit(upto)
+    def find(self, *wanted: Any) -> Any:
+        return self._through("find", *wanted)
+
+    def stream(self, order: Any, wanted: Any) -> Any:
+        yield from self._injector.call("find", lambda: tuple(self._inner.stream(order, wanted)))
+
+    def newest(self, wanted: Any) -> Any:
+        return self._through("newest", wanted)
+
+    def audit(self, upto: int, beginning: int = -1) -> Any:
+        return self._inner.audit(upto, beginning)
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
         return self._inner.vacuum(seconds_min, full=full)

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.faults.injection import Crash, Fault, Injector, Meanwhile, faults_of
 from tests.faults.matrix import fresh
+from tests.faults.pasts import everything
 from tests.faults.world import World
 from txnqueue.admin import creation, orphans
-from txnqueue.client import archive
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.receipt import Status
@@ -65,7 +65,7 @@ def nothing_is_lost_between_journal_and_archive() -> None:
             calls = at + 2
         commits = world.store.journal.commits
         landed = {entry.entry_id for entries, _ in commits for entry in entries}
-        found = {entry.entry_id for entry in archive.everything(world.store).entries}
+        found = {entry.entry_id for entry in everything(world.store)}
         assert found == landed, f"P4 crash at call {at}: {len(landed - found)} entries are gone"
         at += 1
     assert at > 8, "the maintenance did next to nothing"
@@ -158,7 +158,7 @@ def an_id_is_used_once() -> None:
         with world.manager("job").transaction("nightly") as tx:
             tx.queue("in").send([{"i": 5}])
         maintain(world)
-    entries = archive.everything(world.store).entries
+    entries = everything(world.store)
     committed = [e for e in entries if e.kind == model.COMMITTED and e.stream == "nightly"]
     assert len(committed) == 1, "P1 nightly was committed twice"
 

@@ -12,6 +12,7 @@ import greenlet
 from tests.faults import audit
 from tests.faults.clients import ACTIONS, Client
 from tests.faults.fleeting import FLEETING, PASSING
+from tests.faults.pasts import everything
 from tests.faults.reference import (
     COMES_AND_GOES,
     LEASE_SECONDS,
@@ -19,7 +20,6 @@ from tests.faults.reference import (
     Reference,
 )
 from txnqueue.admin import creation
-from txnqueue.client import archive
 from txnqueue.core import model
 from txnqueue.core.settings import RetryPolicy
 from txnqueue.storage.journal import AppendConflict
@@ -207,7 +207,7 @@ class Simulation:
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
         prepared, preparing = self.reference.prepared, self.reference.preparing
         explicit = self.reference.explicit | {prepared[a] for a in preparing & prepared.keys()}
-        audit.check(archive.everything(self.store).entries, explicit)
+        audit.check(everything(self.store), explicit)
         last.runtime.run_id = "verify at last"
         proof = last.manager.history.verify()
         assert proof.ok, str(proof)

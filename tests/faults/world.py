@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.faults.audit import Ledger, Message, Standing, accepted, check
 from tests.faults.injection import FaultyStore, Injector
-from txnqueue.client import archive
+from tests.faults.pasts import everything
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import RetryPolicy
@@ -119,7 +119,7 @@ class World:
         after = max((entry.version for entry in self.known), default=-1)
         new = self.store.journal.read_all(after).entries
         if model.horizon(new) > after:  # some may have left for the archive since
-            new = tuple(e for e in archive.everything(self.store).entries if e.version > after)
+            new = tuple(e for e in everything(self.store) if e.version > after)
         self.known += new
         return tuple(self.known)
 

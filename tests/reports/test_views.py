@@ -11,6 +11,7 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
 from tests.conftest import LONG
+from tests.faults.pasts import everything
 from tests.reports.views_folding import (
     FAR_FUTURE_MS,
     STATES,
@@ -20,7 +21,6 @@ from tests.reports.views_folding import (
     shown,
 )
 from txnqueue import QueueManager
-from txnqueue.client import archive
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
@@ -162,7 +162,7 @@ def _post_again(manager, info, send_id, more):
 
 
 def entries_of(lake, upto=None):
-    entries = archive.everything(lake.anna._client.store).entries
+    entries = everything(lake.anna._client.store)
     return [entry for entry in entries if upto is None or entry.commit_seq <= upto]
 
 

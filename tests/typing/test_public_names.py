@@ -57,7 +57,7 @@ FOR_USERS = {
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
     "metadata prepare queue receipt rollback status table",
-    "Verification": "claims commit_seq ok problems",
+    "Verification": "claims commit_seq compared log_from_version ok problems",
     "WaitingChange": "change_id commit_seq operation reason remedy rows table transaction_id",
 }
 """What each class is to show."""

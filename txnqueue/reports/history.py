@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnqueue.client import archive
@@ -15,7 +16,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import check_id
+from txnqueue.core.settings import QueueInfo, check_id
 from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
@@ -23,6 +24,7 @@ from txnqueue.reports.report import frame_of
 from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
 from txnqueue.reports.verification import Verification, verify
+from txnqueue.storage.journal import EntryFilter
 from txnqueue.types import ChangeRow, TraceStep
 
 if TYPE_CHECKING:
@@ -70,8 +72,7 @@ class History:
             return self._at(timestamp)
         store = self._client.store
         if commit_seq is None:
-            past = archive.everything(store)
-            return Snapshot(self._client, past.entries, None, past.beginning)
+            return Snapshot(self._client, Past(store))
         newest = store.journal.version()
         if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
             raise InvalidInput(
@@ -79,7 +80,7 @@ class History:
                 f"{model.commit_seq(newest)}.",
                 name="commit_seq",
             )
-        return self._after(archive.everything(store, commit_seq >> 10), commit_seq, None)
+        return self._after(Past(store, commit_seq), None)
 
     def _at(self, timestamp: datetime.datetime) -> Snapshot:
         if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
@@ -87,19 +88,18 @@ class History:
                 f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
             )
         at_ms = round(timestamp.timestamp() * 1000)
-        past = archive.everything(self._client.store)
-        then = (e.commit_seq for e in past.entries if e.recorded_at_ms <= at_ms)
-        return self._after(past, max(then, default=-1), at_ms)
+        by_then = EntryFilter(recorded_upto_ms=at_ms)
+        commit_seq = Past(self._client.store).newest(by_then).commit_seq
+        return self._after(Past(self._client.store, commit_seq), at_ms)
 
-    def _after(self, past: Past, commit_seq: int, at_ms: int | None) -> Snapshot:
+    def _after(self, past: Past, at_ms: int | None) -> Snapshot:
         """Take the state after a commit.
 
         Raises:
             HistoryRemoved: It lies before the history's beginning.
         """
-        past.check_known(commit_seq)
-        kept = tuple(entry for entry in past.entries if entry.commit_seq <= commit_seq)
-        return Snapshot(self._client, kept, at_ms, past.beginning)
+        past.check_known(past.upto)
+        return Snapshot(self._client, past, at_ms)
 
     def trace(
         self,
@@ -146,20 +146,23 @@ class History:
             found, searched = self._find(queue, where)
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
-        past = archive.everything(self._client.store)
-        entries = sorted(past.entries, key=lambda entry: entry.place)
+        past = Past(self._client.store)
+        entries = archive.of_sends(past, {send_id for send_id, _ in found})
         steps = [steps_of(one, entries) for one in found]
         if not partial:
             _check_sent(past, entries, searched, steps)
-            self._check_there(queue, searched, entries)
+            self._check_there(queue, searched, past)
         return [step for path in steps for step in path]
 
-    def changes(self, after: int = -1, upto: int | None = None) -> DataFrame:
+    def changes(
+        self, after: int = -1, upto: int | None = None, *, queue: str | None = None
+    ) -> DataFrame:
         """Show what happened between two commits: one row per entry, in commit order.
 
         Args:
             after: The commit_seq to begin after; all that is known when left out.
             upto: The last commit_seq; the newest when left out.
+            queue: Only what is about this queue, or about dropped ones of that name.
 
         Returns:
             Columns commit_seq long, kind, queue, table string, lane int, sequence,
@@ -168,10 +171,13 @@ class History:
 
         Raises:
             HistoryRemoved: What came after that commit is not all there any more.
+            QueueNotFound: There never was such a queue.
         """
-        return frame_of(self._client, self.change_rows(after, upto), _CHANGES)
+        return frame_of(self._client, self.change_rows(after, upto, queue=queue), _CHANGES)
 
-    def change_rows(self, after: int = -1, upto: int | None = None) -> list[ChangeRow]:
+    def change_rows(
+        self, after: int = -1, upto: int | None = None, *, queue: str | None = None
+    ) -> list[ChangeRow]:
         """List what ``changes`` shows."""
         self._client.open()
         for name, value in (("after", after), ("upto", upto)):
@@ -179,17 +185,18 @@ class History:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
-        past = archive.everything(self._client.store)
+        about = None if queue is None else check_id(queue, "queue")
+        past = Past(self._client.store)
         if after >= 0:
             past.check_known(after + 1)
-        entries = past.entries
-        ever = catalog.every_queue(entries)
+        ever = catalog.every_queue(past.catalog())
         names = {queue_id: info.name for queue_id, info in ever.items()}
-        tables = {
-            entry.stream: entry.body["change"]["table"]
-            for entry in entries
-            if entry.kind == model.CHANGE_DECIDED
-        }
+        since = max(after, model.commit_seq(past.beginning) - 1, -1)
+        wanted = EntryFilter(after=since, upto=upto)
+        if about is not None:
+            wanted = self._about(about, ever, wanted)
+        entries = past.find(wanted)
+        tables = _tables(past, entries)
         return [
             {
                 "commit_seq": entry.commit_seq,
@@ -204,11 +211,20 @@ class History:
                 "attempt": entry.attempt,
                 **author_of(entry),
             }
-            for entry in sorted(entries, key=lambda e: e.place)
-            if entry.version >= past.beginning
-            and after < entry.commit_seq
-            and (upto is None or entry.commit_seq <= upto)
+            for entry in entries
         ]
+
+    def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
+        """Narrow a filter to what is about a queue, and about dropped ones of its name.
+
+        Raises:
+            QueueNotFound: There never was one.
+        """
+        infos = [info for info in ever.values() if info.name == name]
+        infos = infos or [self._client.queue(name)]
+        own = [archive.of_lanes(info.queue_id, info.settings.lanes).shards for info in infos]
+        shards = {model.FENCE, model.CATALOG, *(shard for found in own for shard in found or ())}
+        return replace(wanted, shards=shards, queue_ids=[info.queue_id for info in infos])
 
     def horizon(self) -> int:
         """Tell the oldest commit_seq whose state can be asked for.
@@ -254,20 +270,23 @@ class History:
                     found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
         return found[:TRACED_MAX], {info.queue_id for info in infos}
 
-    def _check_there(self, name: str | None, queue_ids: set[str], entries: Iterable[Entry]) -> None:
+    def _check_there(self, name: str | None, queue_ids: set[str], past: Past) -> None:
         """Check that nothing had been removed of the payload that was searched.
 
         Args:
             name: What the queues are called.
             queue_ids: The queues.
-            entries: All entries, read after the search.
+            past: What is known, taken after the search.
 
         Raises:
             PayloadRemoved: Some had.
         """
         payload = self._client.store.payload
-        sent = (e for e in entries if e.kind == model.POSTED and e.queue_id in queue_ids)
-        sent = (e for e in sent if not model.was_moved(e.body.get("origin")))
+        if not queue_ids:
+            return
+        backlogs = [model.backlog_shard(queue_id) for queue_id in queue_ids]
+        posted = past.find(EntryFilter(shards=backlogs, kinds=[model.POSTED]))
+        sent = (e for e in posted if not model.was_moved(e.body.get("origin")))
         for owner, slices in retention.named_slices(sent).items():
             if slices - payload.slices(owner):
                 raise PayloadRemoved(
@@ -284,7 +303,7 @@ def _check_sent(
 
     Args:
         past: What is known.
-        entries: The same in commit order.
+        entries: What the catalog says, and what concerns the messages.
         queue_ids: The queues that were searched; none if a message was named.
         paths: The steps of each message.
 
@@ -302,3 +321,20 @@ def _check_sent(
         raise archive.removed(
             "Some of that may be missing; partial=True shows the rest", past.beginning
         )
+
+
+def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
+    """Name the tables that entries are about: what was decided of one says its name."""
+    found = list(entries)
+    decided = [entry for entry in found if entry.kind == model.CHANGE_DECIDED]
+    named = {entry.stream for entry in decided}
+    ended = {
+        entry.stream: entry.body["change"][0]
+        for entry in found
+        if entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED) and entry.stream not in named
+    }
+    if ended:
+        kinds, append_ids = [model.CHANGE_DECIDED], set(ended.values())
+        wanted = EntryFilter(shards=model.ALL_TABLES, kinds=kinds, append_ids=append_ids)
+        decided += past.find(wanted)
+    return {entry.stream: entry.body["change"]["table"] for entry in decided}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txnqueue.client import archive
+from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry
@@ -19,6 +23,7 @@ from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.reports.report import frame_of
+from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.payload import Part
 from txnqueue.types import Author, BindingRow, DispatchRow, QueueRow, TransactionRow
 
@@ -37,28 +42,23 @@ BINDINGS = f"kind exchange queue routing_key arguments {_AUTHOR}"
 
 
 class Snapshot:
-    """The state of a store after one commit."""
+    """The state of a store after one commit; what it is not asked for, it does not read."""
 
-    def __init__(
-        self,
-        client: Client,
-        entries: Iterable[Entry],
-        at_ms: int | None,
-        beginning: int = -1,
-    ) -> None:
-        """Fold entries; users get snapshots from ``manager.history.as_of``."""
+    def __init__(self, client: Client, past: Past, at_ms: int | None = None) -> None:
+        """Fold what is asked for; users get snapshots from ``manager.history.as_of``."""
         self._client = client
-        self._beginning = beginning
-        self._entries = sorted(entries, key=lambda entry: entry.place)
-        self._infos = catalog.queues(self._entries)
-        self._by_shard = defaultdict[str, list[Entry]](list)
-        self._by_queue = defaultdict[str | None, list[Entry]](list)
-        for entry in self._entries:
-            self._by_shard[entry.shard].append(entry)
-            self._by_queue[entry.queue_id].append(entry)
-        newest = max((entry.recorded_at_ms for entry in self._entries), default=0)
-        self.at_ms = newest if at_ms is None else at_ms
-        self.commit_seq = max((entry.commit_seq for entry in self._entries), default=-1)
+        self._past = past
+        self._at_ms = at_ms
+
+    @cached_property
+    def at_ms(self) -> int:
+        """The instant that decides what is delayed and expired."""
+        return max(0, self._newest.recorded_at_ms) if self._at_ms is None else self._at_ms
+
+    @property
+    def commit_seq(self) -> int:
+        """The last commit that belongs to it; -1: there is none."""
+        return self._newest.commit_seq
 
     def queues(self) -> DataFrame:
         """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
@@ -117,19 +117,27 @@ class Snapshot:
 
     def queue_rows(self) -> list[QueueRow]:
         """List what ``queues`` shows."""
-        return [self._queue_row(info) for info in self._infos.values()]
+        tallies = {info.queue_id: _Tally(info) for info in self._infos.values()}
+        beginning = self._past.beginning
+        for entry in self._past.stream(Order.COMMIT):
+            if entry.shard == model.FENCE:
+                for tally in tallies.values():
+                    tally.fold.apply(entry)
+            elif entry.queue_id in tallies:
+                tallies[entry.queue_id].add(entry, entry.version >= beginning)
+        return [tally.row(self.at_ms) for tally in tallies.values()]
 
     def transaction_rows(self) -> list[TransactionRow]:
         """List what ``transactions`` shows."""
         found: dict[str, Entry] = {}
-        horizon = model.horizon(self._by_shard[model.FENCE])
+        horizon = self._horizon()
         rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
-        for entry in self._entries:
+        for entry in self._past.stream(Order.COMMIT):
             if entry.attempt is None:
                 continue
             before = found.get(entry.attempt)
             if before is None or rank.get(before.kind, 0) < rank.get(entry.kind, 0):
-                found[entry.attempt] = entry
+                found[entry.attempt] = replace(entry, body={}, ranges=())
         return [
             {
                 "transaction_id": entry.transaction_key,
@@ -144,7 +152,7 @@ class Snapshot:
 
     def dispatch_rows(self) -> list[DispatchRow]:
         """List what ``dispatches`` shows."""
-        ever = catalog.every_queue(self._entries)
+        ever = catalog.every_queue(self._catalog)
         names = {queue_id: info.name for queue_id, info in ever.items()}
         return [
             {
@@ -159,7 +167,7 @@ class Snapshot:
                 **author_of(entry),
                 "commit_seq": entry.commit_seq,
             }
-            for entry in self._entries
+            for entry in self._past.stream(Order.COMMIT)
             if entry.queue_id in names
             and entry.shard != model.CATALOG
             and entry.kind != model.COMPACTED
@@ -167,7 +175,7 @@ class Snapshot:
 
     def binding_rows(self) -> list[BindingRow]:
         """List what ``bindings`` shows."""
-        return binding_rows(self._by_shard[model.CATALOG])
+        return binding_rows(self._catalog)
 
     def message_rows(self, name: str) -> pa.Table:
         """Read the messages that stood in a queue, available ones first."""
@@ -177,57 +185,41 @@ class Snapshot:
 
     # -------------------------------------------------------------------------- helpers
 
+    @cached_property
+    def _newest(self) -> Newest:
+        return self._past.newest()
+
+    @cached_property
+    def _catalog(self) -> list[Entry]:
+        return self._past.catalog()
+
+    @cached_property
+    def _infos(self) -> dict[str, QueueInfo]:
+        return catalog.queues(self._catalog)
+
     def _info(self, name: str) -> QueueInfo:
         if name not in self._infos:
             raise InvalidInput(f"There was no queue {name!r} then.", name=name)
         return self._infos[name]
 
+    def _horizon(self) -> int:
+        """Read how far the horizon had advanced; only needed if decisions can be missing."""
+        if self._past.beginning < 0:
+            return -1
+        advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
+        return model.horizon(self._past.find(advanced))
+
     def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
         """Say whether the decision of an attempt may be missing because it was removed."""
-        return entry.version < self._beginning and (entry.begun or 0) < horizon
+        return entry.version < self._past.beginning and (entry.begun or 0) < horizon
 
-    def _fold(self, info: QueueInfo, before: int | None = None) -> QueueState:
-        fold = QueueState(info.queue_id, info.settings.lanes)
-        mine = (e for shard in fold.shards for e in self._by_shard[shard])
-        fold.advance((e for e in mine if before is None or e.version < before), 0)
+    def _fold(self, info: QueueInfo) -> QueueState:
+        """Fold one queue, from what lies in its own shards and what the fence says of it."""
+        fold, queue_id = QueueState(info.queue_id, info.settings.lanes), info.queue_id
+        wanted = (archive.of_lanes(queue_id, info.settings.lanes), archive.of_fence(queue_id))
+        found = self._past.find(*wanted)
+        fold.advance(archive.known(found, self._past.beginning), 0)
         return fold
-
-    def _queue_row(self, info: QueueInfo) -> QueueRow:
-        fold, first = self._fold(info), self._fold(info, self._beginning)
-        mine = [e for e in self._by_queue[info.queue_id] if e.version >= self._beginning]
-        standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
-        available = fold.available(self.at_ms, info.redelivery)
-        posted = first.length() + sum(e.count or 0 for e in mine if e.kind == model.POSTED)
-        removed = {
-            kind: sum(entry.count or 0 for entry in mine if entry.kind == kind)
-            for kind in sorted(model.REMOVALS)
-        }
-        over = sum(
-            s.size
-            for lane in fold.lanes.values()
-            for s in lane.available
-            if s.position.expired(self.at_ms)
-        )
-        removed[model.PURGED] += fold.purged_in_flight - first.purged_in_flight
-        gone = sum(removed.values())
-        rejected = sum(entry.count or 0 for entry in mine if entry.kind == model.REJECTED)
-        in_flight = fold.in_flight()
-        return {
-            "queue": info.name,
-            "lanes": info.settings.lanes,
-            "posted": posted,
-            "available": available,
-            "delayed": standing - available - over,
-            "in_flight": in_flight,
-            "purge_pending": fold.purge_pending(),
-            "accepted": posted - standing - in_flight - gone - rejected,
-            "rejected": rejected,
-            "dead_lettered": removed[model.DEAD_LETTERED],
-            "expired": removed[model.EXPIRED] + over,
-            "purged": removed[model.PURGED],
-            "moved": removed[model.MOVED],
-            "duplicates": removed[model.DUPLICATE],
-        }
 
     def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:
         fold = self._fold(info)
@@ -257,6 +249,62 @@ class Snapshot:
 
     def _frame(self, rows: Sequence[Mapping[str, Any]], columns: str) -> DataFrame:
         return frame_of(self._client, rows, columns)
+
+
+class _Tally:
+    """Folds one queue, entry by entry, and counts what became of its messages."""
+
+    def __init__(self, info: QueueInfo) -> None:
+        """Begin before the first entry."""
+        self._info = info
+        self.fold = QueueState(info.queue_id, info.settings.lanes)
+        self._shards = frozenset(self.fold.shards)
+        self._counts: Counter[str] = Counter()
+        self._before: tuple[int, int] | None = None
+
+    def add(self, entry: Entry, known: bool) -> None:
+        """Take note of an entry; only those from the history's beginning on count."""
+        if known and self._before is None:
+            self._before = (self.fold.length(), self.fold.purged_in_flight)
+        if entry.shard in self._shards:
+            self.fold.apply(entry)
+        if known:
+            self._counts[entry.kind] += entry.count or 0
+
+    def row(self, at_ms: int) -> QueueRow:
+        """Tell what ``queues`` shows of it."""
+        fold, info = self.fold, self._info
+        length, purged_before = self._before or (fold.length(), fold.purged_in_flight)
+        standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
+        available = fold.available(at_ms, info.redelivery)
+        posted = length + self._counts[model.POSTED]
+        removed = {kind: self._counts[kind] for kind in sorted(model.REMOVALS)}
+        over = sum(
+            s.size
+            for lane in fold.lanes.values()
+            for s in lane.available
+            if s.position.expired(at_ms)
+        )
+        removed[model.PURGED] += fold.purged_in_flight - purged_before
+        gone = sum(removed.values())
+        rejected = self._counts[model.REJECTED]
+        in_flight = fold.in_flight()
+        return {
+            "queue": info.name,
+            "lanes": info.settings.lanes,
+            "posted": posted,
+            "available": available,
+            "delayed": standing - available - over,
+            "in_flight": in_flight,
+            "purge_pending": fold.purge_pending(),
+            "accepted": posted - standing - in_flight - gone - rejected,
+            "rejected": rejected,
+            "dead_lettered": removed[model.DEAD_LETTERED],
+            "expired": removed[model.EXPIRED] + over,
+            "purged": removed[model.PURGED],
+            "moved": removed[model.MOVED],
+            "duplicates": removed[model.DUPLICATE],
+        }
 
 
 def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:

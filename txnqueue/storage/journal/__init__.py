@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from txnqueue.core.model import Entry, PositionId, Unit
+from txnqueue.core.model import Entry, Unit
+from txnqueue.storage.journal.filters import EntryFilter
 
-__all__ = ["AppendConflict", "Appended", "Archive", "Audit", "Journal", "Reading"]
+__all__ = [
+    "AppendConflict", "Appended", "Archive", "Audit", "EntryFilter", "Journal", "Newest", "Order",
+    "Reading",
+]  # fmt: skip
 
 
 class AppendConflict(Exception):
@@ -39,18 +44,44 @@ class Audit:
     """What the store's own log says of the journal's entries, up to a version.
 
     Attributes:
-        complete: Whether the log reaches back to the first version.
-        inserted: The entries that were inserted, by id, with the version of each.
-        deleted: The entries that were deleted.
+        since: The first version that the log tells of; after the last one if it tells nothing.
+        inserted: How many entries were inserted from then on, and from the beginning on.
         updated: How many changes there were that are neither: nothing may do that.
-        since: The first version that the log tells of.
+        deleted: How many entries were deleted that the history must still know.
+        known: How many of those are known: they stand in the archive, or in the journal.
+        returned: How many entries stand in the journal though they were deleted.
     """
 
-    complete: bool
-    inserted: Mapping[PositionId, int]
-    deleted: frozenset[PositionId]
+    since: int
+    inserted: int
     updated: int
-    since: int = 0
+    deleted: int
+    known: int
+    returned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The largest commit_seq and the latest instant among some entries; -1: there are none."""
+
+    commit_seq: int = -1
+    recorded_at_ms: int = -1
+
+
+class Order(enum.Enum):
+    """In which order entries are streamed."""
+
+    COMMIT = "commit"
+    """As they were committed."""
+    STREAM = "stream"
+    """Shard by shard and stream by stream; in each by sequence number, without one first."""
+
+    def key(self, entry: Entry) -> tuple[Any, ...]:
+        """Make what entries are sorted by."""
+        if self is Order.COMMIT:
+            return entry.place
+        number = -1 if entry.sequence is None else entry.sequence
+        return (entry.shard, entry.stream, number, *entry.place)
 
 
 class Archive(Protocol):
@@ -95,6 +126,24 @@ class Archive(Protocol):
             days: Only those kept under a day from the first to the last, both included.
             before: Only those of versions before this one.
         """
+        ...
+
+    def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through, one consistent cut.
+
+        Only they are brought to the caller, however many others there are.
+        """
+        ...
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order, a bounded part at a time, one consistent cut.
+
+        The cut is taken when the first one is asked for.
+        """
+        ...
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
         ...
 
     def forget(
@@ -150,8 +199,31 @@ class Journal(Protocol):
         """Read every entry of every shard after a version, and up to one."""
         ...
 
-    def audit(self, upto: int) -> Audit:
-        """Ask the store's own log what happened to entries, up to a version."""
+    def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through, one consistent cut.
+
+        Only they are brought to the caller, however many others there are.
+        """
+        ...
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order, a bounded part at a time, one consistent cut.
+
+        The cut is taken when the first one is asked for.
+        """
+        ...
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        ...
+
+    def audit(self, upto: int, beginning: int = -1) -> Audit:
+        """Ask the store's own log what happened to entries.
+
+        Args:
+            upto: Up to this version.
+            beginning: From this version on the history is whole; -1: all of it.
+        """
         ...
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:

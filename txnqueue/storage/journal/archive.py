@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
+from txnqueue.storage.journal import Newest, Order
+from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.rows import entry_of, rows_of
+from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import USER_METADATA
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
@@ -37,6 +40,8 @@ class DeltaArchive:
         self._statements = statements
         self._session = statements.session
         self._table = statements.names.archive
+        version = "shiftright(commit_seq, 10)"
+        self._selection = EntrySelection(statements, self._table, version, "commit_seq")
 
     def create(self) -> None:
         """Create the archive; no error if it is there."""
@@ -104,6 +109,18 @@ class DeltaArchive:
 
         found = map(entry_of, self._statements.alone(statement))
         return tuple({entry.entry_id: entry for entry in found}.values())
+
+    def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through."""
+        return self._selection.find(wanted)
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order, a bounded part at a time."""
+        return self._selection.stream(order, wanted)
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        return self._selection.newest(wanted)
 
     def forget(
         self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None

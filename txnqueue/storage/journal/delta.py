@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core import model
 from txnqueue.core.model import Condition, Entry, Unit
 from txnqueue.errors import StatementRefused, StoreCorrupt
-from txnqueue.storage.journal import Appended, Audit, Reading
+from txnqueue.storage.journal import Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
+from txnqueue.storage.journal.feed import ChangeFeed, changes
+from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.rows import NAMES, entry_of, rows_of
+from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
@@ -26,7 +30,7 @@ from txnqueue.storage.journal.tables import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("txnqueue")
 _RANGES = "array<struct<first:bigint,last:bigint>>"
@@ -53,6 +57,9 @@ class DeltaJournal:
         self._session = statements.session
         self._table = statements.names.journal
         self.archive = DeltaArchive(statements)
+        rank = "_metadata.row_commit_version"
+        place = f"({rank} * 1024 + ordinal)"
+        self._selection = EntrySelection(statements, self._table, rank, place)
         self._monotonic = monotonic
         self._known: int | None = None
         self._known_at = 0.0
@@ -104,12 +111,22 @@ class DeltaJournal:
         """Read every entry of every shard after a version, and up to one."""
         return self._read("true", after, upto)
 
-    def audit(self, upto: int) -> Audit:
+    def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through."""
+        return self._selection.find(wanted)
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order, a bounded part at a time."""
+        return self._selection.stream(order, wanted)
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        return self._selection.newest(wanted)
+
+    def audit(self, upto: int, beginning: int = -1) -> Audit:
         """Ask Delta's change feed what happened to entries, as far back as it may be asked."""
-        start = self._statements.run(lambda: self._feed_start(upto))
-        if start > upto:
-            return Audit(False, {}, frozenset(), 0, start)
-        return self._audit(start, upto)
+        archived = model.horizon(self.read([model.FENCE]).entries) >= 0
+        return ChangeFeed(self._statements).audit(upto, beginning, archived=archived)
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE.
@@ -184,25 +201,6 @@ class DeltaJournal:
     def _analyse(self, query: str) -> None:
         self._statements.run(lambda: self._session.sql(query).schema)
 
-    def _audit(self, start: int, upto: int) -> Audit:
-        columns = ("append_id", "index", "_change_type", "_commit_version")
-        rows = self._statements.run(
-            lambda: self._changes(start, upto).select(*columns).toArrow().to_pylist()
-        )
-        inserted = {
-            (row["append_id"], row["index"]): row["_commit_version"]
-            for row in rows
-            if row["_change_type"] == "insert"
-        }
-        deleted = [row for row in rows if row["_change_type"] == "delete"]
-        return Audit(
-            start == 0,
-            inserted,
-            frozenset((row["append_id"], row["index"]) for row in deleted),
-            sum(row["_change_type"] not in ("insert", "delete") for row in rows),
-            start,
-        )
-
     def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
         """Read from the change feed if it surely reaches back so far, else from the files.
 
@@ -225,30 +223,6 @@ class DeltaJournal:
             self._refused = max(self._refused, after)
             return reading
 
-    def _feed_start(self, upto: int) -> int:
-        """Find the first version at which the change feed may begin; after ``upto``: none.
-
-        Delta looks at a feed's beginning when it is opened, before it reads anything. What it
-        refuses of a version it refuses of all before it.
-        """
-        if self._may_begin(0, upto):
-            return 0
-        refused, allowed = 0, upto + 1
-        while allowed - refused > 1:
-            middle = (refused + allowed) // 2
-            if self._may_begin(middle, upto):
-                allowed = middle
-            else:
-                refused = middle
-        return allowed
-
-    def _may_begin(self, start: int, upto: int) -> bool:
-        try:
-            self._changes(start, upto)
-        except Exception:
-            return False
-        return True
-
     def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
         """Find which units of a group went in: each is there as a whole."""
         shards = {entry.shard for unit in units for entry in unit.entries[:1]}
@@ -265,23 +239,14 @@ class DeltaJournal:
         self._learn(version)
         self._known_at = self._monotonic()
 
-    def _changes(self, start: int, end: int | None = None) -> DataFrame:
-        """Open the change feed from a version on."""
-        reader = self._session.read.format("delta").option("readChangeFeed", "true")
-        reader = reader.option("startingVersion", start)
-        if end is not None:
-            reader = reader.option("endingVersion", end)
-        names = self._statements.names
-        return (
-            reader.load(f"{names.root}/journal") if names.by_path else reader.table(names.journal)
-        )
-
     def _read_since(self, wanted: str, after: int) -> Reading:
         known = max(after, self._known or 0)
 
         def statement() -> list[dict[str, Any]]:
             return rows_of(
-                self._changes(after + 1).where(f"_change_type = 'insert' AND ({wanted})"),
+                changes(self._session, self._statements.names, after + 1).where(
+                    f"_change_type = 'insert' AND ({wanted})"
+                ),
                 "_commit_version",
             )
 

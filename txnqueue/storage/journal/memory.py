@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId, Unit
-from txnqueue.storage.journal import AppendConflict, Appended, Audit, Reading
+from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
+from txnqueue.storage.journal.filters import EntryFilter
 
 Step = Callable[[str], None]
 """Called between the steps of a store call, so that a scheduler can interleave clients."""
@@ -74,6 +75,21 @@ class MemoryArchive:
             and (before is None or entry.version < before)
         }
         return tuple(found.values())
+
+    def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through."""
+        self._check_created()
+        self.step("read archive")
+        there = {entry.entry_id: entry for entry in list(self.kept.values())}
+        return _matching(there.values(), wanted)
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order, a bounded part at a time."""
+        yield from sorted(self.find(wanted), key=order.key)
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        return _newest(self.find(wanted))
 
     def forget(
         self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
@@ -139,13 +155,29 @@ class MemoryJournal:
         """Read every entry of every shard after a version, and up to one."""
         return self.read(tuple(self._shards), after, upto)
 
-    def audit(self, upto: int) -> Audit:
-        """Say what was inserted and deleted; nothing is ever changed here."""
+    def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through, one consistent cut."""
+        self.step("read")
+        with self._lock:
+            return _matching((e for found in self._shards.values() for e in found), wanted)
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order, a bounded part at a time."""
+        yield from sorted(self.find(wanted), key=order.key)
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        return _newest(self.find(wanted))
+
+    def audit(self, upto: int, beginning: int = -1) -> Audit:
+        """Count what was inserted and deleted; nothing is ever changed here."""
         inserted = {e.entry_id: e.version for found, _ in self.commits[: upto + 1] for e in found}
-        deleted = frozenset(
-            e.entry_id for version, gone in self._removals if version <= upto for e in gone
-        )
-        return Audit(True, inserted, deleted, 0)
+        gone = {e.entry_id for version, left in self._removals if version <= upto for e in left}
+        here = {e.entry_id for found in self._shards.values() for e in found if e.version <= upto}
+        due = {name for name in gone if inserted[name] >= beginning}
+        known = here | {name for _, name in self.archive.kept}
+        since = sum(version >= beginning for version in inserted.values())
+        return Audit(0, since, 0, len(due), len(due & known), len(gone & here))
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, in one version."""
@@ -251,4 +283,16 @@ def numbered(units: Sequence[Unit], admitted: Sequence[bool], version: int) -> t
         for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))
         if won
         for entry in unit.entries
+    )
+
+
+def _matching(entries: Iterable[Entry], wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
+    return tuple(e for e in entries if any(one.matches(e) for one in wanted))
+
+
+def _newest(entries: Iterable[Entry]) -> Newest:
+    found = list(entries)
+    return Newest(
+        max((entry.commit_seq for entry in found), default=-1),
+        max((entry.recorded_at_ms for entry in found), default=-1),
     )

@@ -22,12 +22,16 @@ def rows_of(frame: DataFrame, version: str) -> list[dict[str, Any]]:
         frame: Rows of the journal or the archive.
         version: The expression that gives an entry's version.
     """
+    rows: list[dict[str, Any]] = projected(frame, version).toArrow().to_pylist()
+    return rows
+
+
+def projected(frame: DataFrame, version: str) -> DataFrame:
+    """Select the columns that an entry is made of; the expression gives its version."""
     columns = [identifier(name) for name in NAMES if name != "recorded_at"]
-    selected = frame.selectExpr(
+    return frame.selectExpr(
         *columns, "unix_millis(recorded_at) AS recorded_at_ms", f"{version} AS version"
     )
-    rows: list[dict[str, Any]] = selected.toArrow().to_pylist()
-    return rows
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:

@@ -54,7 +54,7 @@ PAYLOAD_PROPERTIES = {
 }
 ARCHIVE_PROPERTIES = {
     **_COMMON,
-    "delta.dataSkippingStatsColumns": "stream,kind,append_id",
+    "delta.dataSkippingStatsColumns": "stream,kind,append_id,commit_seq",
 }
 PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read the view"
 JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"

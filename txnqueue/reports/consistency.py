@@ -1,0 +1,341 @@
+"""What has to hold of a store's entries, checked as they come: in bounded memory.
+
+Numbers and decisions are checked stream by stream, everything else in commit order. What is
+remembered is what is still open: attempts, changes that wait, payload that is to be counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txnqueue.client.archive import NAMES_MAX, Past
+from txnqueue.client.client import Client
+from txnqueue.core import model, ranges
+from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.state import retention
+from txnqueue.storage.journal import EntryFilter, Order
+from txnqueue.storage.tables import Change
+
+PROBLEMS_MAX = 20
+EVERYTHING: tuple[Range, ...] = ((0, (1 << 62) - 1),)
+"""All offsets of a send."""
+SPANS_MAX = 20_000
+"""So many ranges of payload are remembered before the rows there are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPromise:
+    """One line of the proof: what is claimed, what was found, what must be."""
+
+    claim: str
+    found: int
+    expected: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds."""
+        return self.found == self.expected
+
+
+class Problems:
+    """Examples of what is wrong."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.told: list[str] = []
+
+    def add(self, problem: str) -> None:
+        """Remember a problem, unless there are enough."""
+        if len(self.told) < PROBLEMS_MAX:
+            self.told.append(problem)
+
+
+class Numbers:
+    """Each attempt is decided once, each key committed once, each sequence number given once.
+
+    Entries have to come stream by stream. An attempt belongs to one key, which is a stream.
+    """
+
+    def __init__(self, problems: Problems) -> None:
+        """Begin before the first stream."""
+        self._problems = problems
+        self._stream: tuple[str, str] | None = None
+        self._attempts: Counter[str | None] = Counter()
+        self._committed: dict[str | None, tuple[int, int, int]] = {}
+        self._late: set[str | None] = set()
+        self._commits = 0
+        self._sequence: tuple[int, int] | None = None
+        self._counts: Counter[tuple[str, bool]] = Counter()
+        self.late = 0
+
+    def see(self, entry: Entry) -> None:
+        """Take note of the next entry."""
+        if (entry.shard, entry.stream) != self._stream:
+            self._end_stream()
+            self._stream = (entry.shard, entry.stream)
+        if entry.kind in model.DECISIONS:
+            self._attempts[entry.attempt] += 1
+        if entry.kind == model.COMMITTED:
+            self._commits += 1
+            self._committed[entry.attempt] = entry.place
+        if (
+            entry.kind == model.PART
+            and self._committed.get(entry.attempt, entry.place) < entry.place
+        ):
+            self._late.add(entry.attempt)
+        if entry.sequence is not None:
+            number, times = self._sequence or (-1, 0)
+            if number != entry.sequence:
+                self._end_sequence()
+                times = 0
+            self._sequence = (entry.sequence, times + 1)
+
+    def claims(self) -> list[CheckedPromise]:
+        """Tell what was found of all entries."""
+        self._end_stream()
+        names = {
+            "attempt": "attempts decided once",
+            "transaction": "transactions committed once",
+            "": "sequence numbers given once",
+        }
+        counts = self._counts
+        return [
+            CheckedPromise(text, counts[what, True], counts[what, True] + counts[what, False])
+            for what, text in names.items()
+        ]
+
+    def _end_stream(self) -> None:
+        self._end_sequence()
+        for attempt, times in self._attempts.items():
+            self._count("attempt", attempt, times)
+        if self._stream is not None and self._commits:
+            self._count("transaction", self._stream[1], self._commits)
+        self.late += len(self._late)
+        self._attempts, self._commits = Counter(), 0
+        self._committed, self._late = {}, set()
+
+    def _end_sequence(self) -> None:
+        if self._sequence is not None and self._stream is not None:
+            self._count("", (*self._stream, self._sequence[0]), self._sequence[1])
+        self._sequence = None
+
+    def _count(self, what: str, name: object, times: int) -> None:
+        self._counts[what, times == 1] += 1
+        if times > 1:
+            self._problems.add(f"decided or given twice: {what} {name}")
+
+
+class Manifests:
+    """What a commit says that it posted and settled stands beside it, and nowhere else.
+
+    That of a branch names the newest part of each session.
+    """
+
+    def __init__(self, beginning: int, problems: Problems) -> None:
+        """Begin before the first commit.
+
+        Args:
+            beginning: Of commits before this version not all is known.
+            problems: Takes what is wrong.
+        """
+        self._beginning = beginning
+        self._problems = problems
+        self._append_id = ""
+        self._beside: dict[str, Counter[str]] = defaultdict(Counter)
+        self._committed: list[Entry] = []
+        self._parts: dict[str | None, dict[str, int | None]] = defaultdict(dict)
+        self._right = self._expected = 0
+
+    def see(self, entry: Entry) -> None:
+        """Take note of the next entry: what one append wrote comes together."""
+        if entry.append_id != self._append_id:
+            self._end_append()
+            self._append_id = entry.append_id
+        if entry.kind == model.PART:
+            self._parts[entry.attempt][entry.body["session"]] = entry.sequence
+        if entry.kind == model.COMMITTED:
+            self._committed.append(entry)
+        elif entry.kind == model.ROLLED_BACK:
+            self._parts.pop(entry.attempt, None)
+        which = "posted" if entry.kind == model.POSTED else "settled"
+        if entry.kind == model.POSTED or entry.is_settlement:
+            if entry.attempt is not None and entry.sequence is None:
+                count = entry.count or 0
+                self._beside[entry.attempt][f"{which} {entry.queue_id}"] += count
+
+    def claims(self, late: int) -> list[CheckedPromise]:
+        """Tell what was found of all commits.
+
+        Args:
+            late: In how many branches a session worked after the commit.
+        """
+        self._end_append()
+        return [CheckedPromise("manifests whose counts hold", self._right - late, self._expected)]
+
+    def _end_append(self) -> None:
+        for entry in self._committed:
+            parts = self._parts.pop(entry.attempt, {})
+            if entry.version < self._beginning:
+                continue
+            manifest = entry.body.get("manifest", {})
+            said = Counter(
+                {
+                    f"{which} {queue_id}": count
+                    for which in ("posted", "settled")
+                    for queue_id, count in manifest.get(which, {}).items()
+                }
+            )
+            self._expected += 1
+            whole = entry.body.get("parts", {}) == parts
+            if whole and said == self._beside[entry.attempt or ""]:
+                self._right += 1
+            else:
+                text = f"the manifest of {entry.stream} is not what was written beside it"
+                self._problems.add(text)
+        self._beside.clear()
+        self._committed.clear()
+
+
+class TableChanges:
+    """Every table change belongs to a committed transaction; what waits is counted."""
+
+    def __init__(self, past: Past, beginning: int) -> None:
+        """Begin before the first change.
+
+        Args:
+            past: Finds single entries that came long before.
+            beginning: Of changes that were decided before this version not all is known.
+        """
+        self._past = past
+        self._beginning = beginning
+        self.waiting: dict[PositionId, Entry] = {}
+        self._uncommitted: Counter[str] = Counter()
+        self._append: tuple[str, set[str | None]] = ("", set())
+        self._unasked: set[PositionId] = set()
+        self._decided = self._ended = 0
+
+    def see(self, entry: Entry) -> None:
+        """Take note of the next entry."""
+        if entry.kind == model.COMMITTED:
+            self._uncommitted.pop(entry.attempt or "", None)
+            if self._append[0] != entry.append_id:
+                self._append = (entry.append_id, set())
+            self._append[1].add(entry.attempt)
+        elif entry.kind == model.CHANGE_DECIDED:
+            self.waiting[entry.entry_id] = entry
+            if entry.version >= self._beginning:
+                self._decided += 1
+                append_id, attempts = self._append
+                if append_id != entry.append_id or entry.attempt not in attempts:
+                    self._uncommitted[entry.attempt or ""] += 1
+        elif entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
+            append_id, index = entry.body["change"]
+            ended = self.waiting.pop((append_id, index), None)
+            if ended is not None:
+                self._ended += ended.version >= self._beginning
+            elif entry.version >= self._beginning and (entry.begun or 0) >= self._beginning:
+                self._unasked.add((append_id, index))  # told twice, or of nothing
+                if len(self._unasked) >= NAMES_MAX:
+                    self._ask()
+
+    def claims(self) -> list[CheckedPromise]:
+        """Tell what was found of all changes."""
+        self._ask()
+        left = sum(e.version >= self._beginning for e in self.waiting.values())
+        told = "table changes applied or waived, or known to wait"
+        return [
+            CheckedPromise("table changes of committed transactions", self._right(), self._decided),
+            CheckedPromise(told, self._ended + left, self._decided),
+        ]
+
+    def _right(self) -> int:
+        """Count the changes whose transaction was committed, if need be before them."""
+        wrong, names = 0, sorted(self._uncommitted)
+        for start in range(0, len(names), NAMES_MAX):
+            portion = names[start : start + NAMES_MAX]
+            meant = EntryFilter(kinds=[model.COMMITTED], attempts=portion)
+            committed = {entry.attempt for entry in self._past.find(meant)}
+            wrong += sum(self._uncommitted[one] for one in portion if one not in committed)
+        return self._decided - wrong
+
+    def _ask(self) -> None:
+        """Count as ended what was never decided, so that the sums differ."""
+        if self._unasked:
+            append_ids = {append_id for append_id, _ in self._unasked}
+            meant = EntryFilter(kinds=[model.CHANGE_DECIDED], append_ids=append_ids)
+            known = {e.entry_id for e in self._past.find(meant)}
+            self._ended += len(self._unasked - known)
+            self._unasked.clear()
+
+
+class Payload:
+    """Every message that was sent has its payload: one row, and no more.
+
+    Slices that nothing in the journal speaks of any more may be gone, and are left out: also
+    those of which that became true while we looked.
+    """
+
+    def __init__(self, client: Client) -> None:
+        """Look which slices are spoken of."""
+        self._client = client
+        self._live = self._named()
+        self._wanted: dict[str, list[tuple[int, str, tuple[Range, ...], int]]] = defaultdict(list)
+        self._spans = self._found = self._expected = 0
+
+    def see(self, entry: Entry) -> None:
+        """Take note of the next entry."""
+        if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
+            body = entry.body
+            count = ranges.count(entry.ranges)
+            self._want(body["payload"], body["slice"], body["send"], entry.ranges, count)
+
+    def claims(self, waiting: Iterable[Entry]) -> list[CheckedPromise]:
+        """Tell what was found of all messages.
+
+        Args:
+            waiting: The changes of tables that wait; what was applied needs its rows no more.
+        """
+        for entry in waiting:
+            source = Change.from_json(entry.body["change"]).source
+            if source is not None:
+                place = (source.payload_id, source.slice, source.send_id)
+                self._want(*place, EVERYTHING, source.count)
+        for owner in list(self._wanted):
+            self._count(owner)
+        what = "messages and waiting changes whose payload is there, once"
+        return [CheckedPromise(what, self._found, self._expected)]
+
+    def _want(
+        self, owner: str, number: int, send_id: str, part: tuple[Range, ...], count: int
+    ) -> None:
+        if number not in self._live.get(owner, ()):
+            return
+        self._wanted[owner].append((number, send_id, part, count))
+        self._spans += len(part)
+        if self._spans >= SPANS_MAX:
+            self._count(max(self._wanted, key=lambda one: len(self._wanted[one])))
+
+    def _count(self, owner: str) -> None:
+        """Count an owner's rows; if some are missing, what is gone by now is left out."""
+        wanted = self._wanted.pop(owner)
+        self._spans -= sum(len(part) for _, _, part, _ in wanted)
+        while True:
+            live = self._live.get(owner, set())
+            wanted = [one for one in wanted if one[0] in live]
+            places = [(number, send_id, part) for number, send_id, part, _ in wanted]
+            found = self._client.store.payload.rows(owner, places)
+            expected = sum(count for *_, count in wanted)
+            if found != expected:
+                now = self._named()
+                self._live = {one: left & now.get(one, set()) for one, left in self._live.items()}
+            if found == expected or self._live.get(owner, set()) == live:
+                self._found += found
+                self._expected += expected
+                return
+
+    def _named(self) -> retention.Slices:
+        kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED]
+        journal = self._client.store.journal
+        return retention.named_slices(journal.stream(Order.COMMIT, EntryFilter(kinds=kinds)))

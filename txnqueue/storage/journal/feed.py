@@ -1,0 +1,170 @@
+"""What Delta's own log of the journal tells: which entries came, and which went."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.storage.journal import Audit
+from txnqueue.storage.journal.statements import RETENTION, Statements
+from txnqueue.storage.journal.tables import TableNames, literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("txnqueue")
+_FEED = "txnqueue_feed"
+"""A temporary view of one of the library's own sessions: the changes that a statement counts."""
+_VERSIONS_FIRST = 1_000
+"""How many versions are looked at first, for one that may no longer be asked for."""
+_COMMIT = r"[0-9]{20}\.json"
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10}))?\..*")
+"""A checkpoint's version, and of how many files it is one."""
+
+
+def changes(
+    session: SparkSession, names: TableNames, start: int, end: int | None = None
+) -> DataFrame:
+    """Open the journal's change feed from a version on, and up to one."""
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    reader = reader.option("startingVersion", start)
+    if end is not None:
+        reader = reader.option("endingVersion", end)
+    return reader.load(f"{names.root}/journal") if names.by_path else reader.table(names.journal)
+
+
+class ChangeFeed:
+    """The change feed of the whole journal, as far back as it may be asked."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Ask about a store's journal."""
+        self._statements = statements
+        self._names = statements.names
+
+    def audit(self, upto: int, beginning: int, *, archived: bool) -> Audit:
+        """Count what happened to entries.
+
+        What fails is told, unless the log says that the feed may not begin any more where it did.
+
+        Args:
+            upto: Up to this version.
+            beginning: From this version on the history is whole; -1: all of it.
+            archived: Whether there is an archive.
+        """
+        start = self.start()
+        while start <= upto:
+            try:
+                return self._audit(start, upto, beginning, archived)
+            except Exception as error:
+                later = self._later_start(start)
+                if later is None:
+                    raise
+                logger.info("change feed begins at=%s error=%s", later, error)
+                start = later
+        return Audit(start, 0, 0, 0, 0, 0)
+
+    def start(self) -> int:
+        """Find the first version at which the feed may begin, by the table's own log.
+
+        Its commit has to be in the log, and no older than Delta keeps deleted files; the newest
+        version may always be asked for.
+        """
+        looked_at = _VERSIONS_FIRST
+        while True:
+            newest, oldest, young, old = self._versions(looked_at)
+            if old or oldest == 0 or newest - oldest + 1 < looked_at:
+                return newest if young is None else young
+            looked_at *= 8
+
+    def _later_start(self, failed: int) -> int | None:
+        """Say where the feed has to begin instead; None: the log does not say that it has to."""
+        try:
+            found = max(self.start(), self._restorable())
+        except Exception:  # what failed before tells more
+            logger.warning("the log of the journal cannot be read", exc_info=True)
+            return None
+        return found if found > failed else None
+
+    def _restorable(self) -> int:
+        """Find the first version that the log can tell as a whole, from its files.
+
+        Delta removes old commits one by one: those that are left before the first checkpoint
+        say nothing by themselves.
+        """
+        detail = f"DESCRIBE DETAIL {self._names.journal}"
+
+        def statement() -> tuple[int | None, list[str]]:
+            session = self._statements.session
+            folder = f"{session.sql(detail).collect()[0]['location']}/_delta_log"
+            files = session.read.format("binaryFile").load(folder)
+            names = files.selectExpr("substring_index(path, '/', -1) AS name")
+            commits = names.where(f"name RLIKE '^{_COMMIT}$'").selectExpr("min(name)").collect()
+            oldest = commits[0][0]
+            found = names.where("contains(name, '.checkpoint')").collect()
+            return None if oldest is None else int(oldest[:20]), [row[0] for row in found]
+
+        oldest, names = self._statements.run(statement)
+        if not oldest:
+            return 0
+        parts = Counter(found.groups() for name in names if (found := _CHECKPOINT.fullmatch(name)))
+        whole = (int(v) for (v, of), n in parts.items() if of is None or n == int(of))
+        return min((version for version in whole if version >= oldest - 1), default=0)
+
+    def _versions(self, looked_at: int) -> tuple[int, int, int | None, bool]:
+        """Look at the newest versions in the log.
+
+        Returns:
+            The newest, the oldest, the oldest that is young enough, and whether one is not.
+        """
+        kept = f"SHOW TBLPROPERTIES {self._names.journal} ('{RETENTION}')"
+        history = f"DESCRIBE HISTORY {self._names.journal} LIMIT {looked_at}"
+
+        def statement() -> Any:
+            session = self._statements.session
+            said = str(session.sql(kept).collect()[0]["value"])
+            young = f"timestamp >= current_timestamp() - CAST({literal(said)} AS INTERVAL)"
+            return (
+                session.sql(history)
+                .selectExpr(
+                    "max(version)",
+                    "min(version)",
+                    f"min(if({young}, version, NULL))",
+                    f"coalesce(bool_or(NOT {young}), false)",
+                )
+                .collect()[0]
+            )
+
+        newest, oldest, young, old = self._statements.run(statement)
+        return int(newest), int(oldest), None if young is None else int(young), bool(old)
+
+    def _audit(self, start: int, upto: int, beginning: int, archived: bool) -> Audit:
+        ids = "append_id, `index`"
+        archive = f"SELECT DISTINCT {ids} FROM {self._names.archive}"
+        nothing = "SELECT CAST(NULL AS string) AS append_id, CAST(NULL AS int) AS `index`"
+        due = f"gone AND coalesce(landed, {start - 1}) >= {beginning}"
+        kept = "(a.append_id IS NOT NULL OR j.append_id IS NOT NULL)"
+        query = (
+            f"WITH seen AS (SELECT {ids}, "
+            "max(if(_change_type = 'insert', _commit_version, NULL)) AS landed, "
+            "bool_or(_change_type = 'delete') AS gone, "
+            "count_if(_change_type NOT IN ('insert', 'delete')) AS changed "
+            f"FROM {_FEED} GROUP BY {ids}) "
+            f"SELECT count_if(landed >= {beginning}), coalesce(sum(changed), 0), "
+            f"count_if({due}), count_if({due} AND {kept}), "
+            "count_if(gone AND j.append_id IS NOT NULL) FROM seen s "
+            f"LEFT JOIN (SELECT {ids} FROM {self._names.journal} "
+            f"WHERE _metadata.row_commit_version <= {upto}) j "
+            "ON j.append_id = s.append_id AND j.`index` = s.`index` "
+            f"LEFT JOIN ({archive if archived else nothing}) a "
+            "ON a.append_id = s.append_id AND a.`index` = s.`index`"
+        )
+
+        def statement(session: SparkSession) -> Any:
+            changes(session, self._names, start, upto).createOrReplaceTempView(_FEED)
+            return session.sql(query).collect()[0]
+
+        found = self._statements.alone(statement, compiled=True)
+        inserted, updated, deleted, known, returned = map(int, found)
+        return Audit(start, inserted, updated, deleted, known, returned)

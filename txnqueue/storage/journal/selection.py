@@ -1,0 +1,84 @@
+"""Reads entries of a Delta table: those that are asked for, or all of them in bounded parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.core.model import Entry
+from txnqueue.storage.journal import Newest, Order
+from txnqueue.storage.journal.filters import EntryFilter, any_of
+from txnqueue.storage.journal.rows import entry_of, projected, rows_of
+from txnqueue.storage.journal.statements import Statements
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PART_ROWS = 20_000
+"""How many rows Spark hands over at once while entries are streamed."""
+PIECE_ROWS = 2_000
+"""How many of them are in Python at once."""
+_PLACE = ("version", "ordinal", "`index`")
+_KEYS = {
+    Order.COMMIT: _PLACE,
+    Order.STREAM: ("shard", "stream", "coalesce(sequence, -1)", *_PLACE),
+}
+
+
+class EntrySelection:
+    """Reads from the journal's table, or the archive's."""
+
+    def __init__(self, statements: Statements, table: str, version: str, commit_seq: str) -> None:
+        """Name the table.
+
+        Args:
+            statements: Runs what is said in SQL.
+            table: The table, quoted for SQL.
+            version: The expression that gives an entry's version.
+            commit_seq: The expression that gives its commit_seq.
+        """
+        self._statements = statements
+        self._table = table
+        self._version = version
+        self._commit_seq = commit_seq
+
+    def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through, each once."""
+        session = self._statements.session
+        rows = self._statements.run(lambda: rows_of(self._frame(session, wanted), "version"))
+        return tuple({entry.entry_id: entry for entry in map(entry_of, rows)}.values())
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order: Spark sorts them, and hands over one part after the other."""
+        run, session = self._statements.run, self._statements.compiling
+
+        def opened() -> Iterator[Any]:
+            from pyspark.sql import functions as F
+
+            frame = self._frame(session, [wanted])
+            parts = 1 + frame.count() // PART_ROWS
+            keys = [F.expr(key) for key in _KEYS[order]]
+            spread = frame.repartitionByRange(parts, *keys).sortWithinPartitions(*keys)
+            found: Iterator[Any] = projected(spread, "version").toLocalIterator()
+            return found
+
+        rows = run(opened)
+        while piece := run(lambda: list(islice(rows, PIECE_ROWS))):
+            yield from (entry_of(row.asDict()) for row in piece)
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        query = (
+            f"SELECT max({self._commit_seq}), max(unix_millis(recorded_at)) FROM {self._table} "
+            f"WHERE {wanted.sql(self._commit_seq)}"
+        )
+        session = self._statements.session
+        commit_seq, recorded_at_ms = self._statements.run(lambda: session.sql(query).collect()[0])
+        return Newest() if commit_seq is None else Newest(int(commit_seq), int(recorded_at_ms))
+
+    def _frame(self, session: SparkSession, wanted: Collection[EntryFilter]) -> DataFrame:
+        return session.sql(
+            f"SELECT *, {self._version} AS version FROM {self._table} "
+            f"WHERE {any_of(wanted, self._commit_seq)}"
+        )
