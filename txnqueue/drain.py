@@ -20,6 +20,7 @@ from txnqueue.messages.charges import Charges, Fault, fault_of
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now, upto_of
 from txnqueue.messages.selector import Selector
+from txnqueue.messages.settlement import Account
 from txnqueue.results import DrainResult
 from txnqueue.transaction import Transaction
 from txnqueue.transactions import commit
@@ -239,7 +240,26 @@ class Drain:
         tx = self._attempt()
         if limit <= 0:
             return tx, Batch(self._client, self._queue.schema, [], tx)
-        return tx, self._claim(limit, tx, self._wanted())
+        try:
+            return tx, self._claim(limit, tx, self._wanted())
+        except BaseException as error:
+            self._give_back(tx, error)
+            raise
+
+    def _give_back(self, tx: Attempt, error: BaseException) -> None:
+        """Roll back a transaction whose claim failed, and what the journal says that it holds.
+
+        The claim may have landed all the same, and nobody got its messages.
+        """
+        try:
+            client, info = self._client, self._queue.info
+            mine = tx.attempt_id
+            with client.lock:
+                claims = [c for c in client.fold(info).claims() if c.owner.attempt == mine]
+            tx.add_account(Account([HeldClaim(info, claim, {}) for claim in claims], tx))
+        except Exception as failed:  # then they are void, and whoever receives next finds that
+            logger.warning("what is held cannot be read transaction_id=%s error=%s", tx.id, failed)
+        commit.roll_back_after(tx, error, counted=False)
 
     def _claim(
         self, limit: int, tx: Attempt, wanted: Wanting | None, before: Sequence[HeldClaim] = ()
@@ -331,7 +351,7 @@ class Drain:
 
         Returns:
             The next transaction and its batch, which is empty if there was no room for one, the
-            claim was lost twice, or it could not be planned.
+            claim was lost twice, could not be planned, or failed after the commit.
         """
         self._number += 1
         following = self._attempt()
@@ -351,13 +371,25 @@ class Drain:
             tx.attempt_id,
             wanted,
         )
-        landed = commit.commit_joined(tx, receiver.plan)
-        self._committed(commit.committed_by(tx, landed))
-        held = receiver.held(landed.entries)
-        if not held:
+        try:
+            landed = commit.commit_joined(tx, receiver.plan)
+            self._committed(commit.committed_by(tx, landed))
+        except TransactionAborted:  # of which nothing landed
+            raise
+        except BaseException as error:
+            self._give_back(following, error)
+            raise
+        try:
+            held = receiver.held(landed.entries)
+            if not held:
+                return following, nothing
+            return following, self._claim(room, following, wanted, held)
+        except BaseException as error:
+            self._give_back(following, error)
+            if not isinstance(error, Exception):
+                raise
+            # The batch is committed. Whoever asks for the next one asks again, and learns why.
             return following, nothing
-        batch = self._claim(room, following, wanted, held)
-        return following, batch
 
     def _committed(self, receipt: Receipt) -> None:
         """Take note of a commit: nobody can have committed the run's next number before it."""

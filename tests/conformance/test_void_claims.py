@@ -142,3 +142,55 @@ def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(wo
     assert len(mine.receive(1)) == 0
     assert (mine.depth(), mine.in_flight()) == (0, 0)
     assert other.history.verify().ok
+
+
+def held_by_nobody(world: World, name: str) -> None:
+    """Let a transaction receive one more message after it was aborted."""
+    tx = world.manager("z").transaction()
+    tx.queue(name).receive(1)
+    world.clock.advance(11)
+    taker = world.manager("t").queue(name)
+    while batch := taker.receive(10):
+        batch.accept()
+    taker.send(rows(0))
+    assert numbers(tx.queue(name).receive(1, lease_seconds=1e5)) == [0]
+
+
+@in_memory
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_in_a_queue_that_is_never_empty_a_void_claim_ends_soon(world: World, lanes: int):
+    orders = world.queue(lease_seconds=10, lanes=lanes)
+    orders.send(rows(100))
+    held_by_nobody(world, orders.name)
+    manager = world.manager("x")
+    mine, found, began = manager.queue(orders.name), [], world.clock.now_ms
+    while 0 not in found:
+        orders.send(rows(*range(1, 9)))
+        batch = mine.receive(4)
+        assert len(batch), "it is never empty"
+        found += numbers(batch)
+        batch.accept()
+        world.clock.advance(1)
+        assert world.clock.now_ms - began < 60_000, "as soon as the holders are asked for"
+    assert manager.history.verify().ok
+
+
+@in_memory
+def test_who_works_on_a_busy_queue_is_asked_for_seldom(world: World):
+    orders = world.queue(lease_seconds=1e5)
+    orders.send(rows(*range(300)))
+    working = world.manager("w").transaction()
+    assert len(working.queue(orders.name).receive(1)) == 1
+    client = world.manager("x")
+    mine, asked = client.queue(orders.name), []
+    key_states = client._client.key_states
+
+    def counted(keys, **more):
+        asked.extend(found := list(keys))
+        return key_states(found, **more)
+
+    client._client.key_states = counted
+    for _ in range(120):  # two minutes
+        assert len(mine.receive(1)) == 1
+        world.clock.advance(1)
+    assert asked == [working.id] * 3

@@ -14,6 +14,7 @@ from tests.faults.world import (
     LEASE_SECONDS,
     SCHEMA,
     World,
+    consume_and_append_twice,
     consume_and_change,
     consume_and_produce,
 )
@@ -85,6 +86,13 @@ def _open(world: World, client: QueueManager) -> Any:
 def _changing(world: World, client: QueueManager, key: str = "T") -> Any:
     tx = client.transaction(f"{key}{world.suffix}")
     consume_and_change(client.queue("in").receive(3, transaction=tx), tx, world.table)
+    return tx
+
+
+def _appending_twice(world: World, client: QueueManager) -> Any:
+    tx = client.transaction(f"T{world.suffix}")
+    batch = client.queue("in").receive(3, transaction=tx)
+    consume_and_append_twice(batch, tx, world.table)
     return tx
 
 
@@ -642,6 +650,13 @@ OPERATIONS = [
     Operation(
         "commit with a table change",
         _changing,
+        lambda m, tx: tx.commit(),
+        _wrote(model.COMMITTED, "T"),
+        key="T",
+    ),
+    Operation(
+        "commit with two appends to a table",
+        _appending_twice,
         lambda m, tx: tx.commit(),
         _wrote(model.COMMITTED, "T"),
         key="T",

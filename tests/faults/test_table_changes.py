@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.faults.injection import Crash, Injector
+from tests.faults.injection import Crash, Fault, Injector
 from tests.faults.world import World
 from tests.silence import interrupted
 from txnqueue.core import model
@@ -144,3 +145,102 @@ def test_what_comes_back_at_the_end_of_a_drain_is_consumed(
     monkeypatch.setattr(browse, "left", meanwhile)
     result = queue.drain(lambda batch, tx: None, run_id="run")
     assert (result.messages, result.finished, queue.depth()) == (3, True, 0)
+
+
+# ----------------------------------------------------------------------- appends together
+
+
+def append(tx: Any, table: str, *numbers: int) -> None:
+    for number in numbers:
+        tx.table(table).append([{"i": number}])
+
+
+def decided(world: World) -> list[Any]:
+    return [e for e in world.entries() if e.kind == model.CHANGE_DECIDED]
+
+
+def test_appends_of_a_transaction_to_one_table_are_one_commit_of_it(world: World) -> None:
+    world.store.tables.create("other", plain_schema("i long"))
+    manager = world.manager("A")
+    with manager.transaction() as tx:
+        append(tx, world.table, 1)
+        append(tx, "other", 10)
+        append(tx, world.table, 2, 3)
+    assert tx.receipt is not None and tx.receipt.applied
+    assert world.table_numbers() == [1, 2, 3]
+    assert world.store.tables.rows("other").column("i").to_pylist() == [10]
+    assert len(world.store.tables.history(world.table, 0)) == 1
+    assert sorted(entry.count for entry in decided(world)) == [1, 3]
+    manager.queue("in").send([{"i": 1}])  # the confirmations ride on it
+    assert endings(world) == [model.CHANGE_APPLIED] * 2
+    assert manager.recover().waiting == () and manager.history.verify().ok
+
+
+def test_more_appends_than_a_statement_names_are_several_commits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnqueue.storage.tables.SENDS_PER_CHANGE_MAX", 2)
+    with world.manager("A").transaction() as tx:
+        append(tx, world.table, 1, 2, 3, 4, 5)
+    assert world.table_numbers() == [1, 2, 3, 4, 5]
+    assert [entry.count for entry in decided(world)] == [2, 2, 1]
+
+
+def test_appends_together_that_wait_are_one_change_to_whoever_ends_it(world: World) -> None:
+    injector = Injector()
+    tx = world.manager("dying", injector).transaction()
+    append(tx, world.table, 1, 2)
+    injector.stop_at = "apply"
+    injector.arm()
+    with pytest.raises(Crash):
+        tx.commit()
+    world.store.tables.create(world.table, plain_schema("i long"))
+    manager = world.manager("A")
+    assert manager.history.verify().ok
+    (waiting,) = manager.recover().waiting
+    assert waiting.rows == 2
+    manager.apply_change(waiting.change_id)
+    assert world.table_numbers() == [1, 2] and manager.recover().waiting == ()
+
+
+def test_rows_of_appends_together_that_are_lost_are_found(world: World) -> None:
+    injector = Injector()
+    tx = world.manager("dying", injector).transaction()
+    append(tx, world.table, 1, 2)
+    injector.stop_at = "apply"
+    injector.arm()
+    with pytest.raises(Crash):
+        tx.commit()
+    sends = world.store.payload._sends
+    del sends[[name for name in sends if name[0].startswith("change-")][-1]]
+    assert not world.manager("V").history.verify().ok
+
+
+@pytest.mark.parametrize("applied", [0, 1, 2])
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.REPLY_LOST])
+def test_appends_that_were_decided_one_by_one_are_finished_so(
+    world: World, applied: int, fault: Fault
+) -> None:
+    """A store of the first layout may be shared with a version that knows one send a change."""
+
+    def commit(injector: Injector) -> None:
+        older = world.manager("older", injector)
+        older._client.open()
+        older._client.layout = 1
+        tx = older.transaction()
+        append(tx, world.table, 1, 2, 3)
+        injector.arm()
+        tx.commit()
+
+    counting = Injector()
+    commit(counting)
+    applies = [n for n, call in enumerate(counting.calls) if call == "apply"]
+    with contextlib.suppress(Crash):
+        commit(Injector(applies[applied], fault))
+    assert [e.count for e in decided(world)] == [1, 1, 1] * 2
+    assert all("also" not in e.body["change"]["source"] for e in decided(world))
+    with world.manager("A").transaction() as tx:
+        append(tx, world.table, 4, 5)
+    assert tx.receipt is not None and tx.receipt.applied
+    assert world.manager("B").recover().waiting == ()
+    assert world.table_numbers() == [1, 2, 3, 1, 2, 3, 4, 5]

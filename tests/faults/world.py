@@ -169,6 +169,14 @@ def consume_and_change(batch: Any, tx: Any, table: str) -> None:
     tx.table(table).append([{"i": i} for i in sorted(batch.to_arrow().column("i").to_pylist())])
 
 
+def consume_and_append_twice(batch: Any, tx: Any, table: str) -> None:
+    """The same by two appends to the table."""
+    consume_and_produce(batch, tx)
+    numbers = sorted(batch.to_arrow().column("i").to_pylist())
+    for part in (numbers[:1], numbers[1:]):
+        tx.table(table).append([{"i": i} for i in part])
+
+
 def check_table(world: World, ledger: Ledger) -> None:
     """Check that the user's table holds what was decided of it: all, once, in commit order."""
     changes = [e for e in world.known if "change" in e.body]

@@ -39,6 +39,7 @@ class Cache:
         self._folds = StateReader(store.journal, custody.Custody(self.lock))
         self._shards = ShardReader(store.journal)
         self._slice_width: int | None = None
+        self.layout = model.LAYOUT
         self._store_id = ""
 
     # ---------------------------------------------------------------------------- store
@@ -86,6 +87,7 @@ class Cache:
                 self.store.root,
                 made_as,
             )
+        self.layout = newest.sequence or 0
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
         self._store_id = str(newest.body["store_id"])
         self._know(entry for entry in found if entry.shard == model.CATALOG)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("txnqueue")
+ASKING_SECONDS = 30.0
+"""So long a client takes what a queue has, before it asks once who holds the rest of it."""
 
 
 class Block(Protocol):
@@ -54,6 +56,7 @@ class Client(Cache):
         self.conflicts: Counter[str] = Counter()
         self._epochs: dict[str, int] = {}
         self._turns: dict[str, int] = {}
+        self._asked: dict[str, float] = {}
         self.log_max = compaction.LOG_MAX
         self._local = threading.local()
 
@@ -160,6 +163,17 @@ class Client(Cache):
         """Count the receives on a queue, so that each starts at the next lane."""
         self._turns[queue_id] = self._turns.get(queue_id, -1) + 1
         return self._turns[queue_id]
+
+    def asks_again(self, queue_id: str) -> bool:
+        """Say whether the holders of messages of a queue are to be asked for, though it has others.
+
+        That is so once in a while, and not yet when the first of them is met.
+        """
+        now = self.runtime.monotonic()
+        if now - self._asked.setdefault(queue_id, now) < ASKING_SECONDS:
+            return False
+        self._asked[queue_id] = now
+        return True
 
     @property
     def consumer(self) -> str:

@@ -147,8 +147,11 @@ class ClaimPlanner:
         in_turn = self._in_turn(fold, lost)
         take_over = self._take_over(fold, owner, stamp.now_ms)
         chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
-        if not chosen and self._asks_closely(fold, owner, stamp.now_ms):
+        if self._asks_closely(fold, owner, stamp.now_ms) and (
+            not chosen or client.asks_again(info.queue_id)
+        ):
             take_over = self._take_over(fold, owner, stamp.now_ms, closely=True)
+            in_turn.sort(key=lambda lane: lane not in take_over.superseded)
             chosen = self._choose(fold, take_over, stamp.now_ms, in_turn)
         errors = {
             s.position.position_id: fold.lanes[c.lane].errors.get(s.position.position_id, ())
@@ -279,7 +282,11 @@ class ClaimPlanner:
         return found
 
     def _asks_closely(self, fold: QueueState, taker: Owner, now_ms: int) -> bool:
-        """Say whether who would go away with nothing has plain transactions left to ask for."""
+        """Say whether there are plain transactions whose leases are not over, to ask for.
+
+        Mostly they are at work, and the question is for nothing: so it is asked by who would go
+        away with nothing, and otherwise seldom.
+        """
         ours = (self.joined_with, taker.attempt)
         return not self.fresh_only and any(
             claim.acquired

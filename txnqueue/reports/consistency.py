@@ -7,7 +7,7 @@ remembered is what is still open: attempts, changes that wait, payload that is t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from txnqueue.client.archive import NAMES_MAX, Past
@@ -37,6 +37,10 @@ class CheckedPromise:
     def holds(self) -> bool:
         """Whether it holds."""
         return self.found == self.expected
+
+
+_Place = tuple[int, Sequence[str], tuple[Range, ...], int]
+"""Where rows must be: the slice, the sends, the offsets of each, and how many in all."""
 
 
 class Problems:
@@ -281,7 +285,7 @@ class Payload:
         """Look which slices are spoken of."""
         self._client = client
         self._live = self._named()
-        self._wanted: dict[str, list[tuple[int, str, tuple[Range, ...], int]]] = defaultdict(list)
+        self._wanted: dict[str, list[_Place]] = defaultdict(list)
         self._spans = self._found = self._expected = 0
 
     def see(self, entry: Entry) -> None:
@@ -289,7 +293,7 @@ class Payload:
         if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
             body = entry.body
             count = ranges.count(entry.ranges)
-            self._want(body["payload"], body["slice"], body["send"], entry.ranges, count)
+            self._want(body["payload"], body["slice"], (body["send"],), entry.ranges, count)
 
     def claims(self, waiting: Iterable[Entry]) -> list[CheckedPromise]:
         """Tell what was found of all messages.
@@ -300,7 +304,7 @@ class Payload:
         for entry in waiting:
             source = Change.from_json(entry.body["change"]).source
             if source is not None:
-                place = (source.payload_id, source.slice, source.send_id)
+                place = (source.payload_id, source.slice, source.send_ids)
                 self._want(*place, EVERYTHING, source.count)
         for owner in list(self._wanted):
             self._count(owner)
@@ -308,23 +312,23 @@ class Payload:
         return [CheckedPromise(what, self._found, self._expected)]
 
     def _want(
-        self, owner: str, number: int, send_id: str, part: tuple[Range, ...], count: int
+        self, owner: str, number: int, send_ids: Sequence[str], part: tuple[Range, ...], count: int
     ) -> None:
         if number not in self._live.get(owner, ()):
             return
-        self._wanted[owner].append((number, send_id, part, count))
-        self._spans += len(part)
+        self._wanted[owner].append((number, send_ids, part, count))
+        self._spans += len(part) * len(send_ids)
         if self._spans >= SPANS_MAX:
             self._count(max(self._wanted, key=lambda one: len(self._wanted[one])))
 
     def _count(self, owner: str) -> None:
         """Count an owner's rows; if some are missing, what is gone by now is left out."""
         wanted = self._wanted.pop(owner)
-        self._spans -= sum(len(part) for _, _, part, _ in wanted)
+        self._spans -= sum(len(part) * len(sends) for _, sends, part, _ in wanted)
         while True:
             live = self._live.get(owner, set())
             wanted = [one for one in wanted if one[0] in live]
-            places = [(number, send_id, part) for number, send_id, part, _ in wanted]
+            places = [(n, send_id, part) for n, sends, part, _ in wanted for send_id in sends]
             found = self._client.store.payload.rows(owner, places)
             expected = sum(count for *_, count in wanted)
             if found != expected:

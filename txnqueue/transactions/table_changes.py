@@ -23,10 +23,15 @@ from txnqueue.errors import (
 from txnqueue.storage.tables import (
     Change,
     TableInfo,
+    together,
 )
 
 if TYPE_CHECKING:
     pass
+
+
+_TOGETHER_SINCE = 2
+"""Layout 1 may be shared with a version that does not know of several sends in one change."""
 
 
 def look(client: Client, name: str) -> TableInfo:
@@ -47,6 +52,9 @@ def look(client: Client, name: str) -> TableInfo:
 
 def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> list[Change]:
     """Look at the tables once more before the decision: they must still be the same.
+
+    Returns:
+        What the decision says: appends that can be put together are one change.
 
     Raises:
         TransactionAborted: A table is gone, or another one, or would refuse its change now.
@@ -71,7 +79,7 @@ def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> li
                     transaction_id=transaction_id,
                 ) from error
         found.append(replace(change, table_version=info.version))
-    return found
+    return together(found) if client.layout >= _TOGETHER_SINCE else found
 
 
 def decided(change: Change, owner: Owner, stamp: Stamp) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,7 +18,13 @@ from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.sessions import USER_METADATA
 from txnqueue.storage.journal.statements import Statements
-from txnqueue.storage.journal.tables import PAYLOAD_PREFIX, create_payload, identifier, literal
+from txnqueue.storage.journal.tables import (
+    PAYLOAD_PREFIX,
+    create_payload,
+    identifier,
+    literal,
+    literals,
+)
 from txnqueue.storage.payload import Part, Run, Send, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import check_not_streaming
@@ -210,19 +216,19 @@ class DeltaPayload:
         return self._joined(self._user, schema, parts, guarded=True).drop("_rank", "_offset")
 
     def staged(
-        self, session: SparkSession, payload_id: str, slice_: int, send_id: str
+        self, session: SparkSession, payload_id: str, slice_: int, send_ids: Iterable[str]
     ) -> DataFrame:
-        """Show all rows of one send, with the payload's columns and some more.
+        """Show all rows of some sends, with the payload's columns and some more.
 
         Args:
             session: The session that the frame shall live on.
             payload_id: The owner of the payload table.
-            slice_: The slice of the send.
-            send_id: The send.
+            slice_: The slice of the sends.
+            send_ids: The sends.
         """
         return session.sql(
             f"SELECT * FROM {self._statements.names.payload(payload_id)} "
-            f"WHERE slice = {slice_} AND send_id = {literal(send_id)}"
+            f"WHERE slice = {slice_} AND send_id IN ({literals(send_ids)})"
         )
 
     def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:

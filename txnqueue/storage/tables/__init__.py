@@ -7,8 +7,8 @@ remembers: so repeating a change is a no-op, whoever repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txnqueue.errors import InvalidInput
@@ -24,6 +24,8 @@ DELETE = "delete"
 LINEAGE_COLUMN = "_transaction_id"
 CHANGES_PER_TRANSACTION_MAX = 1 << 16
 """So many numbers each commit has for its changes."""
+SENDS_PER_CHANGE_MAX = 1_000
+"""So many appends are put together at most: a statement names each of them."""
 
 
 class TableConflict(Exception):
@@ -61,6 +63,7 @@ class Source:
         send_id: Under which id the rows were staged.
         count: How many they are.
         schema: The rows' columns, as Spark's JSON; staged as ``c0``, ``c1``, ….
+        also: Further ids, under which more of these rows were staged in the same slice.
     """
 
     payload_id: str
@@ -68,11 +71,28 @@ class Source:
     send_id: str
     count: int
     schema: Mapping[str, Any]
+    also: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The columns' names."""
         return [column["name"] for column in self.schema["fields"]]
+
+    @property
+    def send_ids(self) -> tuple[str, ...]:
+        """All ids under which the rows were staged."""
+        return (self.send_id, *self.also)
+
+    def joined(self, other: Source) -> Source | None:
+        """Take more rows; None if they lie elsewhere, have other columns, or are too many sends."""
+        if (self.payload_id, self.slice, self.names) != (
+            other.payload_id,
+            other.slice,
+            other.names,
+        ) or len(self.send_ids) + len(other.send_ids) > SENDS_PER_CHANGE_MAX:
+            return None
+        also = (*self.also, *other.send_ids)
+        return replace(self, count=self.count + other.count, also=also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +129,17 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """Write the change for an entry's body."""
-        return asdict(self)
+        written = asdict(self)
+        if self.source is not None and not self.source.also:
+            del written["source"]["also"]  # which the first layout does not know
+        return written
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Change:
         """Read a change from an entry's body."""
-        source = data["source"] and Source(**data["source"])
+        source = data["source"]
+        if source is not None:
+            source = Source(**{**source, "also": tuple(source.get("also", ()))})
         return cls(**{**data, "source": source, "keys": tuple(data["keys"])})
 
 
@@ -193,6 +218,34 @@ def check_appends(info: TableInfo, change: Change) -> None:
             "delta.appendOnly, so that rows are only ever added.",
             table=info.name,
         )
+
+
+def together(changes: Iterable[Change]) -> list[Change]:
+    """Put appends together that follow each other on their table: one commit makes them all.
+
+    Whatever else a change does depends on what the earlier ones made of the table, so that it
+    stays on its own, and keeps the appends before it from those after it.
+    """
+    found: list[Change] = []
+    newest: dict[str, int] = {}  # where the newest change of a table stands
+    for change in changes:
+        place = newest.get(change.table_id)
+        joined = None if place is None else _joined(found[place], change)
+        if place is None or joined is None:
+            newest[change.table_id] = len(found)
+            found.append(change)
+        else:
+            found[place] = joined
+    return found
+
+
+def _joined(earlier: Change, later: Change) -> Change | None:
+    """Put two appends together; None if they cannot be."""
+    if {earlier.operation, later.operation} != {APPEND} or earlier.lineage != later.lineage:
+        return None
+    assert earlier.source is not None and later.source is not None
+    source = earlier.source.joined(later.source)
+    return None if source is None else replace(earlier, source=source)
 
 
 def assignments(names: Sequence[str], side: str = "source") -> dict[str, str]:

@@ -149,7 +149,7 @@ class DeltaTables:
 
     def _source(self, session: SparkSession, source: Source) -> DataFrame:
         """Show staged rows under their own names."""
-        staged = self._payload.staged(session, source.payload_id, source.slice, source.send_id)
+        staged = self._payload.staged(session, source.payload_id, source.slice, source.send_ids)
         names = (f"c{number} AS {identifier(name)}" for number, name in enumerate(source.names))
         return staged.selectExpr(*names)
 

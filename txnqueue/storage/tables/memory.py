@@ -95,8 +95,9 @@ class MemoryTables:
             if table.numbers.get(stamp.application_id, -1) != seen:
                 raise TableConflict(f"another change of {change.table!r} was faster")
             if not empty and change.source is not None:
-                staged = self._payload.staged(change.source.payload_id, change.source.send_id)
-                table.pieces.append(staged.rename_columns(change.source.names))
+                for send_id in change.source.send_ids:
+                    staged = self._payload.staged(change.source.payload_id, send_id)
+                    table.pieces.append(staged.rename_columns(change.source.names))
             table.numbers[stamp.application_id] = stamp.number
             version = len(table.commits)
             table.commits.append(TableCommit(version, "WRITE", "Append", dict(stamp.note)))
