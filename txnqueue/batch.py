@@ -29,9 +29,9 @@ from txnqueue.messages import move as moving
 from txnqueue.messages import settlement
 from txnqueue.messages.claim import HeldClaim, Wanting, part_of
 from txnqueue.messages.receive import VersionLimit, claim
-from txnqueue.messages.selector import Reasons, offsets_of
+from txnqueue.messages.selector import Reasons, fulfilling, ranges_of
 from txnqueue.messages.settlement import Account, Dispositions, name_of
-from txnqueue.storage.payload import Part, evaluating, messages_of
+from txnqueue.storage.payload import Part, messages_of
 from txnqueue.transaction import Transaction, attempt_of, resolve
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.transient import resolve as resolve_memory
@@ -158,9 +158,8 @@ class Batch:
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
-            with evaluating("where", where):
-                return offsets_of(self.df.where(where), None)
-        return None if matching is None else offsets_of(matching, reason_column)
+            return fulfilling(self.df, where)
+        return None if matching is None else ranges_of(matching, reason_column)
 
     def _settle(
         self,
@@ -182,7 +181,7 @@ class Batch:
             raise
         messages = settlement.count(chosen)
         if named is not None and messages < sum(
-            len(offsets) for by_send in named.values() for offsets in by_send.values()
+            ranges.count(part) for by_send in named.values() for part in by_send.values()
         ):
             raise AlreadySettled("Some of these messages are settled, or not of this batch.")
         if not messages:
@@ -399,7 +398,6 @@ class Batch:
                 self._client,
                 one.info,
                 target.in_memory() if one.info.transient else target,
-                self._schema,
             )
             for one in self._account.held
         }

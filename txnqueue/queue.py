@@ -141,9 +141,9 @@ class Queue:
 
         def route_of(part: QueueInfo) -> moving.Route:
             there = target.in_memory() if part.transient else target
-            return moving.to_queue(self._client.of(part), part, there, self.schema)
+            return moving.to_queue(self._client.of(part), part, there)
 
-        selector = self._selector(where, matching, on)
+        selector = self._selector(where, matching, on, few=limit is not None)
         return self._move(tx, route_of, "moved", selector, limit)
 
     def dead_letters(self) -> DeadLetters:
@@ -188,8 +188,8 @@ class Queue:
         def route_of(part: QueueInfo) -> moving.Route:
             return moving.to_origin(self._client.of(part))
 
-        selector, among = self._selector(where), moving.came_from_elsewhere
-        return self._move(tx, route_of, "redriven", selector, limit, among)
+        selector = self._selector(where, few=limit is not None)
+        return self._move(tx, route_of, "redriven", selector, limit, moving.came_from_elsewhere)
 
     def alter(
         self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
@@ -267,10 +267,12 @@ class Queue:
         where: str | None,
         matching: DataFrame | None = None,
         on: str | Sequence[str] | None = None,
+        *,
+        few: bool = False,
     ) -> Selector | None:
         if where is None and matching is None and on is None:
             return None
-        return Selector(self._client, self.name, self.schema, where, matching, on)
+        return Selector(self._client, self.name, self.schema, where, matching, on, few=few)
 
     def send(
         self,
@@ -368,8 +370,10 @@ class Queue:
             limit: At most so many messages.
             lease_seconds: For how long they are held; the queue's setting when left out.
             where: Only messages that fulfil this SQL predicate over the columns of
-                ``Batch.df``, ``_message`` included. It is evaluated over all that waits.
-            matching: Instead, only messages that have a match in this DataFrame.
+                ``Batch.df``, ``_message`` included. It is evaluated over what waits, in
+                growing pieces, until enough is found.
+            matching: Instead, only messages that have a match in this DataFrame, which is
+                evaluated for each piece.
             on: The columns that match.
             wait_seconds: Wait so long for a message if there is none. Only the journal's
                 version is asked meanwhile, ever more seldom.
@@ -389,7 +393,7 @@ class Queue:
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         tx = self._resolve(transaction, f"{self.name}.receive")
         check_number("wait_seconds", wait_seconds, 0, LEASE_SECONDS_MAX)
-        wanted = self._selector(where, matching, on)
+        wanted = self._selector(where, matching, on, few=True)
         if tx is not None and tx.already_committed:
             return Batch(self._client, self.schema, [], tx)
         patience = Poller(self._client, self._info, wait_seconds)
@@ -494,7 +498,7 @@ class Queue:
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)
-        selector = self._selector(where)
+        selector = self._selector(where, few=True)
         drain = Drain(self._client, self, handler, batch_size, run_id, errors_max, selector)
         return drain.run(until, bounds, on_batch)
 
@@ -521,4 +525,4 @@ class Queue:
     def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
-        return browse.first(self._client, self._info, limit, self._selector(where))
+        return browse.first(self._client, self._info, limit, self._selector(where, few=True))

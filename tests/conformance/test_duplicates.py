@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.conformance.test_removing import state_of
+from txnqueue.core import ranges
 from txnqueue.core.planning import claims
 from txnqueue.core.state import duplicates
 from txnqueue.errors import InvalidInput, LimitExceeded, PayloadRemoved, SchemaMismatch
@@ -264,9 +265,8 @@ def counted_reads(queue: Queue) -> list[int]:
     real = payload.texts
 
     def counting(column: str, parts: Any) -> Any:
-        texts = real(column, parts)
-        found.append(sum(map(len, texts)))
-        return texts
+        found.append(sum(ranges.count(part.ranges) for part in parts))
+        return real(column, parts)
 
     payload.texts = counting
     return found

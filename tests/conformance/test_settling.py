@@ -26,7 +26,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionNotGiven,
 )
-from txnqueue.messages import acquisition
+from txnqueue.messages import removal
 from txnqueue.protocols.dtx import XaStatus
 
 
@@ -169,7 +169,7 @@ def test_redelivered_messages_move_at_once_and_do_not_count_a_delivery(world: Wo
 def test_a_lane_with_very_many_pieces_moves_in_several_claims(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acquisition, "REMOVALS_MAX", 2)
+    monkeypatch.setattr(removal, "REMOVALS_MAX", 2)
     queue, other = world.queue(), world.queue("other")
     for n in range(7):
         queue.send(rows(n))

@@ -181,7 +181,7 @@ def test_a_heartbeat_that_failed_last_does_not_fail_the_block(world, manager, jo
 def all_places(parts):
     """Name all messages of some parts, as a selector that wants each of them."""
     return [
-        (part.send_id, offset)
+        (part.send_id, offset, offset)
         for part in parts
         for first, last in part.ranges
         for offset in range(first, last + 1)
@@ -208,7 +208,7 @@ def test_no_lock_is_held_while_a_selector_looks(manager, monkeypatch, act, durab
         looks.extend(all_places(parts))
         return all_places(parts)
 
-    monkeypatch.setattr(Selector, "_places", places)
+    monkeypatch.setattr(Selector, "_ranges", places)
     if act == "receive":
         assert sorted(numbers(orders.receive(where="n > 0"))) == [1, 2, 3]
     elif act == "peek":
@@ -234,7 +234,7 @@ def test_what_comes_while_a_selector_looks_is_left_for_the_next_receive(manager,
         orders.send(rows(2))  # another one at each look: a receive ends all the same
         return all_places(parts)
 
-    monkeypatch.setattr(Selector, "_places", places)
+    monkeypatch.setattr(Selector, "_ranges", places)
     assert numbers(orders.receive(where="n > 0")) == [1]
     assert orders.depth() == 1
 
@@ -257,10 +257,10 @@ def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(manager, m
 
         return read
 
-    for name in ("texts", "table"):
+    for name in ("texts", "lanes"):
         monkeypatch.setattr(payload, name, watched(name, getattr(payload, name)))
     monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
     orders.send([*rows(1, 1, key="a"), *rows(2, key="b")])
     assert orders.move(grouped) == 2
-    assert set(reads) == {"texts", "table"}
+    assert set(reads) == {"texts", "lanes"}
     assert sorted(numbers(grouped.receive())) == [1, 2]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World
+from txnqueue.messages import selector
 from txnqueue.messages.selector import Selector
 from txnqueue.protocols.dtx import Connection, XaStatus, Xid
+from txnqueue.storage.payload.islands import by_send
 
 _DIVISOR = re.compile(r"n % (\d+) = 0")
 
@@ -56,14 +58,16 @@ def understand_divisors(world: World, monkeypatch: pytest.MonkeyPatch) -> list[i
     """
     looked: list[int] = []
 
-    def places(self: Selector, parts: Any) -> list[tuple[str, int]]:
+    def meant_of(self: Selector, parts: Any) -> list[tuple[Any, ...]] | None:
         asked = _DIVISOR.fullmatch(str(self._where))
         assert asked is not None, self._where
         found = self._client.payload.table(self._schema, parts).to_pylist()
         looked.extend(row["n"] for row in found)
         meant = [row["_message"] for row in found if row["n"] % int(asked[1]) == 0]
-        return [(message["send_id"], message["send_offset"]) for message in meant]
+        lie = by_send((m["send_id"], m["send_offset"], m["send_offset"]) for m in meant)
+        pieces = [(send_id, *one) for send_id, part in lie.items() for one in part]
+        return pieces if len(pieces) <= selector.RANGES_PER_CALL_MAX else None
 
     if not world.has_frames:
-        monkeypatch.setattr(Selector, "_places", places)
+        monkeypatch.setattr(Selector, "_ranges", meant_of)
     return looked

@@ -1,11 +1,13 @@
 """Range arithmetic, compared with sets of single offsets."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from txnqueue.core import ranges
+from txnqueue.storage.payload.queries import piece_bits
 
 OFFSETS = st.sets(st.integers(0, 40))
 
@@ -83,3 +85,24 @@ def test_ranges_that_touch_are_joined():
 def test_a_million_messages_are_one_range():
     whole = ((0, 999_999),)
     assert ranges.difference(whole, ((500_000, 500_000),)) == ((0, 499_999), (500_001, 999_999))
+
+
+@given(OFFSETS, st.integers(0, 40), st.integers(0, 40))
+def test_what_lies_between_two_offsets_is_found(wanted, first, last):
+    found = ranges.within(ranges.of_offsets(wanted), first, last)
+    assert offsets(found) == sorted(one for one in wanted if first <= one <= last)
+
+
+@given(OFFSETS, st.integers(0, 6))
+def test_pieces_are_the_same_offsets_and_differ_in_their_lowest_bits_only(wanted, bits):
+    found = list(ranges.cut(ranges.of_offsets(wanted), bits))
+    assert offsets((first, last) for _, first, last in found) == sorted(wanted)
+    assert all(first >> bits == piece == last >> bits for piece, first, last in found)
+
+
+@given(st.lists(OFFSETS.filter(bool), min_size=1))
+def test_there_are_at_most_three_times_as_many_pieces_as_ranges(wanted):
+    parts = [SimpleNamespace(ranges=ranges.of_offsets(one)) for one in wanted]
+    bits = piece_bits(parts)
+    pieces = sum(len(list(ranges.cut(part.ranges, bits))) for part in parts)
+    assert pieces <= 3 * sum(len(part.ranges) for part in parts)

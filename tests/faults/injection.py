@@ -33,8 +33,18 @@ class Fault(str, enum.Enum):
 
 WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
 WRITES += ("add", "remove", "forget", "rewrite", "drop")
-READS = ("version", "read", "read_all", "find", "newest", "table", "frame", "texts", "describe")
-READS += ("check", "history", "slices", "orphans", "payload_files", "read_archive", "files")
+READS = ("version", "read", "read_all", "find", "newest", "table", "frame", "texts")
+READS += (
+    "lanes",
+    "describe",
+    "check",
+    "history",
+    "slices",
+    "orphans",
+    "payload_files",
+    "read_archive",
+    "files",
+)
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -273,6 +283,9 @@ class FaultyPayload(_Faulty):
 
     def texts(self, column: str, parts: Any) -> Any:
         return self._through("texts", column, parts)
+
+    def lanes(self, column: str, lanes: int, parts: Any) -> Any:
+        return self._through("lanes", column, lanes, parts)
 
     def frame(self, schema: Any, parts: Any) -> Any:
         return self._through("frame", schema, parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 from txnqueue.core.model import Range
 
@@ -43,6 +44,16 @@ def intersection(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, 
     return tuple(common)
 
 
+def within(ranges: Sequence[Range], first: int, last: int) -> Iterator[Range]:
+    """Pass on what of some normalised ranges lies between two offsets; it begins by bisection."""
+    at = bisect_right(ranges, first, key=lambda one: one[0])
+    if at and ranges[at - 1][1] >= first:
+        at -= 1
+    while at < len(ranges) and ranges[at][0] <= last:
+        yield max(first, ranges[at][0]), min(last, ranges[at][1])
+        at += 1
+
+
 def difference(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, ...]:
     """Find what of ``left`` is not in ``right``; both normalised."""
     rest: list[Range] = []
@@ -72,3 +83,17 @@ def take(ranges: Sequence[Range], limit: int) -> tuple[Range, ...]:
         taken.append((first, last))
         limit -= last - first + 1
     return tuple(taken)
+
+
+def cut(ranges: Iterable[Range], bits: int) -> Iterator[tuple[int, int, int]]:
+    """Cut ranges where their offsets differ in more than the lowest bits.
+
+    Returns:
+        The offsets' higher bits, the first and the last offset of each piece.
+    """
+    for first, last in ranges:
+        while first <= last:
+            piece = first >> bits
+            end = min(last, ((piece + 1) << bits) - 1)
+            yield piece, first, end
+            first = end + 1

@@ -23,6 +23,10 @@ DUPLICATE_WINDOW_SECONDS_MAX = 7 * 24 * 3600
 MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 RANGES_PER_SEND_MAX = 100_000
+RUNS_PER_SEND_MAX = 2 * RANGES_PER_SEND_MAX + 1
+"""In so many ranges staged rows may lie; where one ends, one of a queue ends or begins."""
+RANGES_PER_CALL_MAX = 100_000
+"""In so many ranges of neighbours may the messages lie that one call is about."""
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
 """So much of an error is kept as a reason, and of a reason beside a dead letter."""

@@ -7,15 +7,14 @@ deliver nothing, so that a roll back puts the messages back as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.planning import REMOVALS_MAX, Plan, Selection, Target
-from txnqueue.core.planning.claims import firsts
+from txnqueue.core.planning import Plan, Selection, Target
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_number
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.messages import duplicates, removal
@@ -165,11 +164,9 @@ class _Taker(ClaimPlanner):
         left_out = duplicates.left_out(client, info, fold)
         for number in self._tries.in_order(fold, fold.lanes):
             lane = fold.lanes[number]
-            waiting = self._waiting(lane)
-            self.more = self.more or len(waiting) > REMOVALS_MAX
             twice: list[Segment] = []
-            once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
-            once = removal.first_of(once, left)
+            once, more = removal.first_of(self._waiting(lane), left, left_out, twice)
+            self.more = self.more or more
             left -= sum(segment.size for segment in once)
             here = Selection(lane.lane, lane.next_sequence)
             if once or twice:
@@ -208,14 +205,14 @@ class _Taker(ClaimPlanner):
 
     # -------------------------------------------------------------------------- helpers
 
-    def _waiting(self, lane: LaneState) -> list[Segment]:
+    def _waiting(self, lane: LaneState) -> Iterator[Segment]:
         upto = self.upto
         waiting = [
             s
             for s in lane.available
             if (upto is None or s.position.place[0] <= upto) and self._among(s)
         ]
-        return waiting if self.wanted is None else list(self.wanted(lane, waiting))
+        return iter(waiting if self.wanted is None else self.wanted(lane, waiting))
 
     def _note(self, segments: Sequence[Segment]) -> None:
         """Find out where messages go; an earlier plan of other messages may have landed too."""

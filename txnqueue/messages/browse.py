@@ -117,12 +117,12 @@ def _first_of(
     selector: Selector | None,
 ) -> Iterator[Part]:
     for lane, segments in ready:
-        if selector is not None and limit > 0:
-            segments = selector.of_lane(lane, segments)
-        for segment in segments:
-            if limit <= 0:
-                return
+        if limit <= 0:
+            return
+        for segment in segments if selector is None else selector.of_lane(lane, segments):
             taken = ranges.take([(segment.first, segment.last)], limit)
             limit -= ranges.count(taken)
             count = segment.delivery_count
             yield part_of(segment.position, taken, name, lane.lane, count)
+            if limit <= 0:
+                return

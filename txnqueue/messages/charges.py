@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
@@ -160,13 +160,10 @@ class Charges:
         """Take those again that were left out: there are no others."""
         self._passed = {}
 
-    def wanted(self, lane: LaneState, segments: Iterable[Segment]) -> list[Segment]:
+    def wanted(self, lane: LaneState, segments: Iterable[Segment]) -> Iterator[Segment]:
         """Leave single messages out that failed."""
-        return [
-            segment.cut(first, last)
-            for segment in segments
-            for first, last in ranges.difference(
-                ((segment.first, segment.last),),
-                self._passed.get(segment.position.position_id, ()),
-            )
-        ]
+        for segment in segments:
+            whole = ((segment.first, segment.last),)
+            passed = self._passed.get(segment.position.position_id, ())
+            for first, last in ranges.difference(whole, passed):
+                yield segment.cut(first, last)

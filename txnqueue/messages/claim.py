@@ -17,7 +17,7 @@ from txnqueue.core.model import Entry, Item, PositionId, Range
 from txnqueue.core.planning import Plan, Removal, Selection, Stamp, Target, decisions
 from txnqueue.core.planning import branches as demarcating
 from txnqueue.core.planning.tries import Tries
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import RANGES_PER_CALL_MAX, QueueInfo
 from txnqueue.core.state import (
     Claim,
     Errors,
@@ -312,15 +312,15 @@ class ClaimPlanner:
     ) -> list[Selection]:
         """Choose messages, lane by lane."""
         chosen: list[Selection] = []
-        left = self.limit
+        left, pieces = self.limit, RANGES_PER_CALL_MAX
         failures = 0 if self.fresh_only else None
         taken = self._taken_lanes(fold, take_over)
         for lane in in_turn:
-            if left <= 0:
+            if left <= 0 or pieces <= 0:
                 break
             if lane in taken:
                 continue
-            selection = self._select(fold, take_over, lane, left, now_ms)
+            selection = self._select(fold, take_over, lane, left, now_ms, pieces)
             if not selection:
                 continue
             if selection.segments:
@@ -330,6 +330,7 @@ class ClaimPlanner:
                     continue
                 failures = selection.delivery_count
             chosen.append(selection)
+            pieces -= len(selection.segments)
             left = 0 if failures is not None and failures > 1 else left - selection.count
         return chosen
 
@@ -360,7 +361,13 @@ class ClaimPlanner:
         return found
 
     def _select(
-        self, fold: QueueState, take_over: _TakeOver, lane: int, limit: int, now_ms: int
+        self,
+        fold: QueueState,
+        take_over: _TakeOver,
+        lane: int,
+        limit: int,
+        now_ms: int,
+        pieces_max: int,
     ) -> Selection:
         rules = self.info.redelivery
         superseded = take_over.superseded.get(lane, ())
@@ -377,6 +384,7 @@ class ClaimPlanner:
             duplicates.left_out(self.client, self.info, fold),
             self.client.consumer,
             in_order=self.info.settings.ordered,
+            pieces_max=pieces_max,
         )
         # What is to wait from now on is said to: else it would wait for as long as it is held.
         waiting = any(segment.waits(now_ms, rules) for segment in returning)

@@ -10,7 +10,7 @@ from txnqueue.core.model import Range
 from txnqueue.core.planning.claims import LeftOut
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import Position, QueueState, Segment
-from txnqueue.core.state.duplicates import Arrival, Duplicates, digest
+from txnqueue.core.state.duplicates import DIGEST_BYTES, Arrival, Duplicates, digest
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.payload import Part
 
@@ -67,14 +67,16 @@ def _read(client: Client, info: QueueInfo, unread: Sequence[Arrival]) -> None:
     assert column is not None
     found = client.store.payload.texts(column, [_part(arrival) for arrival in unread])
     for arrival, texts in zip(unread, found, strict=True):
-        if len(texts) != arrival.size:
+        ids = b"".join(map(digest, texts))
+        count = len(ids) // DIGEST_BYTES
+        if count != arrival.size:
             raise PayloadRemoved(
-                f"Of {arrival.size} messages of {info.name!r} only {len(texts)} have their "
+                f"Of {arrival.size} messages of {info.name!r} only {count} have their "
                 f"payload, so that duplicates of the others cannot be known: keep payload for "
                 "longer than the duplicate window.",
                 queue=info.name,
             )
-        arrival.ids = b"".join(map(digest, texts))
+        arrival.ids = ids
 
 
 def _part(arrival: Arrival) -> Part:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
@@ -20,11 +19,6 @@ from txnqueue.core.settings import QueueInfo, check_name
 from txnqueue.core.state import Owner, Position, Segment
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.messages.claim import HeldClaim, part_of
-from txnqueue.storage.payload.rows import lane_of
-from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
 Route = Callable[[Sequence[Segment]], list[tuple[Target, list[Segment]]]]
@@ -52,7 +46,7 @@ def target_of(client: Client, to: object) -> QueueInfo:
     return info
 
 
-def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructType) -> Route:
+def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
     """Route messages to another queue, each to the lane that its rules give it.
 
     The route raises ``NotRead`` to whoever holds a lock, if keys are to be read first.
@@ -88,7 +82,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo, schema: StructT
         names = tuple((s.position.position_id, s.first, s.last) for s in segments)
 
         def read() -> None:
-            found[names] = _lanes_of(client, info, target, schema, segments)
+            found[names] = _lanes_of(client, info, target, segments)
 
         if names not in found:
             if client.holds_lock() and target.settings.lanes_by is not None:
@@ -224,7 +218,6 @@ def _lanes_of(
     client: Client,
     info: QueueInfo,
     target: QueueInfo,
-    schema: StructType,
     segments: Sequence[Segment],
 ) -> Lanes:
     """Find the lane of each message in another queue: by its key, or position by position."""
@@ -235,21 +228,15 @@ def _lanes_of(
             for s in segments
         }
     parts = [part_of(s.position, ((s.first, s.last),), info.name, 0, 0) for s in segments]
-    table = client.payload.table(schema, parts)
-    messages = table.column(MESSAGE_COLUMN).to_pylist()
-    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for key, message in zip(table.column(group_by).to_pylist(), messages, strict=True):
-        offsets[message["send_id"], lane_of(key, lanes)].append(message["send_offset"])
-    found: dict[PositionId, dict[int, tuple[Range, ...]]] = {}
-    for segment in segments:
-        position = segment.position
-        found[position.position_id] = {
-            lane: mine
-            for (send_id, lane), there in offsets.items()
-            if send_id == position.send_id
-            and (mine := ranges.intersection(position.ranges, ranges.of_offsets(there)))
-        }
-    return found
+    by_part = client.of(info).store.payload.lanes(group_by, lanes, parts)
+    found: dict[PositionId, dict[int, list[Range]]] = defaultdict(lambda: defaultdict(list))
+    for segment, by_lane in zip(segments, by_part, strict=True):
+        for lane, part in by_lane.items():
+            found[segment.position.position_id][lane] += part
+    return {
+        position_id: {lane: ranges.normalised(part) for lane, part in by_lane.items()}
+        for position_id, by_lane in found.items()
+    }
 
 
 def _spread(position: Position, lanes: int) -> int:

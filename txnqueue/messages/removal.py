@@ -7,14 +7,16 @@ log, and repeating what failed is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import REMOVALS_MAX, Plan, Removal, Selection, Stamp
-from txnqueue.core.planning.claims import firsts
+from txnqueue.core.planning.claims import LeftOut, firsts
 from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, Position, QueueState, Segment
@@ -64,9 +66,9 @@ def remove(
     removed, more = 0, True
     positions: dict[PositionId, Position] = {}
 
-    def wanted(lane: LaneState, segments: Sequence[Segment]) -> list[Segment]:
+    def wanted(lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         found = [s for s in segments if s.position.place[0] <= upto and among(s)]
-        return found if selector is None else selector.of_lane(lane, found)
+        return iter(found) if selector is None else selector.of_lane(lane, found)
 
     def plan(lost: int) -> Plan | None:
         return client.informed(plan_now)
@@ -81,15 +83,13 @@ def remove(
         places: dict[int, int] = {}
         for number in tries.in_order(fold, fold.lanes):
             lane = fold.lanes[number]
-            waiting = wanted(lane, lane.available)
             chosen = Selection(lane.lane, lane.next_sequence)
-            held = wanted(lane, _in_flight(fold, lane)) if in_flight is not None else []
-            more = more or len(waiting) > REMOVALS_MAX or len(held) > REMOVALS_MAX
             twice: list[Segment] = []
-            once = list(firsts(waiting[:REMOVALS_MAX], left_out, twice, lambda: False))
+            once, so_on = first_of(wanted(lane, lane.available), left, left_out, twice)
             if left is not None:
-                once = first_of(once, left)
                 left -= sum(segment.size for segment in once)
+            held = list(wanted(lane, _in_flight(fold, lane))) if in_flight is not None else []
+            more = more or so_on or len(held) > REMOVALS_MAX
             positions.update((s.position.position_id, s.position) for s in once)
             said = [planning.leaving_out(twice)] if twice else []
             for removal in [*said, *sort(once)]:
@@ -151,15 +151,32 @@ def moving(route: Route, reason: str) -> Sort:
     return sort
 
 
-def first_of(segments: Sequence[Segment], limit: int) -> list[Segment]:
-    """Take the first messages of some segments: at most so many."""
-    taken = []
-    for segment in segments:
-        if limit <= 0:
+def first_of(
+    waiting: Iterator[Segment],
+    limit: int | None,
+    left_out: LeftOut | None,
+    twice: list[Segment],
+) -> tuple[list[Segment], bool]:
+    """Take the first messages of a lane for one append, and look at no more of them.
+
+    Args:
+        waiting: Messages in the order in which they are taken.
+        limit: At most so many; None: no matter how many.
+        left_out: Says which are duplicates; None: none is.
+        twice: Gets the duplicates among them.
+
+    Returns:
+        What is taken, and whether there is more for another append.
+    """
+    left = sys.maxsize if limit is None else limit
+    taken: list[Segment] = []
+    pieces = islice(waiting, REMOVALS_MAX) if left > 0 else ()
+    for segment in firsts(pieces, left_out, twice, lambda: False):
+        taken.append(segment.cut(segment.first, min(segment.last, segment.first + left - 1)))
+        left -= taken[-1].size
+        if left <= 0:
             break
-        taken.append(segment.cut(segment.first, min(segment.last, segment.first + limit - 1)))
-        limit -= taken[-1].size
-    return taken
+    return taken, left > 0 and next(waiting, None) is not None
 
 
 def _in_flight(fold: QueueState, lane: LaneState) -> list[Segment]:

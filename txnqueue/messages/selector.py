@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,13 +14,14 @@ from txnqueue.client.client import Client
 from txnqueue.core import ranges
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.settings import check_text
+from txnqueue.core.settings import RANGES_PER_CALL_MAX, check_text
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.storage.journal.tables import identifier
-from txnqueue.storage.payload import Part, evaluating, places_where
+from txnqueue.storage.payload import Part, evaluating
 from txnqueue.storage.payload.frames import is_frame
+from txnqueue.storage.payload.islands import by_send, islands, places_of, too_many
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import Matching
 
@@ -26,53 +29,111 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-Reasons = dict[str | None, dict[str, list[int]]]
-"""Send offsets by reason and send id."""
+Reasons = Mapping[str | None, Mapping[str, tuple[Range, ...]]]
+"""Ranges of send offsets by reason and send id."""
 
 
-def offsets_of(matching: Matching, reason_column: str | None) -> Reasons:
+_REMEDY = "settle smaller batches (receive and drain say how large), or the whole batch"
+
+
+_NAMED = "The messages that matching= names"
+
+
+_ROWS = 10_000
+"""So many rows of an Arrow table are read at a time."""
+
+
+def fulfilling(messages: DataFrame, where: str) -> Reasons:
+    """Find which messages of a DataFrame fulfil a SQL predicate."""
+    with evaluating("where", where):
+        found = islands(places_of(messages.where(where)))
+    if found is None:
+        raise too_many("The messages that where= means", _REMEDY, "where")
+    return {None: by_send(found)}
+
+
+def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
     if is_frame(matching):
-        with evaluating("matching", matching):
-            rows = _rows_of(matching, reason_column)
-    elif isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
-        rows = [_row(row, reason_column) for row in matching.to_pylist()]
+        return _of_frame(matching, reason_column)
+    rows: Iterable[object]
+    if isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
+        rows = _rows_of(matching, reason_column)
     elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes)):
-        rows = [_row(row, reason_column) for row in matching]
+        rows = matching
     else:
         raise InvalidInput(
             f"matching={type(matching).__name__}: give a DataFrame with {MESSAGE_COLUMN}, "
             "messages, or message ids."
         )
-    found: Reasons = {}
-    seen: set[str] = set()
+    reasons: dict[str, dict[int, str | None]] = defaultdict(dict)
     for row in rows:
-        if row["id"] in seen:  # named twice: the first reason stands
-            continue
-        seen.add(row["id"])
-        send_id, _, offset = str(row["id"]).rpartition(":")
+        said, reason = _row(row, reason_column)
+        send_id, _, offset = str(said).rpartition(":")
         if not send_id or not offset.isdecimal():
-            raise InvalidInput(f"{row['id']!r} is no message id: take it from _message.id.")
-        found.setdefault(row.get("reason"), {}).setdefault(send_id, []).append(int(offset))
-    return {
-        reason: {send_id: sorted(set(offsets)) for send_id, offsets in by_send.items()}
-        for reason, by_send in found.items()
+            raise _no_id(said)
+        reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason stands
+    found: dict[str | None, dict[str, list[int]]] = {}
+    for send_id, offsets in reasons.items():
+        for one, why in offsets.items():
+            found.setdefault(why, {}).setdefault(send_id, []).append(one)
+    lie = {
+        reason: {send_id: ranges.of_offsets(offsets) for send_id, offsets in named.items()}
+        for reason, named in found.items()
     }
+    if sum(len(part) for named in lie.values() for part in named.values()) > RANGES_PER_CALL_MAX:
+        raise too_many(_NAMED, _REMEDY, "matching")
+    return lie
 
 
-def _rows_of(frame: Any, reason_column: str | None) -> list[dict[str, Any]]:
+def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
+    """Let Spark find the ranges of each reason; of several for one message the smallest stands."""
     from pyspark.sql import functions as F
 
-    chosen = [F.col(f"{MESSAGE_COLUMN}.id").alias("id")]
-    if reason_column is not None:
-        chosen.append(F.col(identifier(reason_column)).cast("string").alias("reason"))
-    rows: list[dict[str, Any]] = frame.select(*chosen).toArrow().to_pylist()
-    return rows
+    said, send_id = "coalesce(id, 'None')", "left(id, length(id) - length(offset) - 1)"
+    with evaluating("matching", matching):
+        reason = F.lit(None) if reason_column is None else F.col(identifier(reason_column))
+        named = matching.select(
+            F.col(f"{MESSAGE_COLUMN}.id").cast("string").alias("id"),
+            reason.cast("string").alias("reason"),
+        )
+        split = named.selectExpr("*", "substring_index(id, ':', -1) AS offset")
+        right = f"({send_id}) != '' AND rlike(offset, '^[0-9]+$')"
+        right = f"coalesce({right} AND try_cast(offset AS bigint) IS NOT NULL, false)"
+        places = split.selectExpr(
+            f"if({right}, {send_id}, NULL) AS send_id",
+            f"if({right}, try_cast(offset AS bigint), NULL) AS send_offset",
+            f"if({right}, NULL, {said}) AS wrong",
+            "reason",
+        )
+        once = places.groupBy("send_id", "send_offset").agg(
+            F.min("wrong").alias("wrong"), F.min("reason").alias("reason")
+        )
+        found = islands(once, ("wrong", "reason"))
+    if found is None:
+        raise too_many(_NAMED, _REMEDY, "matching")
+    reasons: dict[str | None, list[tuple[str, int, int]]] = defaultdict(list)
+    for wrong, why, *place in found:
+        if wrong is not None:
+            raise _no_id(wrong)
+        reasons[check_text("reason_column", why)].append((place[0], place[1], place[2]))
+    return {why: by_send(places) for why, places in reasons.items()}
 
 
-def _row(row: object, reason_column: str | None) -> dict[str, Any]:
+def _rows_of(matching: Any, reason_column: str | None) -> Iterator[object]:
+    """Pass on the rows of Arrow, a few at a time, and of a table no columns but those needed."""
+    names = matching.schema.names if isinstance(matching, (pa.Table, pa.RecordBatch)) else []
+    if MESSAGE_COLUMN in names:
+        needed = (MESSAGE_COLUMN, reason_column)
+        matching = matching.select([nth for nth, name in enumerate(names) if name in needed])
+    for start in range(0, len(matching), _ROWS):
+        yield from matching.slice(start, _ROWS).to_pylist()
+
+
+def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
+    """Read what a row names, and why."""
     if isinstance(row, str) and reason_column is None:
-        return {"id": row}
+        return row, None
     message = row.get(MESSAGE_COLUMN) if isinstance(row, Mapping) else None
     if isinstance(row, Mapping) and isinstance(message, Mapping) and "id" in message:
         if reason_column is not None and reason_column not in row:
@@ -80,15 +141,36 @@ def _row(row: object, reason_column: str | None) -> dict[str, Any]:
                 f"reason_column={reason_column!r} is no column of matching=.", name="reason_column"
             )
         why = None if reason_column is None else row[reason_column]
-        said = None if why is None else check_text("reason_column", str(why))
-        return {"id": message["id"], "reason": said}
+        return message["id"], None if why is None else check_text("reason_column", str(why))
     if isinstance(row, str):
         raise InvalidInput("reason_column= names a column of matching=, and ids have none.")
     raise InvalidInput(f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}.")
 
 
+def _no_id(said: object) -> InvalidInput:
+    return InvalidInput(f"{said!r} is no message id: take it from _message.id.", name="matching")
+
+
 Wanted = dict[PositionId, tuple[Range, ...]]
 """The offsets that are meant, by position."""
+
+
+LOOK_MIN = 100_000
+"""So many messages are looked at first, where few are asked for."""
+
+
+LOOK_GROWTH = 10
+"""If they are not enough, so many times more are looked at next."""
+
+
+_PIECES_MAX = 10_000
+"""So many pieces of sends are looked at by one query, which names each of them."""
+
+
+_REMEDY = (
+    "take them in parts (receive and move have limit=), drain the queue and choose in the handler, "
+    "or send the rows in an order in which what is asked for lies together"
+)
 
 
 class Selector:
@@ -102,6 +184,8 @@ class Selector:
         where: str | None = None,
         matching: DataFrame | None = None,
         on: str | Sequence[str] | None = None,
+        *,
+        few: bool = False,
     ) -> None:
         """Describe what is wanted.
 
@@ -112,82 +196,117 @@ class Selector:
             where: A SQL predicate over the columns of ``Batch.df``, ``_message`` included.
             matching: Instead: a DataFrame; wanted is what has a match in it.
             on: The columns that match.
+            few: Whether the first ones may be enough; else all that there are are asked for.
 
         Raises:
             InvalidInput: It is neither the one nor the other, or ``on`` names no column.
         """
         if (where is None) == (matching is None):
             raise InvalidInput("Give where= or matching=: one of them.")
+        if where is not None and not (isinstance(where, str) and where.strip()):
+            raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
         if (matching is None) != (on is None):
             raise InvalidInput("matching= and on= go together: say which columns match.")
         self._client = client
         self._queue = queue
         self._schema = schema
         self._where = where
+        self._name = "where" if matching is None else "matching"
         self._matching = matching
         self._on = [on] if isinstance(on, str) else list(on or ())
         columns = getattr(matching, "columns", ())
         for name in self._on:
             if name not in schema.names or list(columns).count(name) != 1:
                 raise InvalidInput(f"on={name!r} is no column of both sides.", name=name)
+        self._look_max = LOOK_MIN if few else None
+        self._growth = LOOK_GROWTH
         self._seen: Wanted = {}
         self._wanted: Wanted = {}
+        self._count = 0
 
-    def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> list[Segment]:
+    def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         """Cut the wanted messages out of some segments of a lane, in the same order.
 
+        Whoever has enough asks for no more: what comes behind is not looked at.
+
         Raises:
-            NotRead: They are to be looked at first, which takes a query.
+            NotRead: The next ones are to be looked at first, which takes a query.
         """
-        number = lane.lane
-        if any(self._new(segment) for segment in segments):
-            raise NotRead(lambda: self._look(segments, number))
-        return [
-            s.cut(first, last)
-            for s in segments
-            for first, last in ranges.intersection(
-                self._wanted.get(s.position.position_id, ()), ((s.first, s.last),)
-            )
-        ]
+        for nth, segment in enumerate(segments):
+            new = self._new(segment)
+            last = new[0][0] - 1 if new else segment.last
+            wanted = self._wanted.get(segment.position.position_id, ())
+            for part in ranges.within(wanted, segment.first, last):
+                yield segment.cut(*part)
+            if new:
+                raise NotRead(partial(self._look, segments[nth:], lane.lane))
 
     # -------------------------------------------------------------------------- helpers
 
     def _new(self, segment: Segment) -> tuple[Range, ...]:
         """Find what of a segment was not looked at yet."""
         seen = self._seen.get(segment.position.position_id, ())
-        return ranges.difference(((segment.first, segment.last),), seen)
+        known = tuple(ranges.within(seen, segment.first, segment.last))
+        return ranges.difference(((segment.first, segment.last),), known)
 
     def _look(self, segments: Sequence[Segment], lane: int) -> None:
-        """Evaluate what was not evaluated yet, in one query."""
-        parts: list[Part] = []
-        asked: dict[str, list[PositionId]] = defaultdict(list)
-        seen: Wanted = {}
-        for segment in segments:
-            position_id = segment.position.position_id
-            new = self._new(segment)
-            if new:
-                before = seen.get(position_id, self._seen.get(position_id, ()))
-                seen[position_id] = ranges.normalised((*before, *new))
-                count = segment.delivery_count
-                parts.append(part_of(segment.position, new, self._queue, lane, count))
-                asked[segment.position.send_id].append(position_id)
-        offsets: dict[str, list[int]] = defaultdict(list)
-        for send_id, offset in self._places(parts):
-            offsets[send_id].append(offset)
-        for send_id, found in offsets.items():
-            there = ranges.of_offsets(found)
-            for position_id in asked[send_id]:
-                mine = ranges.intersection(there, seen[position_id])
-                known = self._wanted.get(position_id, ())
-                self._wanted[position_id] = ranges.normalised((*known, *mine))
-        self._seen.update(seen)
+        """Evaluate what was not evaluated yet, as much of it as is due, in one query.
 
-    def _places(self, parts: Sequence[Part]) -> list[tuple[str, int]]:
+        Raises:
+            LimitExceeded: All are asked for, and they lie in too many ranges.
+        """
+        parts: list[Part] = []
+        asked: dict[str, list[tuple[PositionId, tuple[Range, ...]]]] = defaultdict(list)
+        count = 0
+        for segment, new in islice(self._due(segments), _PIECES_MAX):
+            position = segment.position
+            parts.append(part_of(position, new, self._queue, lane, segment.delivery_count))
+            asked[position.send_id].append((position.position_id, new))
+            count += ranges.count(new)
+        found = self._ranges(parts)
+        if found is None and self._look_max is not None:
+            self._look_max, self._growth = RANGES_PER_CALL_MAX, 1  # which cannot lie in more
+            return
+        self._count += len(found or ())
+        if found is None or (self._look_max is None and self._count > RANGES_PER_CALL_MAX):
+            what = f"The messages of {self._queue!r} that {self._name}= means"
+            raise too_many(what, _REMEDY, self._name)
+        if self._look_max is not None:
+            self._look_max *= self._growth
+        wanted = by_send(found)
+        for send_id, looked_at in asked.items():
+            there = wanted.get(send_id, ())
+            for position_id, new in looked_at:
+                mine = [one for part in new for one in ranges.within(there, *part)]
+                self._note(self._seen, position_id, new)
+                self._note(self._wanted, position_id, mine)
+
+    def _due(self, segments: Sequence[Segment]) -> Iterator[tuple[Segment, tuple[Range, ...]]]:
+        """List what is to be looked at next."""
+        left = self._look_max
+        for segment in segments:
+            new = self._new(segment)
+            if left is not None:
+                new = ranges.take(new, left)
+                left -= ranges.count(new)
+            if new:
+                yield segment, new
+            if left == 0:
+                return
+
+    @staticmethod
+    def _note(known: Wanted, position_id: PositionId, more: Sequence[Range]) -> None:
+        known[position_id] = ranges.normalised((*known.get(position_id, ()), *more))
+
+    def _ranges(self, parts: Sequence[Part]) -> list[tuple[Any, ...]] | None:
+        """Ask Spark which messages are wanted: sends and offsets; None: in too many ranges."""
         frame: Any = self._client.payload.frame(self._schema, parts)
-        if self._matching is not None:
-            with evaluating("matching", self._matching):
+        with evaluating(self._name, self._matching if self._where is None else self._where):
+            if self._matching is not None:
                 columns = self._matching.select(*map(identifier, self._on))
                 frame = frame.join(columns, self._on, "left_semi")
-        frame = frame.withColumn("_send_id", frame[f"{MESSAGE_COLUMN}.send_id"])
-        frame = frame.withColumn("_send_offset", frame[f"{MESSAGE_COLUMN}.send_offset"])
-        return places_where(frame, self._where or "true", None, [])
+            else:
+                frame = frame.where(self._where)
+                if sum(ranges.count(part.ranges) for part in parts) <= LOOK_MIN:
+                    frame = frame.coalesce(1)  # few are sorted where they are read
+            return islands(places_of(frame))

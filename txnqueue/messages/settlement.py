@@ -55,7 +55,7 @@ class Account:
         self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
     ) -> Dispositions:
         """Write what is meant as dispositions of each claim, out of what is left of it."""
-        meant: list[tuple[str | None, Mapping[str, Sequence[int]] | None]]
+        meant: list[tuple[str | None, Mapping[str, tuple[Range, ...]] | None]]
         meant = [(reason, None)] if named is None else [(r or reason, s) for r, s in named.items()]
         chosen: Dispositions = {}
         for one in self.held:
@@ -136,14 +136,14 @@ def count(chosen: Dispositions) -> int:
 def _meant(
     one: HeldClaim,
     left: Mapping[PositionId, tuple[Range, ...]],
-    by_send: Mapping[str, Sequence[int]] | None,
+    by_send: Mapping[str, tuple[Range, ...]] | None,
 ) -> tuple[Item, ...]:
     """Find which messages of a claim are meant: all that are left, or those of some sends."""
     items: list[Item] = []
     for position_id, part in left.items():
         if by_send is not None:
             wanted = by_send.get(one.positions[position_id].send_id, ())
-            part = ranges.intersection(part, ranges.of_offsets(wanted))
+            part = ranges.intersection(part, wanted)
         if part:
             items.append((position_id, part))
     return tuple(items)

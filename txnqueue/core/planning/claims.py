@@ -10,6 +10,7 @@ from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.planning.plan import Plan, Stamp
 from txnqueue.core.redelivery import Redelivery
+from txnqueue.core.settings import RANGES_PER_CALL_MAX
 from txnqueue.core.state import LaneState, Owner, Position, Segment, in_turn
 
 DUPLICATES_MAX = 10_000
@@ -105,6 +106,7 @@ def select(
     consumer: str | None = None,
     *,
     in_order: bool = False,
+    pieces_max: int = RANGES_PER_CALL_MAX,
 ) -> Selection:
     """Pick the first available messages of a lane, at most ``limit``.
 
@@ -125,6 +127,7 @@ def select(
         left_out: Says which messages are duplicates; None if all are delivered.
         consumer: Who takes them: not what it does not want again.
         in_order: Whether nothing may overtake what waits because it failed.
+        pieces_max: At most so many ranges of neighbours.
     """
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]
@@ -165,6 +168,9 @@ def select(
         last = min(segment.last, segment.first + limit - 1)
         chosen.segments.append(segment.cut(segment.first, last))
         limit -= last - segment.first + 1
+        # A selector is to look no further than it must.
+        if len(chosen.segments) >= pieces_max or (wanted is not None and limit <= 0):
+            break
     return chosen
 
 

@@ -173,7 +173,7 @@ class Duplicates:
         position, known, window_ms = arrival.position, self._known, self._window_ms
         posted_at_ms = position.posted_at_ms
         moved = position.origin is not None
-        offsets = [n for first, last in position.ranges for n in range(first, last + 1)]
+        offsets = (n for first, last in position.ranges for n in range(first, last + 1))
         ids = arrival.ids or b""
         gone = {n for first, last in arrival.left_out for n in range(first, last + 1)}
         twice: list[int] = []

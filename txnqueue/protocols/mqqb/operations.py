@@ -204,7 +204,6 @@ class Operations:
                         self._client.of(part),
                         part,
                         target.core.info.in_memory() if part.transient else target.core.info,
-                        here.schema,
                     ),
                 )
                 for part in self._client.parts_of(here.info)

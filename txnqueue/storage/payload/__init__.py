@@ -242,10 +242,26 @@ class PayloadStore(Protocol):
         """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
         ...
 
-    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+    def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
         """Read one column as text: for each part its values, in the order of its ranges.
 
-        A part whose payload is gone has fewer.
+        They become objects one by one. A part whose payload is gone has fewer.
+        """
+        ...
+
+    def lanes(
+        self, column: str, lanes: int, parts: Sequence[Part]
+    ) -> list[dict[int, tuple[Range, ...]]]:
+        """Find the lane of each message by a column that groups them: each part's by lane.
+
+        Args:
+            column: The column; nothing else is read.
+            lanes: How many lanes there are.
+            parts: The messages.
+
+        Raises:
+            PayloadRemoved: Their payload is past its retention.
+            LimitExceeded: They lie in more than ``RANGES_PER_CALL_MAX`` ranges.
         """
         ...
 
@@ -314,14 +330,14 @@ class PayloadStore(Protocol):
 
 
 def places_where(
-    frame: DataFrame, where: str, limit: int | None, order: Sequence[str]
+    frame: DataFrame, where: str, limit: int, order: Sequence[str]
 ) -> list[tuple[str, int]]:
-    """Evaluate a user's predicate on payload with its places.
+    """Find the first messages that fulfil a user's predicate on payload with its places.
 
     Args:
         frame: The payload's columns and ``_send_id``, ``_send_offset``.
         where: A SQL predicate.
-        limit: At most so many; None for all, in any order.
+        limit: At most so many.
         order: The columns that order the places.
 
     Returns:
@@ -333,9 +349,7 @@ def places_where(
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
     with evaluating("where", where):
-        found = frame.where(where)
-        if limit is not None:
-            found = found.orderBy(*order).limit(limit)
+        found = frame.where(where).orderBy(*order).limit(limit)
         rows = found.select("_send_id", "_send_offset").collect()
     return [(row[0], row[1]) for row in rows]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql.types import StructType, TimestampNTZType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
@@ -28,15 +28,27 @@ from txnqueue.storage.journal.tables import (
 from txnqueue.storage.payload import Part, Run, Send, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import check_not_streaming
-from txnqueue.storage.payload.numbering import TASK_BITS, aligned, numbered, stored
+from txnqueue.storage.payload.islands import islands
+from txnqueue.storage.payload.keys import (
+    Lanes,
+    Texts,
+    by_part,
+    check_lanes,
+    lane_frame,
+    text_query,
+    torn,
+)
+from txnqueue.storage.payload.numbering import aligned, numbered, runs_of, runs_query, stored
 from txnqueue.storage.payload.queries import (
     PLACE_COLUMNS,
     columns_of,
     definitions,
     guard,
+    in_piece,
     literal_places,
     message_struct,
     null_column,
+    piece_bits,
     places,
 )
 from txnqueue.storage.payload.refusals import of_columns, of_rows
@@ -176,25 +188,9 @@ class DeltaPayload:
         return frame.select("_offset", "_headers", "_route", *_PLACE, *columns)
 
     def _runs(self, send: Send) -> list[Run]:
-        """Read back what a send wrote: the first offset and count of each run.
-
-        What was arranged has one run in each place and task. Otherwise the rows of a place
-        are a run as long as their offsets grow as their numbers do.
-        """
-        stretch = f"shiftright(send_offset, {TASK_BITS})"
-        if send.routes is not None:
-            window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
-            stretch = f"send_offset - row_number() OVER ({window})"
-        query = (
-            "SELECT arrangement.*, min(send_offset) AS first, count(*) AS count "
-            f"FROM (SELECT arrangement, send_offset, {stretch} AS stretch "
-            f"FROM {self._statements.names.payload(send.payload_id)} "
-            f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)}) "
-            "GROUP BY arrangement, stretch"
-        )
-        rows = self._statements.run(lambda: self._session.sql(query).toArrow().to_pylist())
-        found = (Run(**{"lane": 0, **row}) for row in rows)
-        return sorted(found, key=lambda run: (run.lane, run.first))
+        """Read back what a send wrote: the first offset and count of each run."""
+        query = runs_query(send, self._statements.names.payload(send.payload_id))
+        return runs_of(send, self._statements.run(partial(_arrow, self._session, query)))
 
     # -------------------------------------------------------------------------- reading
 
@@ -231,32 +227,34 @@ class DeltaPayload:
             f"WHERE slice = {slice_} AND send_id IN ({literals(send_ids)})"
         )
 
-    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+    def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
         """Read one column as text by one scan of each table, and put it in order here."""
-        by_owner: dict[str, list[Part]] = defaultdict(list)
-        for part in parts:
-            by_owner[part.payload_id].append(part)
-        found: dict[tuple[str, str], dict[int, str | None]] = defaultdict(dict)
-        for payload_id, mine in by_owner.items():
-            query = (
-                f"SELECT p.send_id, p.send_offset, CAST(p.{identifier(column)} AS string) "
-                f"FROM {self._statements.names.payload(payload_id)} p "
-                f"WHERE {literal_places(mine)}"
-            )
+        found: dict[str, Texts] = {}
+        for payload_id, mine in _by_owner(parts).items():
+            query = text_query(self._statements.names.payload(payload_id), column, mine)
             session = self._session_for(sum(ranges.count(part.ranges) for part in mine))
-            table = self._statements.run(partial(_arrow, session, query))
-            for send_id, offset, text in zip(*(c.to_pylist() for c in table.columns), strict=True):
-                found[payload_id, send_id][offset] = text
-        return [
-            [
-                there[offset]
-                for there in [found[part.payload_id, part.send_id]]
-                for first, last in part.ranges
-                for offset in range(first, last + 1)
-                if offset in there
-            ]
-            for part in parts
-        ]
+            found[payload_id] = Texts(self._statements.run(partial(_arrow, session, query)))
+        return [found[part.payload_id].of(part) for part in parts]
+
+    def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
+        """Let Spark find the lanes, by one scan of a column of each table."""
+        lie: list[tuple[Any, ...]] = []
+        for payload_id, mine in _by_owner(parts).items():
+            run = partial(self._islands, payload_id, column, lanes, mine)
+            found = self._statements.run(run)
+            if found is None:
+                raise torn()
+            lie += found
+        return check_lanes(parts, by_part(lie, parts))
+
+    def _islands(
+        self, payload_id: str, column: str, lanes: int, parts: Sequence[Part]
+    ) -> list[tuple[Any, ...]] | None:
+        session = self._session_for(sum(ranges.count(part.ranges) for part in parts))
+        wanted = StructType([StructField(column, StringType())])
+        there = None if self._lacks(session, payload_id, wanted) else column
+        table = self._statements.names.payload(payload_id)
+        return islands(lane_frame(session, table, there, lanes, parts), ["lane"])
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
         """Count the rows that there are at some places."""
@@ -398,21 +396,28 @@ class DeltaPayload:
                 f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
                 "r.rank AS _rank, p.send_offset AS _offset "
                 f"FROM {table} p JOIN "
-                f"(SELECT * FROM VALUES {places(ranked)} AS v({PLACE_COLUMNS})"
+                f"(SELECT * FROM VALUES {places(ranked, bits)} AS v({PLACE_COLUMNS})"
                 f"{guard(table, owned) if guarded else ''}) r "
-                "ON p.send_id = r.send AND p.send_offset BETWEEN r.first AND r.last "
-                f"WHERE {literal_places(owned)}"
+                f"ON {in_piece(bits)} WHERE {literal_places(owned)}"
             )
             for (payload_id, named), ranked in by_owner.items()
             for lacks in [self._lacks(session, payload_id, schema)]
             for table, owned in [
                 (self._statements.names.payload(payload_id), [part for _, part in ranked])
             ]
+            for bits in [piece_bits(owned)]
         ]
         joined = frames[0]
         for other in frames[1:]:
             joined = joined.unionByName(other)
         return joined
+
+
+def _by_owner(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = defaultdict(list)
+    for part in parts:
+        found[part.payload_id].append(part)
+    return found
 
 
 def _history(session: SparkSession, table: str) -> list[Any]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import is_frame
-from txnqueue.storage.payload.rows import arrow_table, texts_of
+from txnqueue.storage.payload.keys import Lanes, check_lanes
+from txnqueue.storage.payload.rows import arrow_table, lane_of, texts_of
 from txnqueue.storage.payload.schemas import MESSAGE, new_columns
 from txnqueue.storage.payload.types import arrow_schema, folded, frame_of
 
@@ -92,24 +95,32 @@ class MemoryPayload:
             raise PayloadRemoved(send_id=send_id)
         return self._sends[payload_id, send_id], self._headers[payload_id, send_id]
 
-    def texts(self, column: str, parts: Sequence[Part]) -> list[list[str | None]]:
+    def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
         """Read one column as text: for each part its values, in the order of its ranges."""
         self.step("scan")
         return [self._texts(column, part) for part in parts]
 
-    def _texts(self, column: str, part: Part) -> list[str | None]:
+    def _texts(self, column: str, part: Part) -> Iterator[str | None]:
         try:
             rows, _ = self._staged(part.payload_id, part.send_id)
         except (KeyError, PayloadRemoved):
-            return []
+            return
         # Rows that were moved here may be older than the column.
         known = column in rows.column_names
         values = rows.column(column) if known else pa.nulls(rows.num_rows)
-        return [
-            text
-            for first, last in part.ranges
-            for text in texts_of(values.slice(first, last - first + 1))
-        ]
+        for first, last in part.ranges:
+            yield from texts_of(values.slice(first, last - first + 1))
+
+    def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
+        """Find the lane of each message by a column that groups them: each part's by lane."""
+        found: list[Lanes] = []
+        for part, texts in zip(parts, self.texts(column, parts), strict=True):
+            offsets: dict[int, list[int]] = defaultdict(list)
+            numbers = (n for first, last in part.ranges for n in range(first, last + 1))
+            for offset, key in zip(numbers, texts, strict=False):
+                offsets[lane_of(key, lanes)].append(offset)
+            found.append({lane: ranges.of_offsets(mine) for lane, mine in offsets.items()})
+        return check_lanes(parts, found)
 
     def staged(self, payload_id: str, send_id: str) -> pa.Table:
         """Read all rows of one send."""

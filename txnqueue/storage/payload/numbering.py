@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from txnqueue.core.settings import DELAY_SECONDS_MAX
-from txnqueue.storage.journal.tables import identifier
-from txnqueue.storage.payload import OFFSETS_PER_TASK, PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Send
+from txnqueue.core.settings import DELAY_SECONDS_MAX, RUNS_PER_SEND_MAX
+from txnqueue.errors import LimitExceeded
+from txnqueue.storage.journal.tables import identifier, literal
+from txnqueue.storage.payload import (
+    OFFSETS_PER_TASK,
+    PRIORITY_DEFAULT,
+    PRIORITY_MAX,
+    Placing,
+    Run,
+    Send,
+)
 from txnqueue.storage.payload.nulls import failure, fitted
 from txnqueue.storage.payload.routes import crc_lane, route_columns
 from txnqueue.storage.payload.schemas import matched_columns
@@ -22,6 +30,8 @@ NO_PRIORITY = "txnqueue: this is no priority"
 NO_SECONDS = "txnqueue: so many seconds cannot be waited, column"
 TASK_BITS = OFFSETS_PER_TASK.bit_length() - 1
 _SPARK_BITS = 33
+_ROWS = 10_000
+"""So many rows are Python's objects at a time."""
 
 
 def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
@@ -151,3 +161,42 @@ def _step(placing: Placing, milliseconds: Column) -> Column:
     from pyspark.sql import functions as F
 
     return F.ceil(milliseconds / F.lit(placing.step_ms)).cast("bigint")
+
+
+def runs_query(send: Send, table: str) -> str:
+    """Write the query for the runs of a send, and for no more than it may have.
+
+    What was arranged has one run in each place and task. Otherwise the rows of a place
+    are a run as long as their offsets grow as their numbers do.
+    """
+    stretch = f"shiftright(send_offset, {TASK_BITS})"
+    if send.routes is not None:
+        window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
+        stretch = f"send_offset - row_number() OVER ({window})"
+    return (
+        "SELECT arrangement.*, min(send_offset) AS first, count(*) AS count "
+        f"FROM (SELECT arrangement, send_offset, {stretch} AS stretch FROM {table} "
+        f"WHERE slice = {send.slice} AND send_id = {literal(send.send_id)}) "
+        f"GROUP BY arrangement, stretch LIMIT {RUNS_PER_SEND_MAX + 1}"
+    )
+
+
+def runs_of(send: Send, rows: pa.Table) -> list[Run]:
+    """Read the runs of a send.
+
+    Raises:
+        LimitExceeded: They are more than anything takes.
+    """
+    if rows.num_rows > RUNS_PER_SEND_MAX:
+        remedy = "Send df.coalesce(n) with fewer partitions, or create the queue with fewer lanes."
+        if send.routes is not None:
+            remedy = "Publish in parts, or with keep_order=False."
+        raise LimitExceeded(
+            f"The rows of one send lie in more than {RUNS_PER_SEND_MAX} ranges, which nothing "
+            f"takes. {remedy}",
+            name=str(send.note.get("exchange") or send.note.get("queue")),
+        )
+    found = (row for batch in rows.to_batches(_ROWS) for row in batch.to_pylist())
+    return sorted(
+        (Run(**{"lane": 0, **row}) for row in found), key=lambda run: (run.lane, run.first)
+    )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from txnqueue.core import ranges
 from txnqueue.storage.journal.tables import identifier, literal, literals
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
@@ -22,7 +23,7 @@ _REMOVED = (
     "spark.sql.files.ignoreMissingFiles, spark.sql.files.ignoreCorruptFiles)"
 )
 PLACE_COLUMNS = (
-    "rank, send, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
+    "rank, send, piece, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
     "from_queue, from_reason, from_count, from_error"
 )
 
@@ -73,15 +74,35 @@ def message_struct(named: str | None) -> str:
     return f"named_struct('id', {_ID}, 'message_id', {given}, {_MESSAGE}"
 
 
-def places(ranked: Sequence[tuple[int, Part]]) -> str:
+def piece_bits(parts: Sequence[Part]) -> int:
+    """Say how many of an offset's lowest bits vary inside of a piece of a range.
+
+    Rows are joined with the ranges of their piece, and not each row with each range of its send.
+    Pieces are about as long as ranges are, so that there are not many more of them.
+    """
+    found = [part.ranges for part in parts]
+    average = sum(map(ranges.count, found)) // max(1, sum(map(len, found)))
+    return average.bit_length()
+
+
+def in_piece(bits: int) -> str:
+    """Write the condition that a row ``p`` lies in the piece of a range ``r``."""
+    return (
+        f"p.send_id = r.send AND shiftright(p.send_offset, {bits}) = r.piece "
+        "AND p.send_offset BETWEEN r.first AND r.last"
+    )
+
+
+def places(ranked: Sequence[tuple[int, Part]], bits: int) -> str:
     """Write the places of ranked parts as rows of values."""
     rows = []
     for rank, part in ranked:
         origin = part.origin or {}
-        for first, last in part.ranges:
+        for piece, first, last in ranges.cut(part.ranges, bits):
             cells: list[str | int | None] = [
                 rank,
                 part.send_id,
+                piece,
                 first,
                 last,
                 part.queue,
@@ -96,6 +117,16 @@ def places(ranked: Sequence[tuple[int, Part]]) -> str:
             ]
             rows.append(f"({', '.join(literal(cell) for cell in cells)})")
     return ", ".join(rows)
+
+
+def spans(parts: Sequence[Part], bits: int) -> str:
+    """Write the places of parts as a table of values, without anything else."""
+    values = ", ".join(
+        f"({literal(part.send_id)}, {piece}L, {first}L, {last}L)"
+        for part in parts
+        for piece, first, last in ranges.cut(part.ranges, bits)
+    )
+    return f"(SELECT * FROM VALUES {values} AS v(send, piece, first, last))"
 
 
 def literal_places(parts: Sequence[Part]) -> str:
@@ -122,12 +153,9 @@ def guard(table: str, parts: Sequence[Part]) -> str:
     A join would just find fewer rows: where a slice is gone, and where the session reads an old
     state of the table or passes over files that it cannot read.
     """
-    spans = [(part.send_id, *span) for part in parts for span in part.ranges]
-    values = ", ".join(f"({literal(send)}, {first}L, {last}L)" for send, first, last in spans)
-    count = sum(last - first + 1 for _, first, last in spans)
+    bits, count = piece_bits(parts), sum(ranges.count(part.ranges) for part in parts)
     return (
-        f" WHERE if((SELECT /*+ BROADCAST(g) */ count(*) FROM {table} p JOIN "
-        f"(SELECT * FROM VALUES {values} AS v(send, first, last)) g "
-        "ON p.send_id = g.send AND p.send_offset BETWEEN g.first AND g.last "
+        f" WHERE if((SELECT /*+ BROADCAST(r) */ count(*) FROM {table} p "
+        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} "
         f"WHERE {literal_places(parts)}) = {count}, true, raise_error({literal(_REMOVED)}))"
     )

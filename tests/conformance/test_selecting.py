@@ -1,0 +1,218 @@
+"""What a selector looks at and how much of it: as much as is asked for, each message once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.working import understand_divisors
+from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.messages import claim, removal
+from txnqueue.messages import selector as matching
+from txnqueue.messages import selector as selecting
+from txnqueue.storage.payload import islands, keys
+
+EVENS = "n % 2 = 0"
+RANGES_MAX = 4
+
+
+@pytest.fixture
+def looked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers that selectors have looked at; they begin with ten."""
+    monkeypatch.setattr(selecting, "LOOK_MIN", 10)
+    return understand_divisors(world, monkeypatch)
+
+
+@pytest.fixture
+def few_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call names at most four ranges."""
+    for module in (selecting, islands, claim):
+        monkeypatch.setattr(module, "RANGES_PER_CALL_MAX", RANGES_MAX)
+
+
+@in_memory
+def test_a_receive_looks_at_as_many_messages_as_it_takes(world: World, looked: list[int]) -> None:
+    queue = world.queue()
+    queue.send(rows(*range(2_000)))
+    assert numbers(queue.receive(3, where=EVENS)) == [0, 2, 4]
+    assert looked == list(range(10))
+    looked.clear()
+    assert numbers(queue.peek_messages(5, EVENS)) == [6, 8, 10, 12, 14]
+    assert looked == [1, 3, 5, *range(6, 113)]
+    assert queue.depth() == 1_997
+
+
+@in_memory
+def test_what_is_seldom_is_looked_for_in_growing_pieces(world: World, looked: list[int]) -> None:
+    queue, looks = world.queue(lanes=2), []
+    queue.send(rows(*range(2_000)))
+    whole = selecting.Selector._ranges
+
+    def counted(selector: Any, parts: Any) -> Any:
+        looks.append(selecting.ranges.count(one for part in parts for one in part.ranges))
+        return whole(selector, parts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selecting.Selector, "_ranges", counted)
+        assert sorted(numbers(queue.receive(5, where="n % 1999 = 0"))) == [0, 1999]
+    assert looks == [10, 100, 890, 1_000]
+    assert sorted(looked) == list(range(2_000)), "each message is looked at once"
+
+
+@in_memory
+def test_a_move_takes_its_limit_and_looks_no_further(
+    world: World, looked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "REMOVALS_MAX", 2)
+    queue, other = world.queue(), world.queue("other")
+    queue.send(rows(*range(2_000)))
+    assert queue.move(other, EVENS, limit=5) == 5
+    assert len(looked) == len(set(looked)) == 10
+    with world.manager("b").transaction() as tx:
+        assert tx.queue(queue.name).move(other, EVENS, limit=4) == 4
+    assert numbers(other.peek_messages()) == [0, 2, 4, 6, 8, 10, 12, 14, 16]
+    assert len(looked) < 200
+
+
+@in_memory
+def test_a_batch_is_smaller_than_asked_for_rather_than_in_too_many_ranges(
+    world: World, looked: list[int], few_ranges: None
+) -> None:
+    queue = world.queue()
+    queue.send(rows(*range(100)))
+    assert numbers(queue.receive(50, where=EVENS)) == [0, 2, 4, 6]
+    found: list[int] = []
+    result = queue.drain(lambda batch, tx: found.extend(numbers(batch)), where=EVENS)
+    assert found == list(range(8, 100, 2))
+    assert (result.batches, result.finished) == (12, False)
+    assert queue.depth() == 50
+
+
+@in_memory
+def test_a_claim_names_few_ranges_whatever_was_asked_for(
+    world: World, few_ranges: None, looked: list[int]
+) -> None:
+    queue, other = world.queue(), world.queue("other")
+    queue.send(rows(*range(20)))
+    assert queue.move(other, "n % 2 = 0", limit=10) == 10
+    assert numbers(queue.receive()) == [1, 3, 5, 7]
+    assert numbers(queue.receive()) == [9, 11, 13, 15]
+
+
+@in_memory
+@pytest.mark.parametrize("act", ["purge", "move", "move inside", "redrive"])
+def test_what_takes_all_says_that_they_lie_in_too_many_ranges_and_changes_nothing(
+    world: World, looked: list[int], few_ranges: None, act: str
+) -> None:
+    queue, other = world.queue(), world.queue("other")
+    queue.send(rows(*range(40)))
+    entries = len(world.store.journal.read_all().entries)
+    with pytest.raises(LimitExceeded, match=r"where= .* 4 ranges .* limit=") as told:
+        if act == "purge":
+            queue.purge(EVENS)
+        elif act == "move":
+            queue.move(other, EVENS)
+        elif act == "redrive":
+            queue.move(other)
+            other.redrive(EVENS)
+        else:
+            with world.manager("b").transaction() as tx:
+                tx.queue(queue.name).move(other, EVENS)
+    assert told.value.name == "where"
+    if act != "redrive":
+        assert len(world.store.journal.read_all().entries) == entries
+    assert queue.depth() + other.depth() == 40
+
+
+@in_memory
+def test_a_move_to_lanes_by_a_key_reads_the_key_and_nothing_else(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.queue(lanes=2)
+    grouped = world.queue("grouped", lanes=4, group_by="key")
+    queue.send([{"n": n, "key": f"k{n // 10}"} for n in range(100)])
+    payload, read = queue._client.store.payload, []
+    monkeypatch.setattr(payload, "table", None)
+    lanes = payload.lanes
+    monkeypatch.setattr(payload, "lanes", lambda *asked: read.append(asked[:2]) or lanes(*asked))
+    assert queue.move(grouped, limit=60) == 60
+    held = queue.receive()
+    assert held.move(grouped) == 40
+    assert set(read) == {("key", 4)}
+    monkeypatch.undo()
+    by_key: dict[str, set[int]] = {}
+    for row in grouped.peek_messages(100):
+        by_key.setdefault(row["key"], set()).add(row["_message"]["lane"])
+    assert len(by_key) == 10 and all(len(lanes) == 1 for lanes in by_key.values())
+
+
+@in_memory
+def test_a_move_that_lanes_would_tear_into_too_many_ranges_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "RANGES_PER_CALL_MAX", RANGES_MAX)
+    queue = world.queue()
+    grouped = world.queue("grouped", lanes=4, group_by="key")
+    queue.send([{"n": n, "key": f"k{n}"} for n in range(40)])
+    with pytest.raises(LimitExceeded, match="receive them and send them to the other queue"):
+        queue.move(grouped)
+    batch = queue.receive(30)
+    with pytest.raises(LimitExceeded, match="limit="):
+        batch.move(grouped)
+    assert (queue.in_flight(), queue.depth(), grouped.depth()) == (30, 10, 0)
+    batch.release()
+    assert queue.move(grouped, limit=2) == 2
+
+
+@in_memory
+def test_a_settlement_of_too_many_ranges_is_refused_and_changes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "RANGES_PER_CALL_MAX", RANGES_MAX)
+    queue = world.queue(dead_letter=True)
+    queue.send(rows(*range(20)))
+    batch = queue.receive()
+    table = batch.to_arrow()
+    evens = [row for row in batch.messages() if row["n"] % 2 == 0]
+    for meant in (
+        evens,
+        [row["_message"]["id"] for row in evens],
+        table.take(list(range(0, 20, 2))),
+    ):
+        with pytest.raises(LimitExceeded, match=r"matching= .* smaller batches") as told:
+            batch.reject(matching=meant)
+        assert told.value.name == "matching"
+    assert batch.accept(matching=evens[:4]) == 4
+    assert batch.reject(matching=table.slice(10, 10)) == 10
+    assert batch.release() == 6
+    assert (queue.depth(), world.manager().queue(f"{queue.name}.dead").depth()) == (6, 10)
+
+
+@in_memory
+def test_of_an_arrow_table_only_the_ids_are_read(world: World) -> None:
+    queue = world.queue(dead_letter=True)
+    queue.send(rows(*range(5), key="a"))
+    batch = queue.receive()
+    table = batch.to_arrow()
+    assert batch.reject(matching=table.slice(0, 2), reason_column="key") == 2
+    assert batch.accept(matching=table.column("_message").combine_chunks().field("id")[2:]) == 3
+    with pytest.raises(InvalidInput, match="nor a message with _message"):
+        batch.accept(matching=table.drop_columns("_message"))
+    dead = world.manager().queue(f"{queue.name}.dead").peek_messages()
+    assert {row["_message"]["origin"]["reason"] for row in dead} == {"a"}
+
+
+@in_memory
+@pytest.mark.parametrize("where", ["", 3, b"n > 1"])
+def test_a_predicate_that_is_none_selects_nothing(world: World, where: Any) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2))
+    for act in (queue.receive, queue.peek):
+        with pytest.raises(InvalidInput) as told:
+            act(where=where)
+        assert told.value.name == "where"
+    with pytest.raises(InvalidInput):
+        queue.purge(where)
+    assert (queue.depth(), queue.in_flight()) == (2, 0)

@@ -1,0 +1,81 @@
+"""Where messages lie, as ranges that Spark computes: as many rows as there are ranges.
+
+However many messages are meant, this process gets no object for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txnqueue.core import ranges
+from txnqueue.core.model import Range
+from txnqueue.core.settings import RANGES_PER_CALL_MAX
+from txnqueue.errors import LimitExceeded
+from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PIECE_BITS = 20
+"""Ranges are looked for among so many neighbours at a time, so that a long send is no one task."""
+
+
+def places_of(messages: DataFrame) -> DataFrame:
+    """Say of messages, as ``Batch.df`` shows them, only where they lie."""
+    return messages.select(f"{MESSAGE_COLUMN}.send_id", f"{MESSAGE_COLUMN}.send_offset")
+
+
+def islands(places: DataFrame, by: Sequence[str] = ()) -> list[tuple[Any, ...]] | None:
+    """Find the ranges that messages lie in; None if they are more than ``RANGES_PER_CALL_MAX``.
+
+    Args:
+        places: ``send_id`` and ``send_offset`` of each message, and what it is grouped by.
+        by: The columns that are the same for all messages of a range.
+
+    Returns:
+        For each range what it is grouped by, the send, the first and the last offset; in no
+        order, and neighbours may touch.
+    """
+    from pyspark.sql import functions as F
+
+    keys = [*by, "send_id", "piece"]
+    # A message that is named twice has the same rank both times.
+    rank = f"dense_rank() OVER (PARTITION BY {', '.join(keys)} ORDER BY send_offset)"
+    cut = places.selectExpr("*", f"shiftright(send_offset, {_PIECE_BITS}) AS piece")
+    stretches = cut.selectExpr("*", f"send_offset - {rank} AS stretch")
+    first, last = F.min("send_offset").alias("first"), F.max("send_offset").alias("last")
+    found = stretches.groupBy(*keys, "stretch").agg(first, last)
+    few = found.limit(RANGES_PER_CALL_MAX + 1).select(*by, "send_id", "first", "last").toArrow()
+    if few.num_rows > RANGES_PER_CALL_MAX:
+        return None
+    return list(zip(*map(_values, few.columns), strict=True))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Bring values here, each text once."""
+    if not pa.types.is_string(column.type):
+        return list(column.to_pylist())
+    encoded = column.dictionary_encode().combine_chunks()
+    texts = encoded.dictionary.to_pylist()
+    return [None if n is None else texts[n] for n in encoded.indices.to_pylist()]
+
+
+def by_send(found: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[Range, ...]]:
+    """Sort ranges by their sends, and join those that touch."""
+    parts: dict[str, list[Range]] = defaultdict(list)
+    for send_id, first, last in found:
+        parts[send_id].append((first, last))
+    return {send_id: ranges.normalised(part) for send_id, part in parts.items()}
+
+
+def too_many(what: str, remedy: str, name: str | None = None) -> LimitExceeded:
+    """Say that messages lie in too many ranges to be named in one call."""
+    return LimitExceeded(
+        f"{what} lie in more than {RANGES_PER_CALL_MAX} ranges of neighbours, which are the "
+        f"most that one call names: {remedy}.",
+        name=name,
+    )
