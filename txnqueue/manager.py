@@ -437,6 +437,7 @@ class QueueManager:
             TransactionNotGiven: Inside a transaction block.
         """
         check_name(name)
+        at_once(self._client, "drop_queue")
         if missing_ok and name not in self._client.queues():
             return DropResult(name, True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
@@ -836,6 +837,7 @@ class QueueManager:
             TransactionNotGiven: Inside a transaction block.
         """
         check_name(name, "exchange")
+        at_once(self._client, "drop_exchange")
         if missing_ok and name not in self._client.topology().exchanges:
             return ExchangeDrop(name, True)
         return open_exchange(self._client, name).drop(reason=reason)

@@ -12,7 +12,7 @@ from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionMismatch
 from txnqueue.protocols.dtx.branches import Branches
-from txnqueue.protocols.dtx.sessions import Session
+from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
@@ -173,7 +173,7 @@ def test_every_fresh_client_counts_a_compacted_lease_from_where_it_began(drivers
     assert 1 in {m["n"] for _ in range(4) for m in fresh.receive(1).messages()}
 
 
-def started(manager: QueueManager, name: str = "b", seconds: float = 60) -> Session:
+def started(manager: QueueManager, name: str = "b", seconds: float = 60) -> BranchSession:
     """Start a branch in which several sessions may work."""
     return Branches(manager._client).start(f"xid:{name}", seconds)
 

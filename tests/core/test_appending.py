@@ -2,7 +2,7 @@
 
 import pytest
 
-from txnqueue.client.append import land
+from txnqueue.client.append import Append
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
@@ -88,7 +88,7 @@ class Script:
                 self.inner.append(*self.late.pop())
 
         policy = RetryPolicy(attempts_max, seconds_max=60, wait_seconds_first=1)
-        return land(self, runtime(clock, "me", policy, sleep), plan, operation="test", **named)
+        return Append(self, runtime(clock, "me", policy, sleep), "test", **named).land(plan)
 
     def land_next(self, **named):
         """Land an entry with whatever sequence number is next when it is planned."""

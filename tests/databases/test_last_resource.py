@@ -139,7 +139,7 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
     tx = manager.transaction(key)
     tx.queue("in").receive(1)
     insert(tx.enlist("ledger", connection, last=True), 1)
-    last = tx._participants.last
+    last = attempt_of(tx).participants.last
     assert last is not None
     decide = last.decide
     found: list[tuple[str, ...]] = []

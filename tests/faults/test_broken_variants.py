@@ -20,7 +20,7 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from txnqueue import batch
 from txnqueue.admin import drop, history_removal, maintenance, recovery
-from txnqueue.client import append as appending
+from txnqueue.client.append import Append, Landed
 from txnqueue.client.client import Client
 from txnqueue.client.readers import ShardReader
 from txnqueue.core import model, planning
@@ -29,7 +29,7 @@ from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Status
 from txnqueue.core.state import Claim, LaneState, QueueState, compaction, retention
 from txnqueue.core.state.branch import Branch
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import Busy, StoreCorrupt
 from txnqueue.messages import claim as receiving
 from txnqueue.messages import settlement
 from txnqueue.storage.journal import AppendConflict
@@ -171,42 +171,49 @@ def equal_sequence(patch: pytest.MonkeyPatch) -> None:
 
 def exception_is_an_outcome(patch: pytest.MonkeyPatch) -> None:
     """Believe the store when it says that an append lost."""
-    patch.setattr(appending, "_find", lambda *_: None)
+    patch.setattr(Append, "_find", lambda *_: None)
 
 
 def new_append_id_per_try(patch: pytest.MonkeyPatch) -> None:
     """Forget earlier tries, and look only for the last one."""
-    find = appending._find
+    find = Append._find
 
-    def last_only(journal: Any, tried: Any, *rest: Any) -> Any:
-        return find(journal, tried[-1:], *rest)
+    def last_only(self: Any, cause: Any) -> Any:
+        tried, self._tried = self._tried, self._tried[-1:]
+        try:
+            return find(self, cause)
+        finally:
+            self._tried = tried
 
-    def fresh_unit(planned: Plan, tried: list[Unit], operation: str, runtime: Any) -> Unit:
-        unit = Unit.of(runtime.new_id(), planned.entries, planned.conditions, operation)
-        tried.append(unit)
+    def fresh_unit(self: Any, planned: Plan) -> Unit:
+        if not self._tried:
+            self._since = self._journal.known_version() - 1
+        append_id = self._runtime.new_id()
+        unit = Unit.of(append_id, planned.entries, planned.conditions, self._operation)
+        self._tried.append(unit)
         return unit
 
-    patch.setattr(appending, "_unit", fresh_unit)
-    patch.setattr(appending, "_find", last_only)
+    patch.setattr(Append, "_unit", fresh_unit)
+    patch.setattr(Append, "_find", last_only)
 
 
 def believes_its_last_plan(patch: pytest.MonkeyPatch) -> None:
     """Take what was last planned for what landed."""
-    find = appending._find
+    find = Append._find
 
-    def mistaken(journal: Any, tried: list[Unit], *rest: Any) -> Any:
-        found = find(journal, tried, *rest)
+    def mistaken(self: Any, cause: Any) -> Any:
+        found = find(self, cause)
         if found is None:
             return None
-        entries = tuple(replace(e, version=found.version) for e in tried[-1].entries)
-        return appending.Landed(entries, found.version)
+        entries = tuple(replace(e, version=found.version) for e in self._tried[-1].entries)
+        return Landed(entries, found.version)
 
-    patch.setattr(appending, "_find", mistaken)
+    patch.setattr(Append, "_find", mistaken)
 
 
 def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
     """Take a transaction without an entry for an aborted one: no tombstone."""
-    real = receiving.Receiver._take_over
+    real = receiving.ClaimPlanner._take_over
 
     def careless(self: Any, fold: QueueState, owner: Any, *rest: Any, **more: Any) -> Any:
         found = real(self, fold, owner, *rest, **more)
@@ -216,7 +223,7 @@ def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
         found.tombstones.clear()
         return found
 
-    patch.setattr(receiving.Receiver, "_take_over", careless)
+    patch.setattr(receiving.ClaimPlanner, "_take_over", careless)
 
 
 def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +246,7 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
                 tombstones.setdefault(holder.attempt, (holder, []))[1].append(claim)
         return receiving._TakeOver(superseded, tombstones, self._elsewhere(tombstones))
 
-    patch.setattr(receiving.Receiver, "_take_over", careless)
+    patch.setattr(receiving.ClaimPlanner, "_take_over", careless)
 
 
 def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
@@ -256,13 +263,13 @@ def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
 
 def takes_its_own_batch_over(patch: pytest.MonkeyPatch) -> None:
     """Let a joined append take over the claims that it commits."""
-    real = receiving.Receiver.__init__
+    real = receiving.ClaimPlanner.__init__
 
     def forgetful(self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
         self.joined_with = None
 
-    patch.setattr(receiving.Receiver, "__init__", forgetful)
+    patch.setattr(receiving.ClaimPlanner, "__init__", forgetful)
 
 
 def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
@@ -314,21 +321,16 @@ def releases_what_others_hold(patch: pytest.MonkeyPatch) -> None:
 
 def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
     """Report a lost reply as a failure."""
-    real = appending.land
+    real = Append._try
 
-    def impatient(journal: Any, runtime: Any, plan: Any, **kwargs: Any) -> Any:
-        unit = appending._unit(plan(0) or Plan(), [], "", runtime)
-        if not unit.entries:
-            return None
+    def impatient(self: Any, unit: Unit) -> Any:
         try:
-            answer = journal.append([unit], {})
+            answer = self._journal.append([unit], {})
         except (ConnectionError, AppendConflict) as error:
-            raise appending.Busy() from error
-        if answer.won[0]:
-            return appending._landed(unit, answer.version)
-        return real(journal, runtime, plan, **kwargs)
+            raise Busy() from error
+        return self._landed(unit, answer.version) if answer.won[0] else real(self, unit)
 
-    patch.setattr("txnqueue.client.client.land", impatient)
+    patch.setattr(Append, "_try", impatient)
 
 
 def _pretended(self: Any, one: Any) -> TableCommit:
@@ -506,7 +508,7 @@ def landing_late() -> None:
         entry = model.Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=1, count=lost)
         return Plan((entry,), (model.next_sequence("lane/q/0", "lane/0", 1),))
 
-    landed = appending.land(journal, runtime(Clock()), plan, operation="claim")
+    landed = Append(journal, runtime(Clock()), "claim").land(plan)
     assert landed is not None
     there = journal.read(["lane/q/0"]).entries
     assert landed.entries == there, "P6 what is believed is not what the journal says"

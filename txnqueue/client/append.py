@@ -7,11 +7,12 @@ another's is there - plan again; nothing is there - say the same again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
+from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.state.closing import _expects_open, bars, closed_error
@@ -39,204 +40,243 @@ class Landed:
         return self.entries[0].commit_seq
 
 
-def land(
-    journal: Journal,
-    runtime: Runtime,
-    plan: Planner,
-    *,
-    operation: str,
-    transaction_id: str | None = None,
-    queue: str | None = None,
-) -> Landed | None:
-    """Append what is planned until it is surely in the journal, or surely cannot be.
+def _no_reading(missing: NotRead) -> None:
+    raise missing
 
-    Args:
-        journal: Where to append.
-        runtime: The ids, the clock and the patience.
-        plan: Plans the append; asked again after each lost race.
-        operation: What the store's history calls the commit.
-        transaction_id: The transaction that the append belongs to.
-        queue: The queue that it is about.
 
-    Returns:
-        What landed, or None if the plan says that there is nothing to do.
+class Append:
+    """One append, from its first plan until it is surely in the journal, or surely cannot be."""
 
-    Raises:
-        Busy: Others were faster at every try; nothing landed.
-        TransactionUnknown: An earlier try may still land, whatever stands in the way of another.
-        QueueClosed: A queue that it works on is being dropped; nothing landed.
-        QueueNotFound: The same, when the drop is done.
-        ExchangeClosed: An exchange that it publishes to is being dropped; nothing landed.
-        ExchangeNotFound: The same, when the drop is done.
-    """
-    metadata = {
-        "txnqueue": __version__,
-        "operation": operation,
-        "transaction_id": transaction_id,
-        "queue": queue,
-        "actor": runtime.actor,
-        "run_id": runtime.run_id,
-    }
-    started = runtime.monotonic()
-    since = -1
-    tried: list[Unit] = []
-    in_doubt = unsure = False  # unsure also after a conflict: the store may be wrong in that
-    lost = 0
-    while True:
-        try:
-            planned = plan(lost)
-        except TxnQueueError as error:
-            # What stands in the way may be an earlier try of our own that landed since.
-            found = _find(journal, tried, since, unsure, transaction_id, error)
-            if found is not None:
+    def __init__(
+        self,
+        journal: Journal,
+        runtime: Runtime,
+        operation: str,
+        *,
+        transaction_id: str | None = None,
+        queue: str | None = None,
+        read: Callable[[NotRead], None] = _no_reading,
+    ) -> None:
+        """Describe an append that nothing is planned of yet.
+
+        Args:
+            journal: Where to append.
+            runtime: The ids, the clock and the patience.
+            operation: What the store's history calls the commit.
+            transaction_id: The transaction that the append belongs to.
+            queue: The queue that it is about.
+            read: Reads what a plan lacks, if no lock is held; else it raises what it got.
+        """
+        self._journal = journal
+        self._runtime = runtime
+        self._operation = operation
+        self._transaction_id = transaction_id
+        self._queue = queue
+        self._read = read
+        self._started = runtime.monotonic()
+        self._since = -1
+        self._tried: list[Unit] = []
+        self._in_doubt = False
+        self._unsure = False  # also after a conflict: the store may be wrong in that
+        self.lost = 0
+        """How often it was planned and did not land."""
+
+    def land(self, plan: Planner, riding: Sequence[Entry] = ()) -> Landed | None:
+        """Append what is planned, whatever the store answers.
+
+        Args:
+            plan: Plans the append; asked again after each conflict.
+            riding: Facts that expect nothing and go with it.
+
+        Returns:
+            What landed, or None if the plan says that there is nothing to do.
+
+        Raises:
+            Busy: Others were faster at every try; nothing landed.
+            TransactionUnknown: An earlier try may still land, whatever stands in the way of
+                another.
+            QueueClosed: A queue that it works on is being dropped; nothing landed.
+            QueueNotFound: The same, when the drop is done.
+            ExchangeClosed: An exchange that it publishes to is being dropped; nothing landed.
+            ExchangeNotFound: The same, when the drop is done.
+        """
+        while True:
+            try:
+                planned = plan(self.lost)
+            except NotRead as missing:
+                self._read(missing)
+                continue
+            except Exception as error:
+                found = self._found_despite(error)
+                if found is None:
+                    raise
                 return found
-            if in_doubt and _may_land(journal, tried, transaction_id, error):
-                raise _unknown(transaction_id, tried, error) from error
-            raise
-        except Exception as error:
-            if in_doubt:
-                raise _unknown(transaction_id, tried, error) from error
-            raise
-        if planned is None:
-            return _find(journal, tried, since, unsure, transaction_id, None)
-        if in_doubt:  # a try that landed since is what the plan goes on from
-            found = _find(journal, tried, since, unsure, transaction_id, None)
-            if found is not None:
-                return found
-        if not tried:  # what the plan has read is known by now
-            since = journal.known_version() - 1
-        unit = _unit(planned, tried, operation, runtime)
+            if planned is None:
+                return self._find(None)
+            if self._in_doubt:  # a try that landed since is what the plan goes on from
+                found = self._find(None)
+                if found is not None:
+                    return found
+            unit = self._unit(planned + Plan(tuple(riding)))
+            landed = self._try(unit)
+            if landed is not None:
+                return landed
+
+    # ---------------------------------------------------------------------------- steps
+
+    def _unit(self, planned: Plan) -> Unit:
+        """Give a plan its append id: that of the last try if it says the same, else a new one."""
+        if not self._tried:  # what the plan has read is known by now
+            self._since = self._journal.known_version() - 1
+        append_id = self._runtime.new_id()
+        unit = Unit.of(append_id, planned.entries, planned.conditions, self._operation)
+        if self._tried and unit.same_content(self._tried[-1]):
+            return self._tried[-1]
+        self._tried.append(unit)
+        return unit
+
+    def _try(self, unit: Unit) -> Landed | None:
+        """Try once; None if it did not land, and may be planned anew."""
         cause: Exception | None = None
         refused = False
         try:
-            answer = journal.append([unit], metadata)
+            answer = self._journal.append([unit], self._metadata())
             if answer.won[0] and answer.version is not None:
-                landed = _landed(unit, answer.version)
-                if in_doubt and len(tried) > 1:  # an earlier try may have landed as well
-                    return _find(journal, tried, since, unsure, transaction_id, None) or landed
-                return landed
+                return self._landed(unit, answer.version)
             refused = True
         except AppendConflict as error:
-            cause, unsure = error, True
+            cause, self._unsure = error, True
         except TxnQueueError as error:
-            if in_doubt:
-                raise _unknown(transaction_id, tried, error) from error
+            if self._in_doubt:
+                raise self._unknown(error) from error
             raise
         except Exception as error:
-            cause, in_doubt, unsure = error, True, True
-        found = _find(journal, tried, since, unsure, transaction_id, cause)
-        if found is not None:
-            return found
-        if refused:
-            _unless_closed(journal, tried, in_doubt, transaction_id)
-        lost += 1
-        policy = runtime.retry
-        elapsed = runtime.monotonic() - started
-        if lost >= policy.attempts_max or elapsed > policy.seconds_max:
-            if in_doubt:
-                raise _unknown(transaction_id, tried, cause) from cause
-            raise Busy(operation=operation, queue=queue, tries=lost) from cause
-        runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+            cause, self._in_doubt, self._unsure = error, True, True
+        found = self._find(cause)
+        if found is None:
+            if refused:
+                self._check_open()
+            self._wait(cause)
+        return found
 
+    def _landed(self, unit: Unit, version: int) -> Landed:
+        """Say what landed: an earlier try that was in doubt may have landed as well."""
+        mine = Landed(tuple(replace(e, version=version) for e in unit.entries), version)
+        earlier = self._in_doubt and len(self._tried) > 1
+        return (self._find(None) if earlier else None) or mine
 
-def _unless_closed(
-    journal: Journal, tried: list[Unit], in_doubt: bool, transaction_id: str | None
-) -> None:
-    """Find out whether an append was refused because a queue or an exchange is being dropped.
+    def _wait(self, cause: Exception | None) -> None:
+        """Wait before the next try.
 
-    What closed stays closed, and bars for ever what expects it to be open.
+        Raises:
+            Busy: There have been enough of them; nothing landed.
+            TransactionUnknown: The same, and one of them may still land.
+        """
+        self.lost += 1
+        policy = self._runtime.retry
+        elapsed = self._runtime.monotonic() - self._started
+        if self.lost >= policy.attempts_max or elapsed > policy.seconds_max:
+            if self._in_doubt:
+                raise self._unknown(cause) from cause
+            raise Busy(operation=self._operation, queue=self._queue, tries=self.lost) from cause
+        self._runtime.sleep(policy.wait_seconds(self.lost, self._runtime.dice()))
 
-    Raises:
-        QueueClosed: So it is; of an exchange: ExchangeClosed.
-        QueueNotFound: So it is, and the queue is gone; of an exchange: ExchangeNotFound.
-        TransactionUnknown: So it is, but an earlier try that it does not bar may still land.
-    """
-    try:
-        error = closed_by(journal, tried[-1])
-    except Exception as failed:
-        if in_doubt:
-            raise _unknown(transaction_id, tried, failed) from failed
-        raise
-    if error is None:
-        return
-    if in_doubt and not all(bars(error, unit) for unit in tried):
-        raise _unknown(transaction_id, tried, error) from error
-    raise error
+    def _metadata(self) -> dict[str, object]:
+        return {
+            "txnqueue": __version__,
+            "operation": self._operation,
+            "transaction_id": self._transaction_id,
+            "queue": self._queue,
+            "actor": self._runtime.actor,
+            "run_id": self._runtime.run_id,
+        }
 
+    # ---------------------------------------------------------------------------- doubt
 
-def _may_land(
-    journal: Journal, tried: list[Unit], transaction_id: str | None, cause: Exception
-) -> bool:
-    """Say whether what one of the tries expects still holds: nothing bars it, and it may land.
+    def _found_despite(self, error: Exception) -> Landed | None:
+        """Look whether what stands in the way of a plan is an earlier try that landed since.
 
-    What is expected and does not hold any more never holds again.
-
-    Raises:
-        TransactionUnknown: Nobody can say.
-    """
-    shards = {shard for unit in tried for shard in unit.reads}
-    try:
-        entries = journal.read(shards).entries if shards else ()
-    except Exception as error:
-        raise _unknown(transaction_id, tried, cause) from error
-    return any(all(c.holds(entries) for c in unit.conditions) for unit in tried)
-
-
-def _unit(planned: Plan, tried: list[Unit], operation: str, runtime: Runtime) -> Unit:
-    """Give a plan its append id: that of the last try if it says the same, else a new one."""
-    unit = Unit.of(runtime.new_id(), planned.entries, planned.conditions, operation)
-    if tried and unit.same_content(tried[-1]):
-        return tried[-1]
-    tried.append(unit)
-    return unit
-
-
-def _find(
-    journal: Journal,
-    tried: list[Unit],
-    since: int,
-    unsure: bool,
-    transaction_id: str | None,
-    cause: Exception | None,
-) -> Landed | None:
-    """Look whether any try is in the journal, by append id.
-
-    Raises:
-        TransactionUnknown: Nobody can say: it cannot be read, or may have been removed since.
-    """
-    if not tried:
+        Raises:
+            TransactionUnknown: An earlier try may still land.
+        """
+        if isinstance(error, TxnQueueError):
+            found = self._find(error)
+            if found is not None:
+                return found
+            if self._in_doubt and self._may_land(error):
+                raise self._unknown(error) from error
+        elif self._in_doubt:
+            raise self._unknown(error) from error
         return None
-    ids = {unit.append_id for unit in tried}
-    shards = {entry.shard for unit in tried for entry in unit.entries}
-    beginning = -1
-    try:
-        found = journal.read({*shards, model.FENCE}, after=since).entries
-        if model.horizon(found) > since:  # what landed may have left the journal already
-            found += journal.archive.read(append_ids=sorted(ids))
-            beginning = model.beginning(journal.read([model.FENCE]).entries)
-    except Exception as error:
-        raise _unknown(transaction_id, tried, cause) from error
-    known = {e.entry_id: e for e in found if e.append_id in ids}
-    mine = sorted(known.values(), key=lambda e: e.place)
-    if not mine and unsure and beginning > since:
-        raise _unknown(transaction_id, tried, cause)
-    return Landed(tuple(mine), mine[0].version) if mine else None
 
+    def _find(self, cause: Exception | None) -> Landed | None:
+        """Look whether any try is in the journal, by append id.
 
-def _landed(unit: Unit, version: int) -> Landed:
-    return Landed(tuple(replace(e, version=version) for e in unit.entries), version)
+        Raises:
+            TransactionUnknown: Nobody can say: it cannot be read, or may have been removed since.
+        """
+        if not self._tried:
+            return None
+        journal = self._journal
+        ids = {unit.append_id for unit in self._tried}
+        shards = {entry.shard for unit in self._tried for entry in unit.entries}
+        beginning = -1
+        try:
+            found = journal.read({*shards, model.FENCE}, after=self._since).entries
+            if model.horizon(found) > self._since:  # what landed may have left the journal already
+                found += journal.archive.read(append_ids=sorted(ids))
+                beginning = model.beginning(journal.read([model.FENCE]).entries)
+        except Exception as error:
+            raise self._unknown(cause) from error
+        known = {e.entry_id: e for e in found if e.append_id in ids}
+        mine = sorted(known.values(), key=lambda e: e.place)
+        if not mine and self._unsure and beginning > self._since:
+            raise self._unknown(cause)
+        return Landed(tuple(mine), mine[0].version) if mine else None
 
+    def _check_open(self) -> None:
+        """Find out whether it was refused because a queue or an exchange is being dropped.
 
-def _unknown(
-    transaction_id: str | None, tried: list[Unit], cause: Exception | None
-) -> TransactionUnknown:
-    entries = tried[-1].entries
-    known_as = transaction_id or f"append:{tried[-1].append_id}@{entries[0].shard}"
-    mine = next(
-        (e for e in entries if transaction_id and e.transaction_key == transaction_id), None
-    )
-    attempt = model.attempt_id(mine.attempt, mine.begun) if mine and mine.attempt else None
-    return in_doubt(known_as, attempt, cause)
+        What closed stays closed, and bars for ever what expects it to be open.
+
+        Raises:
+            QueueClosed: So it is; of an exchange: ExchangeClosed.
+            QueueNotFound: So it is, and the queue is gone; of an exchange: ExchangeNotFound.
+            TransactionUnknown: So it is, but an earlier try that it does not bar may still land.
+        """
+        try:
+            error = closed_by(self._journal, self._tried[-1])
+        except Exception as failed:
+            if self._in_doubt:
+                raise self._unknown(failed) from failed
+            raise
+        if error is None:
+            return
+        if self._in_doubt and not all(bars(error, unit) for unit in self._tried):
+            raise self._unknown(error) from error
+        raise error
+
+    def _may_land(self, cause: Exception) -> bool:
+        """Say whether what one of the tries expects still holds: nothing bars it, and it may land.
+
+        What is expected and does not hold any more never holds again.
+
+        Raises:
+            TransactionUnknown: Nobody can say.
+        """
+        shards = {shard for unit in self._tried for shard in unit.reads}
+        try:
+            entries = self._journal.read(shards).entries if shards else ()
+        except Exception as error:
+            raise self._unknown(cause) from error
+        return any(all(c.holds(entries) for c in unit.conditions) for unit in self._tried)
+
+    def _unknown(self, cause: Exception | None) -> TransactionUnknown:
+        key, last = self._transaction_id, self._tried[-1]
+        known_as = key or f"append:{last.append_id}@{last.entries[0].shard}"
+        mine = next((e for e in last.entries if key and e.transaction_key == key), None)
+        attempt = model.attempt_id(mine.attempt, mine.begun) if mine and mine.attempt else None
+        return in_doubt(known_as, attempt, cause)
 
 
 def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) -> TransactionUnknown:

@@ -208,9 +208,17 @@ class Cache:
                 with self.lock:
                     return act()
             except custody.NotRead as missing:
-                if self.holds_lock():
-                    raise
-                missing.read()
+                self.read_missing(missing)
+
+    def read_missing(self, missing: custody.NotRead) -> None:
+        """Read what somebody with the lock found out to be missing, unless a lock is held still.
+
+        Raises:
+            NotRead: One is held: whoever holds it lets go of it first.
+        """
+        if self.holds_lock():
+            raise missing
+        missing.read()
 
     def state_for_update(self, info: QueueInfo) -> QueueState:
         """Fold a queue that is about to be worked on.

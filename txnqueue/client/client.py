@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from txnqueue.client.append import Landed, Planner, land
+from txnqueue.client.append import Append, Landed, Planner
 from txnqueue.client.cache import Cache
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
@@ -103,24 +103,22 @@ class Client(Cache):
         with self.lock:
             riding = tuple(self.confirmations)
 
-        def joined(lost: int) -> Plan | None:
-            if lost and queue is not None:
-                self.conflicts[queue] += 1
-            planned = plan(lost)
-            return planned if planned is None else planned + Plan(riding)
-
+        append = Append(
+            self.store.journal,
+            self.runtime,
+            operation,
+            transaction_id=transaction_id,
+            queue=queue,
+            read=self.read_missing,
+        )
         try:
-            landed = land(
-                self.store.journal,
-                self.runtime,
-                joined,
-                operation=operation,
-                transaction_id=transaction_id,
-                queue=queue,
-            )
+            landed = append.land(plan, riding)
         except QueueError as error:
             self._learn_closed(error)
             raise
+        finally:
+            if queue is not None:
+                self.conflicts[queue] += append.lost
         if landed is not None and riding:
             with self.lock:
                 self.confirmations = [fact for fact in self.confirmations if fact not in riding]

@@ -151,7 +151,8 @@ class _Taker(ClaimPlanner):
 
     def plan(self, lost: int) -> Plan | None:
         """Plan the claims of everything that is wanted; None if nothing is."""
-        return self.client.informed(self._plan_claims)
+        with self.client.lock:
+            return self._plan_claims()
 
     def _plan_claims(self) -> Plan | None:
         client, info = self.client, self.info

@@ -133,7 +133,8 @@ class ClaimPlanner:
         Raises:
             LeaseLost: Somebody opened the same consumer id after us.
         """
-        return self.client.informed(lambda: self._plan(lost))
+        with self.client.lock:
+            return self._plan(lost)
 
     def _plan(self, lost: int) -> Plan | None:
         """Plan the claim; the lock is held from the first look at the fold to the last."""

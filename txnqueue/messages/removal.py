@@ -71,7 +71,8 @@ def remove(
         return iter(found) if selector is None else selector.of_lane(lane, found)
 
     def plan(lost: int) -> Plan | None:
-        return client.informed(plan_now)
+        with client.lock:
+            return plan_now()
 
     def plan_now() -> Plan | None:
         nonlocal more

@@ -202,7 +202,7 @@ class Manifests:
         self._committed.clear()
 
 
-class TableChanges:
+class ChangeChecks:
     """Every table change belongs to a committed transaction; what waits is counted."""
 
     def __init__(self, past: Past, beginning: int) -> None:

@@ -14,12 +14,12 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.state import catalog
 from txnqueue.reports.consistency import (
+    ChangeChecks,
     CheckedPromise,
     Manifests,
     Numbers,
     Payload,
     Problems,
-    TableChanges,
 )
 from txnqueue.reports.replay import Replay
 from txnqueue.storage.journal import Audit, Order
@@ -89,7 +89,7 @@ def _verified(client: Client, past: Past, audit: Audit) -> Verification:
         if entry.kind == model.COMPACTED and entry.version >= beginning:
             lanes = pins[entry.queue_id or ""]
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
-    manifests, changes = Manifests(beginning, problems), TableChanges(past, beginning)
+    manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)
     replay = Replay(catalog.every_queue(past.catalog()), pins, beginning, problems)
     payload = Payload(client)
     since, logged, newest = max(beginning, audit.since), 0, -1

@@ -7,15 +7,17 @@ id (the *key*): a rollback ends the attempt, not the key.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from txnqueue.client.append import Planner
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_metadata, check_text, check_transaction_id
+from txnqueue.core.settings import check_metadata, check_text, check_transaction_id, describe_error
 from txnqueue.core.state import Owner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
 from txnqueue.messages.settlement import Account
@@ -25,6 +27,10 @@ from txnqueue.transactions.participants import Participants
 from txnqueue.transactions.table_applier import follow
 from txnqueue.transactions.transient import TransientWork, resolve
 from txnqueue.transactions.work import Work
+
+logger = logging.getLogger("txnqueue")
+JOINED_TRIES = 2
+"""How often a commit is tried joined with the next claim before it is committed alone."""
 
 
 class Attempt:
@@ -203,6 +209,37 @@ class Attempt:
             self.transient.begin(self.owner)
 
     # ------------------------------------------------------- what a decision would write
+
+    def committing(self, more: Planner | None = None) -> Planner:
+        """Plan its commit, together with something else unless that fails or lost too often.
+
+        Args:
+            more: Plans what else goes into the append; None: nothing.
+        """
+
+        def plan(lost: int) -> Plan:
+            nonlocal more
+            decided = self.plan_seal(model.COMMITTED, lost)
+            if more is None or lost >= JOINED_TRIES:
+                return decided
+            try:
+                joined = more(lost)
+            except Exception as error:
+                # Whoever asked for it asks again, and learns why. The commit waits for nobody.
+                about = (self.id, describe_error(error))
+                logger.info("commit alone transaction_id=%s error=%s", *about)
+                more = joined = None
+            return decided + joined if joined is not None else decided
+
+        return plan
+
+    def preparing(self, lost: int) -> Plan:
+        """Plan that it is prepared."""
+        return self.plan_seal(model.PREPARED, lost)
+
+    def rolling_back(self, reason: str, *, counted: bool) -> Planner:
+        """Plan its rollback, whatever became of it meanwhile."""
+        return lambda lost: self.plan_rollback(reason, counted)
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it, looking at its rivals after a conflict."""

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from txnqueue.client.append import Landed, Planner, in_doubt
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.core.planning import Plan
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_text, describe_error
 from txnqueue.core.state.closing import is_closed
@@ -32,8 +31,6 @@ from txnqueue.transactions.table_changes import sealed
 from txnqueue.transactions.transient import resolve
 
 logger = logging.getLogger("txnqueue")
-JOINED_TRIES = 2
-"""So often a commit is tried together with something else before it goes alone."""
 
 
 def joinable(attempt: Attempt) -> bool:
@@ -94,22 +91,7 @@ def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
     """
     _check_open(attempt)
 
-    def plan(lost: int) -> Plan:
-        nonlocal more
-        decided = attempt.plan_seal(model.COMMITTED, lost)
-        if more is None or lost >= JOINED_TRIES:
-            return decided
-        try:
-            joined = more(lost)
-        except Exception as error:
-            # Whoever asked for it asks again, and learns why. The commit waits for nobody.
-            logger.info(
-                "commit alone transaction_id=%s error=%s", attempt.id, describe_error(error)
-            )
-            more = joined = None
-        return decided + joined if joined is not None else decided
-
-    return _land(attempt, plan, "commit")
+    return _land(attempt, attempt.committing(more), "commit")
 
 
 def committed_by(attempt: Attempt, landed: Landed) -> Receipt:
@@ -266,7 +248,7 @@ def _check_open(attempt: Attempt) -> None:
 
 
 def _prepare(attempt: Attempt) -> None:
-    _land(attempt, lambda lost: attempt.plan_seal(model.PREPARED, lost), "prepare")
+    _land(attempt, attempt.preparing, "prepare")
     attempt.status = Status.PREPARED
 
 
@@ -305,7 +287,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, counted: bool) -> Non
         return
     try:
         attempt.client.land(
-            lambda lost: attempt.plan_rollback(reason or "rolled back", counted),
+            attempt.rolling_back(reason or "rolled back", counted=counted),
             "rollback",
             transaction_id=attempt.id,
         )
