@@ -80,7 +80,7 @@ prepare() {
         stamp_now >"$stamp"
     fi
     # Looks for Delta's jars, and starts Spark only if they were not fetched yet.
-    (cd "$root" && .venv/bin/python -m txnqueue.environment fetch) >"$log" 2>&1 \
+    (cd "$root" && .venv/bin/python -m txnqueue.platform.local_spark fetch) >"$log" 2>&1 \
         || { tail -n 20 "$log" >&2; stop "Delta's jars could not be fetched; all of the output is in $log."; }
 }
 

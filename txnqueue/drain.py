@@ -104,6 +104,7 @@ class Drain:
         self._selector = selector
         self._charges = Charges(ordered=queue.info.settings.ordered)
         self._number = 0
+        self._gapless = True
         self._placed: tuple[int, float] | None = None
         self._upto: VersionLimit | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
@@ -201,8 +202,9 @@ class Drain:
             if entry.kind in model.DECISIONS and entry.stream.startswith(prefix)
         ]
         committed = [e.stream[len(prefix) :] for e in decisions if e.kind == model.COMMITTED]
-        found = [int(n) + 1 for n in committed if n.isdecimal()]
-        self._number = max([self._number, *found])
+        found = {int(n) for n in committed if n.isdecimal()}
+        self._number = max([self._number, *(n + 1 for n in found)])
+        self._gapless = len(found) == self._number  # a former version could leave numbers out
         self._charges.recall(decisions)
         return "end" not in committed
 
@@ -219,8 +221,8 @@ class Drain:
             return error.receipt is not None
         return True
 
-    def _attempt(self) -> Attempt:
-        """Begin the transaction of the next batch.
+    def _attempt(self, ahead: int = 0) -> Attempt:
+        """Begin the transaction of the next batch, or of a later one.
 
         Another driver of the run may have committed its number, and the archive hold that by
         now. So it begins where the run's place was found last: the horizon cannot pass that
@@ -229,7 +231,7 @@ class Drain:
         seconds = self._client.runtime.monotonic()
         if self._given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
             self._find_place()
-        tx = Attempt(self._client, f"{self._run_id}/{self._number}", look_up=False)
+        tx = Attempt(self._client, f"{self._run_id}/{self._number + ahead}", look_up=False)
         tx.begin(self._placed[0] if self._placed is not None else None)
         self._dead_lettered += self._current.dead_lettered if self._current is not None else 0
         self._current = tx
@@ -353,8 +355,7 @@ class Drain:
             The next transaction and its batch, which is empty if there was no room for one, the
             claim was lost twice, could not be planned, or failed after the commit.
         """
-        self._number += 1
-        following = self._attempt()
+        following = self._attempt(ahead=1)
         nothing = Batch(self._client, self._queue.schema, [], following)
         if room <= 0 or not commit.joinable(tx):
             self._committed(commit.commit(tx))
@@ -392,9 +393,14 @@ class Drain:
             return following, nothing
 
     def _committed(self, receipt: Receipt) -> None:
-        """Take note of a commit: nobody can have committed the run's next number before it."""
+        """Take note of a commit: nobody can have committed the run's next number before it.
+
+        Whoever commits a number has found the one before it committed: none is left out, or what
+        left one out is known.
+        """
+        self._number += 1
         self._applied &= receipt.applied
-        if self._placed is not None and receipt.journal_version > self._placed[0]:
+        if self._gapless and self._placed is not None and receipt.journal_version > self._placed[0]:
             self._placed = (receipt.journal_version, self._client.runtime.monotonic())
 
     def _unless_raising(self, on_batch: Callable[[int], None], count: int, ahead: Attempt) -> None:

@@ -191,12 +191,11 @@ class QueueManager:
                 after their entries have left the journal.
             history_retention_days: Keep the history for at least this many days, and not fewer
                 than the payload. Older entries are deleted, except decisions of transactions, and
-                entries of messages still in a queue and of later messages of that queue. None:
-                all is kept.
+                what was done to messages that are still in a queue. None: all is kept.
             vacuum: Whether files are deleted that Delta has kept for older versions, where
-                their retention allows it. ``"full"`` lists the folders of all tables and also
-                finds what appends left behind that lost a race or crashed: it takes longer, and
-                once a month is enough.
+                their retention allows it. ``"full"`` asks every payload table, lists the folders
+                of all tables and also finds what appends left behind that lost a race or crashed:
+                it takes longer, and once a month is enough.
             dry_run: Only tell what would be done.
 
         Returns:

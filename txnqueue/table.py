@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
@@ -62,20 +62,23 @@ class TableChanges:
 
         Args:
             rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the table's
-                columns; missing nullable columns are null. A ``_message`` column is left out.
+                columns. A column that they lack is what the table makes of it (a default, a
+                generated column, an identity), otherwise null. A ``_message`` column is left out.
 
         Returns:
             How many rows were staged.
 
         Raises:
-            SchemaMismatch: A column is unknown, missing or of another type.
-            InvalidInput: Rows break a constraint of the table.
+            SchemaMismatch: A column is unknown, missing or of another type, or one that only the
+                table numbers.
+            InvalidInput: Rows break a constraint of the table, are too long for a ``char`` or
+                ``varchar``, or are not what a generated column says.
         """
         info = self._begin()
         if info is None:
             return 0
         columns = [c for c in info.schema.fields if not (self._lineage and _is_lineage(c.name))]
-        source = self._stage(rows, type(info.schema)(columns))
+        source = self._stage(rows, type(info.schema)(columns), filled=info.filled)
         return self._add(info, APPEND, source)
 
     def merge(
@@ -194,6 +197,7 @@ class TableChanges:
         rows: object,
         schema: StructType | None,
         meets: Callable[[str], TableInfo | None] = lambda name: None,
+        filled: Container[str] = (),
     ) -> Source:
         """Stage rows.
 
@@ -201,13 +205,14 @@ class TableChanges:
             rows: As a user gives them.
             schema: The columns that they must fit; None: they have columns of their own.
             meets: Says which table's column of the same name a column is written to as it is.
+            filled: Columns of the schema that stay away where rows do not have them.
         """
         from txnqueue.storage.payload.rows import check_instants, source_rows
         from txnqueue.storage.payload.types import sql_type
 
         client, tx = self._client, self._transaction
         check_not_streaming(rows, "a table change")
-        given, columns = source_rows(rows, schema)
+        given, columns = source_rows(rows, schema, filled)
         for column in columns.fields:
             target = meets(column.name)
             if target is not None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from txnqueue import Status
 from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.storage.journal import AppendConflict
@@ -303,3 +304,22 @@ def test_each_commit_is_reported_and_what_was_claimed_ahead_goes_back(world):
     assert (reported, orders.depth(), orders.in_flight()) == ([2], 2, 0)
     again = orders.receive().messages()
     assert [m["_message"]["delivery_count"] for m in again] == [0, 0]
+
+
+@in_memory
+def test_a_run_leaves_no_number_out(world):
+    """Else a driver that commits the left out one believes that the next is free."""
+    orders, run_id = world.queue(lanes=1), world.name("run")
+    orders.send(rows(*range(6)))
+    refused = []
+
+    def handler(batch, tx):
+        if tx.id == f"{run_id}/1" and not refused:
+            refused.append(tx.id)
+            world.lease_over()  # then anybody may abort it, and does
+            world.manager("operator").rollback(tx.id, "gone")
+
+    result = orders.drain(handler, batch_size=2, run_id=run_id)
+    assert (result.messages, result.finished, refused) == (6, True, [f"{run_id}/1"])
+    outcomes = [world.manager().outcome(f"{run_id}/{n}").status for n in range(4)]
+    assert outcomes == [Status.COMMITTED] * 3 + [Status.UNKNOWN]

@@ -280,6 +280,43 @@ def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: Worl
     assert keeper.history.verify().ok
 
 
+def test_a_message_that_stands_keeps_what_was_done_to_it_and_no_more(world: World) -> None:
+    """It failed once, and the lease of who had it next was ended by a claim of another one."""
+    queue, keeper = world.queue("held", lanes=1), world.manager("keeper")
+    queue.send(rows(0), priority=0)
+    (standing,) = [m["_message"]["id"] for m in queue.peek_messages()]
+    queue.receive(1).modify()
+    world.open(queue, "gone").receive(1)
+    world.lease_over()
+    consume(world, queue, 1)
+    told = keeper.history.trace(standing)
+    assert len(told) >= 4
+    rounds = 3 if world.has_frames else 12
+    for n in range(2, rounds + 2):
+        age(world, keeper, history_retention_days=0)
+        consume(world, queue, n)
+    age(world, keeper, 0, history_retention_days=0)
+    assert keeper.history.trace(standing) == told
+    (row,) = [r for r in keeper.history.as_of().queue_rows() if r["queue"] == queue.name]
+    assert (row["available"], row["in_flight"]) == (1, 0)
+    archived = keeper._client.store.journal.archive.read()
+    left = [e for e in archived if e.queue_id == queue.info.queue_id and e.kind == model.ACCEPTED]
+    assert len(left) <= 3, "what was consumed beside it is forgotten"
+    proof = world.manager("auditor").history.verify()
+    assert proof.ok, str(proof)
+    assert keeper.maintain(**KEPT, history_retention_days=0).forgotten == 0, "it is never done"
+    if world.has_frames:
+        keeper.create_views("stands_")
+        view = f"stands_{queue.name}".replace("-", "_")
+        states = {
+            row.state: row.n
+            for row in world.spark.sql(
+                f"SELECT state, count(*) n FROM {view} GROUP BY state"
+            ).collect()
+        }
+        assert states["available"] == 1 and "in_flight" not in states
+
+
 @in_memory
 def test_what_is_prepared_stays_and_is_decided_however_late(world: World, older: None) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")

@@ -21,6 +21,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.errors import PayloadRemoved, QueueError
 from txnqueue.reports.snapshot import schema_of
+from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.memory import MemoryPayload
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
@@ -31,11 +32,14 @@ KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 2}
 
 
 class CountingPayload(MemoryPayload):
-    """Counts what a maintenance asks of the tables."""
+    """Counts what a maintenance asks of the tables, which keep files for a week as Delta's do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
+
+    def files_kept_seconds(self, payload_id: str) -> float:
+        return 7.0 * DAY
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("slices", "drop", "vacuum", "files", "files_kept_seconds", "orphans", "rows"):
@@ -147,6 +151,32 @@ def test_a_store_in_which_nothing_happened_is_asked_nothing(place: Place) -> Non
     assert place.cost(vacuum="full")["slices"] == 21, "unless it is told to look everywhere"
 
 
+def test_a_maintenance_reads_the_journal_once_and_the_marks_of_the_archive_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(place, 4)
+    place.work()
+    journal, archive = place.store.journal, place.store.journal.archive
+    read_all, read = journal.read_all, archive.read
+    since: list[int] = []
+    kinds: list[Any] = []
+
+    def reading(after: int = -1, upto: int | None = None) -> Any:
+        since.append(after)
+        return read_all(after, upto)
+
+    def reading_archive(**asked: Any) -> Any:
+        kinds.append(asked.get("kinds"))
+        return read(**asked)
+
+    monkeypatch.setattr(journal, "read_all", reading)
+    monkeypatch.setattr(archive, "read", reading_archive)
+    done = place.keep(0.5, history_retention_days=2)
+    assert done.slices and done.forgotten, "vacuous"
+    assert since[0] == -1 and len(since) == 3 and min(since[1:]) > 0, "what is new, and no more"
+    assert kinds.count([model.HORIZON_ADVANCED]) == 1
+
+
 def test_the_payload_of_a_dropped_queue_leaves_the_disk_and_that_is_on_record(
     place: Place,
 ) -> None:
@@ -172,6 +202,24 @@ def test_the_payload_of_a_dropped_queue_leaves_the_disk_and_that_is_on_record(
     assert auditor.history.verify().ok
     again = place.queue("gone", 2)
     assert again.info.payload_id != owner and again.depth() == 2
+
+
+def test_files_go_of_what_was_deleted_a_week_ago_though_more_was_since(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingPayload, "files_kept_seconds", lambda *given: 9.0 * DAY)
+    vacuumed = []
+    for _ in range(20):
+        place.work()
+        place.payload.calls.clear()
+        assert place.keep().skipped == ()
+        vacuumed.append(place.payload.calls["vacuum"])
+    assert vacuumed[:7] == [0] * 7 and vacuumed[11:] == [1] * 9
+    for _ in range(20):
+        place.keep()
+        vacuumed.append(place.payload.calls["vacuum"])
+        place.payload.calls.clear()
+    assert vacuumed[-8:] == [0] * 8, "until all is gone that was deleted"
 
 
 def test_an_exchange_that_was_dropped_gives_its_payload_back(place: Place) -> None:
@@ -250,6 +298,28 @@ def test_rows_that_were_never_decided_are_found_within_days(place: Place) -> Non
     assert place.payload.slices(owner)
     settle(place, inventory.COMPLETE_DAYS + 1)
     assert not place.payload.slices(owner)
+
+
+def test_rows_staged_for_a_change_of_a_table_that_was_never_decided_go_with_their_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the table itself tells of them."""
+    owner, vacuumed = "change-0123456789ab", Counter[str]()
+
+    def counting(payload: MemoryPayload, payload_id: str, *_: Any, **how: Any) -> None:
+        vacuumed[payload_id] += 1
+
+    monkeypatch.setattr(MemoryPayload, "vacuum", counting)
+    schema = schema_of(place.busy.info)
+    settle(place, 2)
+    place.payload.create(owner, schema)
+    place.payload.stage(Send(owner, 3, "staged", schema, 1, None), [{"n": 1}])
+    settle(place, inventory.COMPLETE_DAYS + 1)
+    assert not place.payload.slices(owner) and not vacuumed[owner]
+    settle(place, inventory.FILES_DAYS + 1)
+    assert vacuumed[owner] == 1
+    settle(place, 3)
+    assert vacuumed[owner] == 1
 
 
 @pytest.mark.parametrize("off_days", [-30, 30])

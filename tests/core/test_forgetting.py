@@ -68,9 +68,25 @@ def test_what_said_no_day_begins_nothing() -> None:
     assert model.archive_day([*DAYS, advanced(14, None)]) == "2026-01-03"
 
 
-def test_the_oldest_position_of_a_queue_keeps_what_came_after_it() -> None:
+def test_what_concerns_positions_that_are_known_stays() -> None:
     entries = [posted("a", 4), posted("b", 7), posted("c", 3, "other"), posted("d", 8, "late")]
-    assert retention.oldest_standing([*entries, *DAYS], 8) == {"q": 4, "other": 3}
+    known = retention.standing([*entries, *DAYS], 8)
+    assert known == entries[:3]
+    assert retention.oldest(known) == {"q": 4, "other": 3}
+    settled = {"claim_lane": 0, "queue_id": "q", "lane": 0}
+    later = [
+        naming(model.CLAIMED, 9, "a", "gone"),
+        naming(model.CLAIMED, 10, "gone"),
+        naming(model.CLAIMED, 11, "gone", supersedes=[9]),
+        naming(model.PURGED, 12, "gone"),
+        *(
+            Entry("backlog/q", "lane/0", model.ACCEPTED, append_id=f"s{n}", claim_sequence=n,
+                  version=20, **settled)
+            for n in (9, 10, 11)
+        ),
+    ]  # fmt: skip
+    found = retention.concerning(later, known)
+    assert {name for name, _ in found} == {"e9", "e11", "s9", "s11"}
 
 
 def test_older_entries_speak_only_of_what_is_known() -> None:

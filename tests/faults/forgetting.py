@@ -297,6 +297,26 @@ def what_is_removed_was_announced() -> None:
             _spoiled(Injector(at, fault))
 
 
+def a_lease_that_another_claim_ended_is_over() -> None:
+    """Let a message stand whose lease was ended by a claim of another one, for days."""
+    days = Days(seed=1)
+    queue = days.manager.create_queue("stands", "n long", dead_letter=False)
+    queue.send([{"n": 1}], priority=0)
+    memory_manager(days.store, days.clock, "gone").queue("stands").receive(1)
+    days.clock.advance(HOUR)
+    for n in range(4):
+        queue.send([{"n": n}])
+        (taken,) = (batch := queue.receive(1)).messages()
+        assert taken["n"] == n, "vacuous: it is not the other one that is taken"
+        batch.accept()
+        _remove(days.keeper(None, 0))
+        days.clock.advance(2 * DAY)
+    _remove(days.keeper(None, 0))
+    rows = memory_manager(days.store, days.clock, "asking").history.as_of().queue_rows()
+    (row,) = [row for row in rows if row["queue"] == "stands"]
+    assert (row["available"], row["in_flight"]) == (1, 0), f"what stands is told wrongly: {row}"
+
+
 def _spoiled(injector: Injector) -> int:
     """Maintain a store of some days through an injector, then again, and look in between.
 
@@ -458,6 +478,7 @@ def _check_gone(days: Days, key: str) -> None:
 
 
 CHECKS = [
+    a_lease_that_another_claim_ended_is_over,
     days_on_end,
     clocks_decide_nothing,
     what_is_removed_was_announced,

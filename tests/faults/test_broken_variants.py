@@ -24,7 +24,7 @@ from txnqueue.client.append import Append, Landed
 from txnqueue.client.client import Client
 from txnqueue.client.readers import ShardReader
 from txnqueue.core import model, planning
-from txnqueue.core.model import Condition, Entry, Unit
+from txnqueue.core.model import Condition, Entry, PositionId, Unit
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Status
 from txnqueue.core.state import Claim, LaneState, QueueState, compaction, retention
@@ -645,7 +645,29 @@ def keeps_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_what_was_done_to_standing_messages(patch: pytest.MonkeyPatch) -> None:
     """Remove what is old, also of messages that still stand."""
-    patch.setattr(retention, "oldest_standing", lambda entries, version: {})
+    patch.setattr(retention, "standing", lambda entries, version: [])
+
+
+def forgets_how_claims_of_standing_messages_ended(patch: pytest.MonkeyPatch) -> None:
+    """Keep of what is old only what names messages that still stand."""
+    real = retention.concerning
+
+    def naming(entries: Iterable[Entry], positions: Iterable[Entry]) -> set[PositionId]:
+        bare = [replace(entry, claim_sequence=None) for entry in entries]
+        return real(bare, positions)
+
+    patch.setattr(retention, "concerning", naming)
+
+
+def forgets_who_ended_claims_of_standing_messages(patch: pytest.MonkeyPatch) -> None:
+    """Remove old claims of other messages, though they ended one of a message that stands."""
+    real = retention.concerning
+
+    def blind(entries: Iterable[Entry], positions: Iterable[Entry]) -> set[PositionId]:
+        bare = [replace(e, body={**e.body, "supersedes": ()}) for e in entries]
+        return real(bare, positions)
+
+    patch.setattr(retention, "concerning", blind)
 
 
 def takes_forgotten_for_undone(patch: pytest.MonkeyPatch) -> None:
@@ -804,6 +826,14 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
     "what was done to standing messages is removed": (
         forgets_what_was_done_to_standing_messages,
         days.days_on_end,
+    ),
+    "how claims of standing messages ended is removed": (
+        forgets_how_claims_of_standing_messages_ended,
+        days.days_on_end,
+    ),
+    "who ended claims of standing messages is removed": (
+        forgets_who_ended_claims_of_standing_messages,
+        days.a_lease_that_another_claim_ended_is_over,
     ),
     "what is forgotten is undone": (
         takes_forgotten_for_undone,

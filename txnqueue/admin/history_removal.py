@@ -7,7 +7,7 @@ in between leaves more than is promised, and the next maintenance deletes that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from txnqueue.client.client import Client
@@ -27,12 +27,12 @@ class HistoryRemoval:
     Attributes:
         version: From here on the history is whole.
         day: What the archive keeps under the days before this one goes.
-        standing: By queue id, a version from which on its entries stay all the same.
+        standing: The older positions that are known: what was done to their messages stays.
     """
 
     version: int
     day: str
-    standing: Mapping[str, int]
+    standing: Sequence[Entry]
 
 
 def find(
@@ -52,7 +52,7 @@ def find(
         return None
     version, day = found
     lately = archive.read(kinds=[model.POSTED], days=(day, "9999-12-31"), before=version)
-    return HistoryRemoval(version, day, retention.oldest_standing((*here, *lately), version))
+    return HistoryRemoval(version, day, retention.standing((*here, *lately), version))
 
 
 def announce(client: Client, removal: HistoryRemoval) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txnqueue.core import model
@@ -21,6 +21,7 @@ COMPLETE_DAYS = 7
 FILES_DAYS = 7
 """Deleted rows are not looked after before so many days: their files are kept for that long."""
 Slices = Mapping[str, Collection[int]]
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Inventory:
         day: The day (ISO) under which what left the journal was kept then.
         complete: The day (ISO) on which all tables were looked at.
         slices: The slices that had rows, by owner; an owner that is missing had none.
-        deleted: When rows of an owner were deleted whose files may still be there, in
-            milliseconds since 1970.
+        deleted: When rows of an owner were deleted whose files may still be there: first and
+            last, in milliseconds since 1970.
         missed: The owners whose tables could not be asked.
     """
 
@@ -41,7 +42,7 @@ class Inventory:
     day: str = ""
     complete: str = ""
     slices: Slices = field(default_factory=dict)
-    deleted: Mapping[str, int] = field(default_factory=dict)
+    deleted: Mapping[str, Span] = field(default_factory=dict)
     missed: frozenset[str] = frozenset()
 
     def is_complete(self, today: str) -> bool:
@@ -55,6 +56,15 @@ class Inventory:
         ignored = {"day": ""}
         return {**self.body(), **ignored} == {**other.body(), **ignored}
 
+    def with_deleted(self, deleted: Mapping[str, Span]) -> Inventory:
+        """Add to it what else was deleted."""
+        spans = {
+            owner: (min(first, known[0]), max(last, known[1]))
+            for owner, (first, last) in deleted.items()
+            for known in [self.deleted.get(owner, (first, last))]
+        }
+        return replace(self, deleted={**self.deleted, **spans})
+
     def body(self) -> dict[str, Any]:
         """Write it for the journal."""
         return {
@@ -62,7 +72,7 @@ class Inventory:
             "day": self.day,
             "complete": self.complete,
             "slices": {owner: sorted(found) for owner, found in sorted(self.slices.items())},
-            "deleted": dict(sorted(self.deleted.items())),
+            "deleted": {owner: list(span) for owner, span in sorted(self.deleted.items())},
             **({"missed": sorted(self.missed)} if self.missed else {}),
         }
 
@@ -78,9 +88,10 @@ def read(entry: Entry | None) -> Inventory | None:
     if entry is None:
         return None
     said = entry.body
+    deleted = {owner: (first, last) for owner, (first, last) in said["deleted"].items()}
     missed = frozenset(said.get("missed", ()))
     return Inventory(
-        entry.begun or 0, said["day"], said["complete"], said["slices"], said["deleted"], missed
+        entry.begun or 0, said["day"], said["complete"], said["slices"], deleted, missed
     )
 
 

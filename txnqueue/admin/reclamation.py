@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -102,7 +102,10 @@ class Reclamation:
         self._entry = inventory.newest(self._entries)
         self._before = inventory.read(self._entry) or Inventory()
         self._known = {owner: set(found) for owner, found in self._before.slices.items()}
-        self._deleted = {o: min(ms, self._now_ms) for o, ms in self._before.deleted.items()}
+        self._deleted = {
+            owner: (min(first, self._now_ms), min(last, self._now_ms))
+            for owner, (first, last) in self._before.deleted.items()
+        }
         self._missed: set[str] = set()
         self._empty: dict[str, Entry] = {}
 
@@ -117,7 +120,7 @@ class Reclamation:
         catalog = [entry for entry in self._entries if entry.shard == model.CATALOG]
         owners = orphans.owners(catalog) | retiring.staging_owners(self._entries)
         found = orphans.find(self._client, self._before_ms()) if complete else orphans.Orphans()
-        owners |= found.staging
+        owners |= found.staging | self._known.keys() | self._deleted.keys()
         if horizon < 0:  # nothing has ever left
             self._vacuum(owners if self._terms.vacuum == "full" else ())
             return Reclaimed(orphans=found.owners)
@@ -163,7 +166,7 @@ class Reclamation:
                 continue
             expected = self._known.get(owner, set()) | active.get(owner, set())
             if self._entry is None or not expected <= there:
-                self._deleted.setdefault(owner, self._now_ms)
+                self._note_deleted(owner)
             self._known[owner] = there
         return asked
 
@@ -235,8 +238,12 @@ class Reclamation:
             self._fail(owner, error)
             return False
         self._known[owner] -= set(slices)
-        self._deleted[owner] = self._now_ms
+        self._note_deleted(owner)
         return True
+
+    def _note_deleted(self, owner: str) -> None:
+        first, _ = self._deleted.get(owner, (self._now_ms, 0))
+        self._deleted[owner] = (first, self._now_ms)
 
     def _clear(self, ended: Mapping[str, Entry], owners: set[str]) -> None:
         """Make sure of owners that were dropped that nothing is left of their rows, and say so.
@@ -247,7 +254,7 @@ class Reclamation:
         """
         if not self._terms.vacuum or self._terms.dry_run:
             return
-        waiting = self._deleted.keys() - self._overdue()
+        waiting = {o for o, (_, last) in self._deleted.items() if self._now_ms - last < _FILES_MS}
         for owner in sorted(ended.keys() & owners - waiting - self._missed):
             if not self._known.get(owner) and self._is_empty(owner):
                 self._empty[owner] = ended[owner]
@@ -270,12 +277,12 @@ class Reclamation:
         if reason is not None:
             self._skipped.append(f"vacuum: {reason}")
         elif left:  # some are too young by Delta's own clock
-            self._deleted[owner] = self._now_ms
+            self._note_deleted(owner)
         return reason is None and not left
 
     def _overdue(self) -> set[str]:
         """Find the owners of deleted rows whose files need not be kept any longer."""
-        return {o for o, ms in self._deleted.items() if self._now_ms - ms >= _FILES_MS}
+        return {o for o, (first, _) in self._deleted.items() if self._now_ms - first >= _FILES_MS}
 
     def _vacuum(self, owners: Iterable[str]) -> None:
         """Remove files that no retained version names; never while somebody may read them.
@@ -291,11 +298,16 @@ class Reclamation:
                 if reason is not None:
                     self._skipped.append(f"vacuum: {reason}")
                 elif owner in self._overdue():
-                    kept_ms = payload.files_kept_seconds(owner) * 1000
-                    if self._now_ms - self._deleted[owner] >= kept_ms:
-                        del self._deleted[owner]
+                    self._note_removed(owner, payload.files_kept_seconds(owner))
             except Exception as error:
                 self._fail(owner, error)
+
+    def _note_removed(self, owner: str, kept_seconds: float) -> None:
+        """Take note that the files of all that was deleted so long ago are gone."""
+        first, last = self._deleted.pop(owner)
+        gone_ms = self._now_ms - round(kept_seconds * 1000)
+        if last > gone_ms:
+            self._deleted[owner] = (max(first, gone_ms), last)
 
     def _fail(self, owner: str, error: Exception) -> None:
         logger.warning("payload not maintained owner=%s", owner, exc_info=True)
@@ -354,7 +366,7 @@ class Reclamation:
             theirs = inventory.read(newest)
             if theirs is not None and newest is not None and (newest.sequence or 0) > known:
                 # Another maintenance was faster, and what it says is as true.
-                mine = replace(theirs, deleted={**after.deleted, **theirs.deleted})
+                mine = theirs.with_deleted(after.deleted)
                 if mine.says(theirs):
                     return None
             return planning.mark(

@@ -88,6 +88,8 @@ def maintain(
         f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
         f"{done.slices} slices of payload dropped, {done.forgotten} entries removed from the "
         f"history, {done.rewritten} shards written into few files.",
+        *(f"Nothing is left of the payload of {one}, which was dropped." for one in done.removed),
+        *(f"Nothing names the payload table of {one}: look at it." for one in done.orphans),
         *(f"Not this time: {one}" for one in done.skipped),
     ]
     session.printer.fact(asdict(done), "\n".join(lines))

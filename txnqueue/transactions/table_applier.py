@@ -25,6 +25,7 @@ from txnqueue.storage.tables import (
 from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
+_TITLE = "An error occurred while calling"
 _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
 
@@ -394,4 +395,6 @@ def _confirmed(client: Client) -> set[PositionId]:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Write the line of an error that says something: Java's come under a title."""
+    lines = (line.strip(": ") for line in str(error).splitlines())
+    return next((line for line in lines if line and not line.startswith(_TITLE)), "")

@@ -107,21 +107,52 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
     return said if denied else None
 
 
-def oldest_standing(entries: Iterable[Entry], version: int) -> dict[str, int]:
-    """Find the oldest position of each queue that is not removed: what came later stays.
-
-    So all that was ever done to a message stays as long as the message is known.
+def standing(entries: Iterable[Entry], version: int) -> list[Entry]:
+    """Find the positions that are known: what was done to their messages stays.
 
     Args:
         entries: Positions: those of the journal, and those that left it too lately.
         version: Leave out what was posted from this version on.
     """
+    return [e for e in entries if e.kind == model.POSTED and e.version < version]
+
+
+def oldest(positions: Iterable[Entry]) -> dict[str, int]:
+    """Find the version of the oldest of some positions in each queue."""
     found: dict[str, int] = {}
-    for entry in entries:
-        if entry.kind == model.POSTED and entry.version < version:
-            queue_id = entry.queue_id or ""
-            found[queue_id] = min(entry.version, found.get(queue_id, entry.version))
+    for entry in positions:
+        queue_id = entry.queue_id or ""
+        found[queue_id] = min(entry.version, found.get(queue_id, entry.version))
     return found
+
+
+def concerning(entries: Iterable[Entry], positions: Iterable[Entry]) -> set[PositionId]:
+    """Find the entries that tell what was done to the messages of some positions.
+
+    An entry that names one does, and what a claim of theirs was followed by. An entry that ends
+    others' claims may end one of theirs; so it stays, with what follows it.
+
+    Args:
+        entries: All entries of the positions' queues.
+        positions: The positions.
+    """
+    known = {position.entry_id for position in positions}
+    claims: set[tuple[str | None, int | None, int | None]] = set()
+    found: set[PositionId] = set()
+    following: list[Entry] = []
+    for entry in entries:
+        named = {position_id for position_id, _ in model.unpack_items(entry)}
+        if entry.body.get("supersedes") or named & known:
+            found.add(entry.entry_id)
+            if entry.kind == model.CLAIMED:
+                claims.add((entry.queue_id, entry.lane, entry.sequence))
+        elif entry.claim_sequence is not None:
+            following.append(entry)
+    return found | {
+        entry.entry_id
+        for entry in following
+        if (entry.queue_id, entry.claim_lane, entry.claim_sequence) in claims
+    }
 
 
 def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:

@@ -1,6 +1,7 @@
 """Messages between AMQP and a queue: sections become a row, a row becomes sections.
 
-The amqp-value section is a map of the queue's columns; application-properties are headers.
+The amqp-value section is a map of the queue's columns, which ``columns`` converts;
+application-properties are headers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.placement import check_headers, placing_of
+from txnqueue.protocols.amqp.columns import read, written
 from txnqueue.protocols.amqp.types import (
     AmqpData,
     AmqpError,
@@ -25,6 +27,8 @@ from txnqueue.protocols.amqp.types import (
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
@@ -72,6 +76,7 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
             ErrorCondition.NOT_IMPLEMENTED,
             "A queue takes messages whose body is one amqp-value section: a map of its columns.",
         )
+    row = read(queue.schema, row)
     arrow_table(queue.schema, [row])
     check_headers(headers, {})
     ttl_seconds = None if header.ttl is None else header.ttl / 1000
@@ -103,8 +108,8 @@ def _widened(
     return row | {column: posting.headers.get(name) for name, column in columns.items()}
 
 
-def sections_of(message: Mapping[str, Any]) -> tuple[Section, ...]:
-    """Write a received message as sections."""
+def sections_of(message: Mapping[str, Any], schema: StructType) -> tuple[Section, ...]:
+    """Write a received message of a queue with some columns as sections."""
     about = message[MESSAGE]
     found: list[Section] = [
         Header(
@@ -116,5 +121,6 @@ def sections_of(message: Mapping[str, Any]) -> tuple[Section, ...]:
     headers = dict(about["headers"] or {})
     if headers:
         found.append(ApplicationProperties(headers))
-    found.append(AmqpValue({name: value for name, value in message.items() if name != MESSAGE}))
+    row = {name: value for name, value in message.items() if name != MESSAGE}
+    found.append(AmqpValue(written(schema, row)))
     return tuple(found)

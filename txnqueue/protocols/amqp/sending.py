@@ -158,8 +158,10 @@ class SendingLink(Link):
         connection = self.session.connection
         core = transaction.transaction if transaction is not None else None
 
+        schema = self.queue.schema
+
         def write(message: Mapping[str, Any]) -> tuple[str, Payload]:
-            return message["_message"]["id"], connection.payload(sections_of(message))
+            return message["_message"]["id"], connection.payload(sections_of(message, schema))
 
         for message_id, payload in written_messages(batch, core, write):
             delivery = OutgoingDelivery(

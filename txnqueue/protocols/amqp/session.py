@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp import dispositions
+from txnqueue.protocols.amqp.columns import unwritable
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
@@ -252,6 +253,11 @@ class Session:
         queue = self.connection.resource.queue(node.address if node is not None else None)
         if attach.role is Role.SENDER:
             return ReceivingLink(self, attach, queue)
+        why = unwritable(queue.schema)
+        if why is not None:
+            raise AmqpError(
+                ErrorCondition.NOT_IMPLEMENTED, f"Messages of {queue.name!r} cannot be sent: {why}."
+            )
         return SendingLink(self, attach, queue)
 
     def _on_link(self, performative: Transfer | Flow | Detach) -> str | None:

@@ -147,13 +147,15 @@ class Archive(Protocol):
         ...
 
     def forget(
-        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+        self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
-        """Delete what is kept under the days before one, in one commit of the store.
+        """Delete what is kept under the days before one.
+
+        In the end, or repeated, it is all gone; in between what is left tells nothing wrong.
 
         Args:
             day: The first day (ISO) that stays.
-            standing: By queue id, a version from which on the queue's entries stay all the same.
+            standing: Positions that are known: what concerns their messages stays all the same.
             metadata: What the store's own history shall say of the commit; None: only count.
 
         Returns:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
+from txnqueue.core.state import retention
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.rows import entry_of, rows_of
@@ -18,6 +19,7 @@ from txnqueue.storage.journal.sessions import USER_METADATA
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
+    TableNames,
     create_archive,
     identifier,
     literal,
@@ -123,20 +125,60 @@ class DeltaArchive:
         return self._selection.newest(wanted)
 
     def forget(
-        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+        self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
         """Delete what is kept under the days before one, but for what stays all the same."""
-        old = _old(day, standing)
+        queues = retention.oldest(standing)
+        old = _old(day, queues)
         count = f"SELECT count(*) FROM {self._table} WHERE {old}"
         found = int(self._statements.run(lambda: self._session.sql(count).collect()[0][0]))
-        if metadata is None or not found:
-            return found
+        if found and metadata is not None:
+
+            def run(session: SparkSession) -> None:
+                session.conf.set(USER_METADATA, json.dumps(metadata))
+                session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
+
+            self._statements.committing("archive", run)
+        return found + (self._forget_beside(day, standing, queues, metadata) if queues else 0)
+
+    def _forget_beside(
+        self,
+        day: str,
+        standing: Sequence[Entry],
+        queues: Mapping[str, int],
+        metadata: Mapping[str, object] | None,
+    ) -> int:
+        """Delete of queues in which old messages stand what does not concern these."""
+        kinds = literals(sorted(model.COMPACTABLE))
+        old = f"day < DATE{literal(day)} AND kind IN ({kinds})"
+        mine = f"queue_id IN ({literals(sorted(queues))})"
+        source = (
+            f"SELECT DISTINCT o.append_id, o.`index` FROM (SELECT * FROM {self._table} "
+            f"WHERE {old} AND {mine}) o LEFT ANTI JOIN "
+            f"({concerning(self._statements.names, mine)}) c "
+            "ON o.append_id = c.append_id AND o.`index` = c.`index`"
+        )
+        count = (
+            f"SELECT count(*) FROM {self._table} t LEFT SEMI JOIN ({source}) s "
+            f"ON t.append_id = s.append_id AND t.`index` = s.`index` WHERE {old}"
+        )
+        delete = (
+            f"MERGE INTO {self._table} t USING ({source}) s ON t.day < DATE{literal(day)} "
+            "AND t.append_id = s.append_id AND t.`index` = s.`index` WHEN MATCHED THEN DELETE"
+        )
+
+        def counted(session: SparkSession) -> int:
+            name_ids(session, standing)
+            return int(session.sql(count).collect()[0][0])
 
         def run(session: SparkSession) -> None:
+            name_ids(session, standing)
             session.conf.set(USER_METADATA, json.dumps(metadata))
-            session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
+            session.sql(delete).collect()
 
-        self._statements.committing("archive", run)
+        found = self._statements.alone(counted, compiled=True)
+        if found and metadata is not None:
+            self._statements.committing("archive", run, compiled=True)
         return found
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
@@ -145,13 +187,47 @@ class DeltaArchive:
 
 
 def _old(day: str, standing: Mapping[str, int]) -> str:
-    """Write which rows are to go: what is neither a decision nor of a queue's older messages."""
+    """Write which rows surely go: neither decisions, nor since the oldest message of a queue."""
     old = f"day < DATE{literal(day)} AND kind NOT IN ({literals(sorted(model.KEPT_FOR_EVER))})"
     stays = " OR ".join(
         f"(queue_id = {literal(queue_id)} AND commit_seq >= {literal(model.commit_seq(version))})"
         for queue_id, version in sorted(standing.items())
     )
     return f"{old} AND NOT coalesce({stays}, false)" if stays else old
+
+
+def concerning(names: TableNames, mine: str) -> str:
+    """Write the query of the entries that ``retiring.concerning`` finds.
+
+    Args:
+        names: How the store's tables are called.
+        mine: A predicate on the columns of entries: those of the positions' queues.
+    """
+    told = ("kind", "queue_id", "lane", "sequence", "claim_lane", "claim_sequence", "append_id")
+    columns = f"{', '.join(told)}, `index`, body"
+    entries = (
+        f"SELECT {columns} FROM {names.archive} WHERE {mine} "
+        f"UNION ALL SELECT {columns} FROM {names.journal} WHERE {mine}"
+    )
+    items = "from_json(get_json_object(body, '$.items'), 'array<array<string>>')"
+    ended = "from_json(get_json_object(body, '$.supersedes'), 'array<bigint>')"
+    named = (
+        f"SELECT n.append_id, n.`index` FROM (SELECT append_id, `index`, explode({items}) AS item "
+        f"FROM ({entries})) n JOIN {IDS} i "
+        "ON n.item[0] = i.append_id AND CAST(n.item[1] AS int) = i.`index`"
+    )
+    found = (
+        f"SELECT e.* FROM ({entries}) e LEFT SEMI JOIN ({named}) n "
+        "ON e.append_id = n.append_id AND e.`index` = n.`index` "
+        f"UNION ALL SELECT * FROM ({entries}) WHERE coalesce(size({ended}), 0) > 0"
+    )
+    return (
+        f"WITH found AS ({found}) SELECT append_id, `index` FROM found "
+        f"UNION ALL SELECT e.append_id, e.`index` FROM ({entries}) e "
+        "LEFT SEMI JOIN (SELECT * FROM found WHERE "
+        f"kind = {literal(model.CLAIMED)}) c ON e.queue_id = c.queue_id "
+        "AND e.claim_lane = c.lane AND e.claim_sequence = c.sequence"
+    )
 
 
 def name_ids(session: Any, entries: Sequence[Entry]) -> None:

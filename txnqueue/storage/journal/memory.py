@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId, Unit
+from txnqueue.core.state import retention
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.filters import EntryFilter
 
@@ -92,17 +93,24 @@ class MemoryArchive:
         return _newest(self.find(wanted))
 
     def forget(
-        self, day: str, standing: Mapping[str, int], metadata: Mapping[str, object] | None
+        self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
         """Delete what is kept under the days before one, but for what stays all the same."""
         self._check_created()
         self.step("forget")
+        oldest, kept = retention.oldest(standing), list(self.kept.items())
+        every = [entry for _, entry in kept if entry.queue_id in oldest]
+        every += [e for e in self._journal.entries() if e.queue_id in oldest]
+        stays = retention.concerning(every, standing)
         old = [
-            (kept_under, entry_id)
-            for (kept_under, entry_id), entry in list(self.kept.items())
-            if kept_under < day
+            name
+            for name, entry in kept
+            if name[0] < day
             and entry.kind not in model.KEPT_FOR_EVER
-            and entry.version < standing.get(entry.queue_id or "", sys.maxsize)
+            and (
+                entry.version < oldest.get(entry.queue_id or "", sys.maxsize)
+                or (entry.kind in model.COMPACTABLE and entry.entry_id not in stays)
+            )
         ]
         for name in old if metadata is not None else ():
             self.kept.pop(name, None)
@@ -227,6 +235,11 @@ class MemoryJournal:
                 self._shards[shard] = kept
             self._removals.append((version, gone))
             self.commits.append(((), dict(metadata)))
+
+    def entries(self) -> list[Entry]:
+        """List the entries that stand in the journal now."""
+        with self._lock:
+            return [entry for found in self._shards.values() for entry in found]
 
     def ids(self, shards: Collection[str]) -> set[PositionId]:
         """Name the entries that stand in some shards now."""

@@ -6,10 +6,11 @@ Rows come as a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -70,12 +71,15 @@ def arrow_table(schema: StructType, rows: object) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(schema))
 
 
-def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
+def source_rows(
+    rows: Any, schema: StructType | None, filled: Container[str] = ()
+) -> tuple[Any, StructType]:
     """Bring the rows of a table change into one of two forms, a DataFrame or an Arrow table.
 
     Args:
         rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
         schema: The columns that they must fit; None takes them as they are.
+        filled: Those of them that stay away where rows do not have them; others are null.
 
     Returns:
         The rows without ``_message``, and their columns.
@@ -87,16 +91,22 @@ def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
     """
     if isinstance(getattr(rows, "schema", None), StructType):
         frame = rows.drop(MESSAGE_COLUMN)
-        columns = frame.schema.fields if schema is None else matched_columns(schema, frame.schema)
-        for column in columns:
-            check_staged(column)
         if schema is None:
+            for column in frame.schema.fields:
+                check_staged(column)
             return frame, frame.schema
-        named = [fitted(frame[identifier(column.name)], column) for column in columns]
-        return frame.select(*named), StructType(columns)
-    if schema is not None:
-        return arrow_table(schema, rows), schema
+        schema = _without(schema, filled, frame.columns)
+        matched_columns(schema, frame.schema)
+        named = [
+            fitted(frame[identifier(c.name)] if c.name in frame.columns else F.lit(None), c)
+            for c in schema.fields
+        ]
+        return frame.select(*named), schema
     given = _given(rows)
+    if schema is not None:
+        names = given[0] if given is not None else _names_of(rows) if _are_dicts(rows) else ()
+        schema = _without(schema, filled, names)
+        return arrow_table(schema, rows), schema
     if given is not None:
         names, read = given
         found = [
@@ -114,6 +124,30 @@ def source_rows(rows: Any, schema: StructType | None) -> tuple[Any, StructType]:
     return pa.table([data for _, data in found], names=[c.name for c in columns]), StructType(
         columns
     )
+
+
+def _without(schema: StructType, filled: Container[str], given: Sequence[str]) -> StructType:
+    """Leave the columns out that rows do not have, and something else fills in, or nobody can.
+
+    Raises:
+        SchemaMismatch: A column is given that cannot be staged.
+    """
+    columns = []
+    for column in schema.fields:
+        if column.name in given:
+            check_staged(column)
+        elif column.name in filled or not _is_staged(column):
+            continue
+        columns.append(column)
+    return StructType(columns)
+
+
+def _is_staged(column: StructField) -> bool:
+    try:
+        check_staged(column)
+    except SchemaMismatch:
+        return False
+    return True
 
 
 def check_instants(column: StructField, target: StructType, table: str) -> None:

@@ -15,7 +15,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.tables import identifier
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 APPEND = "append"
 MERGE = "merge"
@@ -33,6 +33,29 @@ class TableConflict(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Filled:
+    """The columns that a table fills in itself, where rows do not have them.
+
+    Attributes:
+        defaults: The SQL of values that stand in for what is not given.
+        generated: The SQL of values that what is given must be equal to.
+        identities: Columns that are numbered; whether rows may give numbers of their own.
+        others: Further columns of which it may be so, and nobody can say.
+    """
+
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    generated: Mapping[str, str] = field(default_factory=dict)
+    identities: Mapping[str, bool] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether the table may fill a column in."""
+        return any(
+            name in names for names in (self.defaults, self.generated, self.identities, self.others)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TableInfo:
     """A user's table as it stands.
 
@@ -43,6 +66,8 @@ class TableInfo:
         schema: Its columns.
         constraints: Its CHECK constraints, by name.
         append_only: Whether it refuses whatever would remove or change a row.
+        filled: The columns that it fills in itself.
+        lengths: The types of columns in which texts are bounded, by name.
     """
 
     name: str
@@ -51,6 +76,8 @@ class TableInfo:
     schema: StructType
     constraints: Mapping[str, str] = field(default_factory=dict)
     append_only: bool = False
+    filled: Filled = field(default_factory=Filled)
+    lengths: Mapping[str, DataType] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
 
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.locks import canonical_root
-from txnqueue.storage.journal.sessions import APPLICATION, LAST_COMMIT, NUMBER, USER_METADATA
+from txnqueue.storage.journal.sessions import (
+    APPLICATION,
+    LAST_COMMIT,
+    NUMBER,
+    USER_METADATA,
+    is_connect,
+)
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.delta import DeltaPayload
@@ -17,17 +26,28 @@ from txnqueue.storage.tables import (
     LINEAGE_COLUMN,
     Change,
     CommitStamp,
+    Filled,
     Source,
     TableCommit,
     TableConflict,
     TableInfo,
     check_appends,
 )
+from txnqueue.storage.tables.constraints import (
+    broken,
+    check_columns,
+    completed,
+    filled_by,
+    lengths_of,
+    rules,
+)
 from txnqueue.storage.tables.statements import is_merge, merge, nothing, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
+logger = logging.getLogger("txnqueue")
 _CONSTRAINT = "delta.constraints."
 _ABSENT = (
     "NOT_FOUND",
@@ -37,6 +57,8 @@ _ABSENT = (
     "PATH_NOT_EXIST",
     "REQUIRES_SINGLE_PART_NAMESPACE",
 )
+_FILLING = frozenset({"generatedColumns", "identityColumns"})
+"""Features of tables that fill columns in, and show nobody but their log which."""
 _HISTORY_ROWS = 50
 _FEW_ROWS = 20_000
 _SMALL_BYTES = 16 << 20
@@ -85,7 +107,12 @@ class DeltaTables:
         }
         append_only = (detail["properties"] or {}).get("delta.appendOnly") == "true"
         name = detail["name"] or found
-        return TableInfo(name, detail["id"], version, schema, constraints, append_only)
+        filled, lengths = self._statements.run(
+            lambda: (self._filled(detail, schema), lengths_of(schema))
+        )
+        return TableInfo(
+            name, detail["id"], version, schema, constraints, append_only, filled, lengths
+        )
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
         """Check all that can be known of a change before it is decided.
@@ -94,6 +121,7 @@ class DeltaTables:
             InvalidInput: The table would refuse it.
         """
         check_appends(info, change)
+        check_columns(info, change)
         self._statements.alone(
             lambda session: self._check(session, info, change, transaction_id),
             compiled=self._is_large(change),
@@ -140,6 +168,27 @@ class DeltaTables:
 
     # -------------------------------------------------------------------------- helpers
 
+    def _filled(self, detail: Row, schema: StructType) -> Filled:
+        """Find the columns that a table fills in.
+
+        Not all are known where Spark runs in another process, or Delta is not the open-source one.
+        """
+        if not _FILLING.intersection(detail["tableFeatures"] or ()):
+            return filled_by(schema, {})
+        session = self._statements.session
+        if is_connect(session):
+            return filled_by(schema, None)
+        from py4j.protocol import Py4JError
+
+        try:
+            logs = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+            log = logs.forTable(session._jsparkSession, detail["location"])
+            columns = json.loads(log.unsafeVolatileSnapshot().metadata().schemaString())["fields"]
+        except (Py4JError, TypeError) as error:
+            logger.info("columns that a table fills in are not known error=%s", error)
+            return filled_by(schema, None)
+        return filled_by(schema, {column["name"]: column["metadata"] for column in columns})
+
     def _is_large(self, change: Change) -> bool:
         """Say whether work on a change pays for being compiled."""
         few = change.source is None or change.source.count <= _FEW_ROWS
@@ -159,14 +208,16 @@ class DeltaTables:
             self._source(session, change.source).createOrReplaceTempView(view)
         return merge(change, view, transaction_id)
 
-    def _append(self, session: SparkSession, change: Change, transaction_id: str) -> None:
-        from pyspark.sql import functions as F
-
+    def _rows(self, session: SparkSession, change: Change, transaction_id: str) -> DataFrame:
+        """Show the rows that an append adds."""
         assert change.source is not None
         frame = self._source(session, change.source)
         if change.lineage:
             frame = frame.withColumn(LINEAGE_COLUMN, F.lit(transaction_id))
-        writer = frame.write.format("delta").mode("append")
+        return frame
+
+    def _append(self, session: SparkSession, change: Change, transaction_id: str) -> None:
+        writer = self._rows(session, change, transaction_id).write.format("delta").mode("append")
         if "/" in change.table:
             writer.save(change.table)
         else:
@@ -182,26 +233,23 @@ class DeltaTables:
                     f"The {change.operation} on {info.name!r} cannot be done: {_first(reason)}",
                     table=info.name,
                 )
-        if change.source is None:
+            if change.source is not None:
+                self._check_keys(self._source(session, change.source), change)
+        else:
+            self._check_rules(self._rows(session, change, transaction_id), info)
+
+    @staticmethod
+    def _check_rules(frame: DataFrame, info: TableInfo) -> None:
+        """Check that rows fulfil what the table demands, by one query."""
+        wanted = rules(info, frame.columns)
+        if not wanted:
             return
-        frame = self._source(session, change.source)
-        self._check_keys(frame, change)
-        rules = _rules(info, change)
-        if not rules:
-            return
-        counted = frame.selectExpr(
-            *(f"count_if(NOT ({rule})) AS r{number}" for number, rule in enumerate(rules.values()))
-        )
-        found = counted.collect()[0]
-        for number, name in enumerate(rules):
-            if found[number]:
-                raise InvalidInput(
-                    f"{found[number]} rows break {name} of table {info.name!r}: nothing was "
-                    "decided.",
-                    table=info.name,
-                    constraint=name,
-                    in_rows=True,
-                )
+        for added in completed(info, frame.columns):
+            frame = frame.selectExpr("*", *added)
+        found = frame.selectExpr(*(f"count_if(NOT ({rule}))" for rule in wanted.values())).collect()
+        for name, count in zip(wanted, found[0], strict=True):
+            if count:
+                raise broken(info, name, count)
 
     @staticmethod
     def _refusal(session: SparkSession, statement: str) -> str:
@@ -228,22 +276,6 @@ class DeltaTables:
                 keys=values,
                 in_rows=True,
             )
-
-
-def _rules(info: TableInfo, change: Change) -> dict[str, str]:
-    """What rows must fulfil that go into the table as they are, as far as they say it."""
-    if change.source is None or change.operation != APPEND:
-        return {}
-    names = set(change.source.names)
-    rules = {
-        f"NOT NULL of column {column.name!r}": f"{identifier(column.name)} IS NOT NULL"
-        for column in info.schema.fields
-        if not column.nullable and column.name in names
-    }
-    for name, text in info.constraints.items():
-        # A constraint that is unknown holds; one over columns that are left out is Delta's.
-        rules[f"the constraint {name!r}"] = f"coalesce(({text}), true)"
-    return rules
 
 
 def _first(text: str) -> str:

@@ -19,6 +19,7 @@ from txnqueue.storage.tables import (
     TableConflict,
     TableInfo,
 )
+from txnqueue.storage.tables.constraints import check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -77,11 +78,12 @@ class MemoryTables:
         return TableInfo(name, found.table_id, len(found.commits) - 1, found.schema)
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
-        """Refuse what only SQL can do."""
+        """Refuse what only SQL can do, and rows that have other columns."""
         if change.operation != APPEND:
             raise PlatformMissing(
                 f"A table in memory cannot {change.operation}: that needs Spark and a Delta table."
             )
+        check_columns(info, change)
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
         """Append the staged rows once per number, as Delta does it."""

@@ -1,0 +1,173 @@
+"""What a Delta table demands of rows: read from its columns, written as SQL over them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
+
+from txnqueue.errors import InvalidInput, SchemaMismatch
+from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload.schemas import matched_columns
+from txnqueue.storage.payload.types import folded, sql_type
+from txnqueue.storage.tables import APPEND, LINEAGE_COLUMN, Change, Filled, TableInfo
+
+_DEFAULT = "CURRENT_DEFAULT"
+"""Where a column's metadata has the SQL of its default."""
+_LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where a column's metadata has the type that it was declared with, if that bounds texts."""
+_GENERATED = "delta.generationExpression"
+_IDENTITY = "delta.identity."
+_IDENTITY_MAY_BE_GIVEN = "delta.identity.allowExplicitInsert"
+
+
+def filled_by(schema: StructType, written: Mapping[str, Mapping[str, Any]] | None) -> Filled:
+    """Find which columns a table fills in.
+
+    Args:
+        schema: Its columns as Spark shows them.
+        written: The metadata of its columns as its log has it, by their names; None if that
+            cannot be read.
+    """
+    defaults = {c.name: c.metadata[_DEFAULT] for c in schema.fields if _DEFAULT in c.metadata}
+    if written is None:
+        return Filled(defaults, others=frozenset(schema.names) - set(defaults))
+    generated = {name: m[_GENERATED] for name, m in written.items() if _GENERATED in m}
+    identities = {
+        name: bool(metadata.get(_IDENTITY_MAY_BE_GIVEN))
+        for name, metadata in written.items()
+        if any(key.startswith(_IDENTITY) for key in metadata)
+    }
+    return Filled(defaults, generated, identities)
+
+
+def lengths_of(schema: StructType) -> dict[str, DataType]:
+    """Find the types of columns in which texts are bounded: elsewhere Spark calls them strings."""
+    return {
+        column.name: DataType.fromDDL(column.metadata[_LENGTHS])
+        for column in schema.fields
+        if _LENGTHS in column.metadata
+    }
+
+
+def check_columns(info: TableInfo, change: Change) -> None:
+    """Check that the rows of an append have the columns that the table has.
+
+    Raises:
+        SchemaMismatch: One is not there, of another type, lacking, or the table's own to fill.
+    """
+    if change.source is None or change.operation != APPEND:
+        return
+    given = StructType.fromJson(dict(change.source.schema))
+    for name in given.names:
+        if not info.filled.identities.get(name, True):
+            raise SchemaMismatch(
+                f"Column {name!r} of {info.name!r} is GENERATED ALWAYS AS IDENTITY: the table "
+                "numbers its rows itself; leave the column out.",
+                column=name,
+            )
+    wanted = [
+        column
+        for column in info.schema.fields
+        if not (change.lineage and column.name.lower() == LINEAGE_COLUMN)
+        if column.name in given.names or column.name not in info.filled
+    ]
+    matched_columns(StructType(wanted), given)
+
+
+def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:
+    """Write the columns that a table adds to rows, as far as that is known, step by step."""
+    filled = info.filled
+    return [
+        [
+            f"CAST(({text}) AS {sql_type(info.schema[name].dataType)}) AS {identifier(name)}"
+            for name, text in added.items()
+            if name not in given
+        ]
+        for added in (filled.defaults, filled.generated)
+    ]
+
+
+def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
+    """Write what the table demands of rows that go into it as they are.
+
+    Args:
+        info: The table.
+        given: The columns that the rows have; ``completed`` adds others.
+
+    Returns:
+        SQL that is true or false of each row, by what a person calls the rule.
+    """
+    filled = info.filled
+    unknown = {
+        name
+        for name in info.schema.names
+        if name not in given and (name in filled.identities or name in filled.others)
+    }
+    found: dict[str, str] = {}
+    for column in info.schema.fields:
+        if column.name in unknown:
+            continue
+        mine = identifier(column.name)
+        for path in _required(column.dataType, column.nullable, mine):
+            found[f"NOT NULL of column {path}"] = f"{path} IS NOT NULL"
+        bounded = info.lengths.get(column.name)
+        fits = None if bounded is None else _fits(bounded, mine, 0)
+        if bounded is not None and fits is not None:
+            found[f"the length of {column.name!r}, {bounded.simpleString()},"] = _held(fits, True)
+        if column.name in filled.generated and column.name in given:
+            text = filled.generated[column.name]
+            found[f"the generated column {column.name!r}, {text},"] = f"{mine} <=> ({text})"
+    for name, text in info.constraints.items():
+        # Delta takes a constraint that is null as broken; of unknown columns it decides alone.
+        about_unknown = any(folded(one) in folded(text) for one in unknown)
+        found[f"the constraint {name!r}, {text},"] = _held(text, about_unknown)
+    return found
+
+
+def broken(info: TableInfo, rule: str, count: int) -> InvalidInput:
+    """Say that rows break a rule."""
+    return InvalidInput(
+        f"{count} rows break {rule} of table {info.name!r}: nothing was decided.",
+        table=info.name,
+        constraint=rule,
+        in_rows=True,
+    )
+
+
+def _held(text: str, if_null: bool) -> str:
+    return f"coalesce(({text}), {str(if_null).lower()})"
+
+
+def _required(kind: DataType, nullable: bool, path: str) -> Iterator[str]:
+    """List where a value must be: an absent struct has nothing where something must be."""
+    if not nullable:
+        yield path
+    if isinstance(kind, StructType):
+        for one in kind.fields:
+            yield from _required(one.dataType, one.nullable, f"{path}.{identifier(one.name)}")
+
+
+def _fits(kind: DataType, value: str, depth: int) -> str | None:
+    """Write whether texts are as short as a type demands; None: it demands nothing."""
+    if isinstance(kind, (CharType, VarcharType)):
+        return f"length({value}) <= {kind.length}"
+    parts: list[tuple[DataType, str, bool]] = []
+    if isinstance(kind, StructType):
+        parts = [(f.dataType, f"{value}.{identifier(f.name)}", False) for f in kind.fields]
+    elif isinstance(kind, ArrayType):
+        parts = [(kind.elementType, value, True)]
+    elif isinstance(kind, MapType):
+        parts = [
+            (kind.keyType, f"map_keys({value})", True),
+            (kind.valueType, f"map_values({value})", True),
+        ]
+    found = []
+    for inner, where, many in parts:
+        one = f"_x{depth}" if many else where
+        text = _fits(inner, one, depth + 1)
+        if text is not None:
+            text = _held(text, True)
+            found.append(f"forall({where}, {one} -> {text})" if many else text)
+    return " AND ".join(_held(text, True) for text in found) or None
