@@ -45,6 +45,7 @@ export -f part
 
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
 core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
+core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
 core="$core tests/specifications/test_dtx_drivers.py"
 jobs="tests/shell/test_demo.py tests/shell/test_notebooks.py"
 rest="$core $jobs"

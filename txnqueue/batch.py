@@ -25,9 +25,9 @@ from txnqueue.errors import (
     TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
-from txnqueue.messages import move as moving
 from txnqueue.messages import settlement
 from txnqueue.messages.claim import HeldClaim, Wanting, part_of
+from txnqueue.messages.move import routed, target_of, to_queue
 from txnqueue.messages.receive import VersionLimit, claim
 from txnqueue.messages.selector import Reasons, fulfilling, ranges_of
 from txnqueue.messages.settlement import Account, Dispositions, name_of
@@ -391,10 +391,10 @@ class Batch:
             batch.move("orders-of-vips", where="customer IN ('c1', 'c7')")
             batch.accept()
         """
-        target = moving.target_of(self._client, to)
+        target = target_of(self._client, to)
         named = self._named(where, matching, None)
         routes = {
-            one.info.queue_id: moving.to_queue(
+            one.info.queue_id: to_queue(
                 self._client,
                 one.info,
                 target.in_memory() if one.info.transient else target,
@@ -406,7 +406,7 @@ class Batch:
             named,
             "moved",
             transaction,
-            lambda one, said: moving.routed(routes[one.info.queue_id], one, said),
+            lambda one, said: routed(routes[one.info.queue_id], one, said),
         )
 
     def keep(self) -> None:

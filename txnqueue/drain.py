@@ -120,12 +120,12 @@ class Drain:
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:
         """Consume until there is nothing left, or a bound is reached."""
-        if until not in ("start", "empty"):
-            raise InvalidInput(f"until={until!r}: say 'start' or 'empty'.")
+        if until not in ("snapshot", "empty"):
+            raise InvalidInput(f"until={until!r}: say 'snapshot' or 'empty'.")
         self._client.open()
         if self._given and not self._find_place():
             return DrainResult(self._run_id, finished=True, already_finished=True)
-        if until == "start":
+        if until == "snapshot":
             self._upto = now(self._client)
         started = self._client.runtime.monotonic()
 
@@ -266,9 +266,16 @@ class Drain:
     def _claim(
         self, limit: int, tx: Attempt, wanted: Wanting | None, before: Sequence[HeldClaim] = ()
     ) -> Batch:
-        queue, upto = self._queue, self._upto
+        queue = self._queue
         return claim_batch(
-            self._client, queue.info, queue.schema, limit, tx, None, upto, wanted, before
+            self._client,
+            queue.info,
+            queue.schema,
+            limit,
+            tx,
+            upto=self._upto,
+            wanted=wanted,
+            before=before,
         )
 
     def _handle(self, batch: Batch, tx: Attempt) -> bool:

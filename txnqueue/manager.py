@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
-from txnqueue.admin import declarations as declaring
-from txnqueue.admin.declarations import Step
+from txnqueue.admin.declarations import Declarations, Step, different, plan, read
 from txnqueue.admin.drop import DropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
 from txnqueue.admin.exchange_drop import ExchangeDrop
@@ -466,11 +465,11 @@ class QueueManager:
 
             manager.apply({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
         """
-        declared = declaring.read(self._client, declarations)
-        steps = declaring.plan(self._client, declared, drop)
+        declared = read(self._client, declarations)
+        steps = plan(self._client, declared, drop)
         return steps if dry_run else [self._carry_out(step, declared) for step in steps]
 
-    def _carry_out(self, step: Step, declared: declaring.Declarations) -> Step:
+    def _carry_out(self, step: Step, declared: Declarations) -> Step:
         if step.action == "drop":
             self.drop_queue(step.queue, missing_ok=True)
             return step
@@ -479,7 +478,7 @@ class QueueManager:
             self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
         else:
             queue = self.queue(one.name)
-            queue.alter(one.columns, **declaring.different(queue.info, one.settings))
+            queue.alter(one.columns, **different(queue.info, one.settings))
         return step
 
     def list_queues(self) -> list[str]:
@@ -613,7 +612,7 @@ class QueueManager:
         Args:
             transaction_id: Its id, or ``error.transaction_id`` of a ``TransactionUnknown``.
             attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that
-                attempt, and ``unknown`` as long as it may still land.
+                attempt, and ``undecided`` as long as it may still land.
 
         Raises:
             InvalidInput: It is no attempt as an error names it.

@@ -22,7 +22,7 @@ from txnqueue.core.state import QueueState, Segment
 from txnqueue.drain import Bounds, Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.messages import acquisition, browse, removal
-from txnqueue.messages import move as moving
+from txnqueue.messages.move import Route, came_from_elsewhere, target_of, to_origin, to_queue
 from txnqueue.messages.placement import check_headers, placing_of
 from txnqueue.messages.receive import Poller
 from txnqueue.messages.selector import Selector
@@ -137,11 +137,11 @@ class Queue:
                 audit.send([{"what": "moved c7"}], transaction=tx)
         """
         tx = self._resolve(transaction, f"{self.name}.move")
-        target = moving.target_of(self._client, to)
+        target = target_of(self._client, to)
 
-        def route_of(part: QueueInfo) -> moving.Route:
+        def route_of(part: QueueInfo) -> Route:
             there = target.in_memory() if part.transient else target
-            return moving.to_queue(self._client.of(part), part, there)
+            return to_queue(self._client.of(part), part, there)
 
         selector = self._selector(where, matching, on, few=limit is not None)
         return self._move(tx, route_of, "moved", selector, limit)
@@ -185,11 +185,11 @@ class Queue:
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 
-        def route_of(part: QueueInfo) -> moving.Route:
-            return moving.to_origin(self._client.of(part))
+        def route_of(part: QueueInfo) -> Route:
+            return to_origin(self._client.of(part))
 
         selector = self._selector(where, few=limit is not None)
-        return self._move(tx, route_of, "redriven", selector, limit, moving.came_from_elsewhere)
+        return self._move(tx, route_of, "redriven", selector, limit, came_from_elsewhere)
 
     def alter(
         self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
@@ -451,7 +451,7 @@ class Queue:
         where: str | None = None,
         batch_size: int = 100_000,
         run_id: str | None = None,
-        until: Until = "start",
+        until: Until = "snapshot",
         max_seconds: float | None = None,
         max_messages: int | None = None,
         max_batches: int | None = None,
@@ -476,7 +476,7 @@ class Queue:
             batch_size: At most so many messages in a batch.
             run_id: Names the run: repeated with the same id it goes on after the last
                 committed batch, and a finished run claims nothing.
-            until: ``start``: what was there at the start; ``empty``: until nothing is left.
+            until: ``snapshot``: what was there when it began; ``empty``: until nothing is left.
             max_seconds: Begin no further batch after so many seconds.
             max_messages: Begin no further batch after so many messages.
             max_batches: Begin no further batch after so many batches.
@@ -509,7 +509,7 @@ class Queue:
     def _move(
         self,
         tx: Attempt | None,
-        route_of: Callable[[QueueInfo], moving.Route],
+        route_of: Callable[[QueueInfo], Route],
         reason: str,
         selector: Selector | None,
         limit: int | None,

@@ -50,9 +50,9 @@ class Outcome:
     Attributes:
         transaction_id: The transaction's id.
         status: committed, rolled_back, prepared, active (a branch that is started), or
-            unknown: nothing is decided. A transaction that left no entry is unknown, and
-            its messages return when its leases end. So is one whose decision was removed
-            from the history; the reason says from where on it is known.
+            undecided: one that left no entry is undecided too, and its messages return when
+            its leases end. unknown: its decision may have been removed from the history; the
+            reason says from where on that is known.
         receipt: The commit.
         reason: Why it was rolled back, or may be unknown.
         attempts: How many attempts the journal knows.

@@ -282,7 +282,7 @@ ExchangeKind = Literal["direct", "topic", "fanout", "headers"]
 """By what an exchange knows which queue wants a message."""
 Unwanted = Literal["return", "dead_letter", "refuse"]
 """What becomes of messages that no binding wants."""
-Until = Literal["start", "empty"]
+Until = Literal["snapshot", "empty"]
 """Where a drain ends: after what was there at its start, or when nothing is left."""
 
 

@@ -58,7 +58,7 @@ class Doubt:
 def test_an_attempt_in_doubt_is_unknown_though_another_was_rolled_back() -> None:
     doubt = Doubt()
     found = doubt.other.outcome(doubt.error.transaction_id, doubt.error.attempt)
-    assert (found.status.value, "may still land" in str(found.reason)) == ("unknown", True)
+    assert (found.status.value, "may still land" in str(found.reason)) == ("undecided", True)
     assert f"attempt={doubt.error.attempt!r}" in str(doubt.error)
     doubt.injector.flush()
     found = doubt.other.outcome("job", doubt.error.attempt)
@@ -71,7 +71,7 @@ def test_an_attempt_is_not_called_prepared_because_another_is() -> None:
     other.queue("orders").send(ROWS[:1])
     other.prepare()
     assert doubt.other.outcome("job").status.value == "prepared"
-    assert doubt.other.outcome("job", doubt.error.attempt).status.value == "unknown"
+    assert doubt.other.outcome("job", doubt.error.attempt).status.value == "undecided"
 
 
 def test_an_attempt_in_doubt_is_ended_by_a_rollback_that_names_it() -> None:

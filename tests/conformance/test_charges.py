@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.inside import client_of
 from txnqueue.core import model
 from txnqueue.errors import (
     Busy,
@@ -345,7 +346,7 @@ def test_the_error_outlives_a_compaction_of_the_lane(
     failed.queue(orders.name).receive(1)
     failed.rollback("the oven is cold")
     busy = world.open(orders, "c")
-    busy._client.log_max = 5
+    client_of(busy).log_max = 5
     for _ in range(10):
         batch = busy.receive(1)
         assert numbers(batch) == [0]
@@ -356,8 +357,8 @@ def test_the_error_outlives_a_compaction_of_the_lane(
     fresh.receive(1).modify(delivery_failed=True)  # does not say why
     assert fresh.receive().accept() == 2
     for one in (fresh, world.open(orders, "later")):
-        with one._client.lock:
-            assert one._client.fold(one.info).lanes[0].errors == {}
+        with client_of(one).lock:
+            assert client_of(one).fold(one.info).lanes[0].errors == {}
     (dead,) = dead_of(world, orders).peek_messages()
     assert (dead["n"], dead["_message"]["origin"]["error"]) == (0, "the oven is cold")
     proof = world.manager("reader").history.verify()

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from tests.inside import client_of
 from txnqueue import Status
 from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, InvalidInput
@@ -56,7 +57,7 @@ def test_a_run_whose_end_is_not_recorded_is_not_finished(world):
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
     client = world.open(orders, "b")
-    journal = client._client.store.journal
+    journal = client_of(client).store.journal
     append = journal.append
 
     def crowded(units, metadata):
@@ -322,4 +323,4 @@ def test_a_run_leaves_no_number_out(world):
     result = orders.drain(handler, batch_size=2, run_id=run_id)
     assert (result.messages, result.finished, refused) == (6, True, [f"{run_id}/1"])
     outcomes = [world.manager().outcome(f"{run_id}/{n}").status for n in range(4)]
-    assert outcomes == [Status.COMMITTED] * 3 + [Status.UNKNOWN]
+    assert outcomes == [Status.COMMITTED] * 3 + [Status.UNDECIDED]

@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.conformance.test_removing import state_of
+from tests.inside import client_of
 from txnqueue.core import ranges
 from txnqueue.core.planning import claims
 from txnqueue.core.state import duplicates
@@ -84,7 +85,7 @@ def test_only_the_first_message_of_an_id_is_delivered(world: World) -> None:
 def test_the_first_commit_decides_between_two_transactions(world: World) -> None:
     queue = queue_of(world, lanes=2)
     early, late = world.open(queue, "early"), world.open(queue, "late")
-    one, two = (q._client for q in (early, late))
+    one, two = (client_of(q) for q in (early, late))
     with world.manager("x").transaction() as first, world.manager("y").transaction() as second:
         send(first.queue(queue.name), (1, "a"), transaction=first)
         send(second.queue(queue.name), (2, "a"), (3, "b"), transaction=second)
@@ -137,8 +138,8 @@ def test_a_clock_that_goes_behind_does_not_hide_a_duplicate(world: World) -> Non
     queue = queue_of(world)
     send(queue, (1, "a"))
     behind = world.open(queue, "behind")
-    now_ms = behind._client.runtime.now_ms
-    behind._client.runtime.now_ms = lambda: now_ms() - 600_000
+    now_ms = client_of(behind).runtime.now_ms
+    client_of(behind).runtime.now_ms = lambda: now_ms() - 600_000
     send(behind, (2, "a"))
     assert all_of(queue) == [1]
     world.clock.advance(WINDOW + 599)
@@ -261,7 +262,7 @@ def test_a_claim_looks_no_further_than_it_takes(world: World, ids: str) -> None:
 
 def counted_reads(queue: Queue) -> list[int]:
     """Note how many ids each reading of the payload is about."""
-    payload, found = queue._client.store.payload, []
+    payload, found = client_of(queue).store.payload, []
     real = payload.texts
 
     def counting(column: str, parts: Any) -> Any:
@@ -352,12 +353,12 @@ def test_old_ids_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) ->
         send(queue, (n, f"k{n}"))
         assert all_of(queue) == [n]
         world.clock.advance(600)
-    known = queue._client.fold(queue.info).duplicates
+    known = client_of(queue).fold(queue.info).duplicates
     assert len(known._known) < 30
     cold = world.open(queue, "cold")
     send(queue, (99, "k0"))
     assert all_of(cold) == [99]
-    assert len(cold._client.fold(cold.info).duplicates._known) == 7  # an hour and a window
+    assert len(client_of(cold).fold(cold.info).duplicates._known) == 7  # an hour and a window
 
 
 @on_delta_when_long

@@ -17,7 +17,7 @@ from tests.conformance.conftest import (
 )
 from tests.conformance.test_exchanges import exchange
 from tests.conformance.working import Branch
-from tests.inside import topology
+from tests.inside import client_of, topology
 from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
@@ -192,7 +192,7 @@ def test_an_alter_that_was_interrupted_is_finished_by_the_next_one(world: World)
 
     world.store.journal.append = down
     manager = world.manager("b")
-    manager._client.runtime.retry = RetryPolicy(attempts_max=1, wait_seconds_first=0)
+    client_of(manager).runtime.retry = RetryPolicy(attempts_max=1, wait_seconds_first=0)
     with pytest.raises(Exception, match="doubt"):
         manager.exchange(events.name).alter("note string")
     world.store.journal.append = append
@@ -463,7 +463,7 @@ def test_payload_of_a_dropped_exchange_stays_as_long_as_anything_names_it(
     owner = events.info.payload_id
     patience = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
     for _ in range(3):
-        for _ in range(manager._client.slice_width + 1):
+        for _ in range(client_of(manager).slice_width + 1):
             world.queue("other", exist_ok=True).send(rows(0))
         manager.maintain(**patience)
         world.clock.advance(2 * 86_400)
@@ -472,7 +472,7 @@ def test_payload_of_a_dropped_exchange_stays_as_long_as_anything_names_it(
     assert numbers(batch) == [1]
     batch.accept()
     for _ in range(3):
-        for _ in range(manager._client.slice_width + 1):
+        for _ in range(client_of(manager).slice_width + 1):
             world.queue("other", exist_ok=True).send(rows(0))
         manager.maintain(**patience)
         world.clock.advance(2 * 86_400)

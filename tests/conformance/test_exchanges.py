@@ -18,7 +18,7 @@ from tests.conformance.conftest import (
 )
 from tests.conformance.test_removing import state_of
 from tests.conformance.working import Branch
-from tests.inside import topology
+from tests.inside import client_of, topology
 from txnqueue.core import model
 from txnqueue.errors import (
     ExchangeExists,
@@ -113,7 +113,7 @@ def test_frames_keep_their_order_or_lie_together(world: World) -> None:
     arranged = events.publish(many, **said)
     assert sorted(numbers(kept.receive())) == list(range(200))
     assert sorted(numbers(half.receive())) == sorted([*range(0, 200, 2)] * 2)
-    entries = world.manager()._client.store.journal.read_all().entries
+    entries = client_of(world.manager()).store.journal.read_all().entries
     posted = [e for e in entries if e.body.get("send") == arranged.send_id]
     assert max(len(entry.ranges) for entry in posted) <= 8  # two sets of queues in four tasks
     with pytest.raises(Unroutable):
@@ -212,7 +212,7 @@ def test_what_is_published_in_memory_goes_by_the_same_bindings(world: World) -> 
     events.bind(everything, "#")
     grown.alter(add="more string")
     events.bind(grown, "us.*")
-    version = eu._client.store.journal.version()
+    version = client_of(eu).store.journal.version()
     sent = keyed(n1="eu.ada", n2="us.ada", n3="eu.bob")
     published = events.publish(
         sent, routing_key_column="key", headers={"source": "web"}, durable=False
@@ -223,7 +223,7 @@ def test_what_is_published_in_memory_goes_by_the_same_bindings(world: World) -> 
         raise ZeroDivisionError
     with world.manager("b").transaction() as tx:
         tx.exchange(events.name).publish(rows(4), routing_key="eu", priority=9, durable=False)
-        eu._client.store.transient.tidy()  # it keeps what the commit will post
+        client_of(eu).store.transient.tidy()  # it keeps what the commit will post
         assert eu.depth() == 2
     assert (numbers(eu.peek_messages()), everything.depth()) == ([4, 1, 3], 4)
     (only,) = grown.receive().messages()
@@ -238,9 +238,9 @@ def test_what_is_published_in_memory_goes_by_the_same_bindings(world: World) -> 
     assert everything.move(eu) == 4
     dead = world.manager().queue(f"{eu.name}.dead")
     assert (numbers(dead.peek_messages()), dead.redrive()) == ([1], 1)
-    eu._client.store.transient.tidy()
+    client_of(eu).store.transient.tidy()
     assert sorted(row["n"] for row in eu.peek_messages()) == [1, 1, 2, 3, 3, 4]
-    assert eu._client.store.journal.version() == version  # all of it went on in memory
+    assert client_of(eu).store.journal.version() == version  # all of it went on in memory
     everything.send(rows(5))
     events.publish(rows(6), routing_key="x", durable=True)
     events.publish(rows(7), routing_key="x")
@@ -302,10 +302,10 @@ def test_what_nobody_wants_is_returned_refused_or_a_dead_letter(world: World) ->
     alone = found["return"].publish(rows(5), routing_key="no")
     assert (alone.receipt, alone.unroutable, numbers(alone.returned_messages())) == (None, 1, [5])
 
-    version = world.manager()._client.store.journal.version()
+    version = client_of(world.manager()).store.journal.version()
     with pytest.raises(Unroutable, match="nothing was sent"):
         found["refuse"].publish(mixed, routing_key_column="key")
-    assert world.manager()._client.store.journal.version() == version
+    assert client_of(world.manager()).store.journal.version() == version
     assert found["refuse"].publish(rows(6), routing_key="yes").count == 1
 
     dead = found["dead_letter"].publish(mixed, routing_key_column="key")
@@ -332,12 +332,12 @@ def test_what_nobody_wants_in_memory_is_returned_refused_or_a_dead_letter(world:
     ):
         found[how] = exchange(world, "direct", how, unroutable=how, **said)
         found[how].bind(wanted, "yes")
-    version = rest._client.store.journal.version()
+    version = client_of(rest).store.journal.version()
     mixed = keyed(n1="yes", n2="no")
     returned = found["return"].publish(mixed, routing_key_column="key", durable=False)
     alone = found["return"].publish(rows(5), routing_key="no", durable=False)
     wanted.receive().accept()
-    rest._client.store.transient.tidy()
+    client_of(rest).store.transient.tidy()
     gc.collect()
     assert numbers(returned.returned_messages()) == [2]  # as long as the answer is held
     if world.has_frames:
@@ -350,7 +350,7 @@ def test_what_nobody_wants_in_memory_is_returned_refused_or_a_dead_letter(world:
     assert dead.queues == {wanted.name: 1, rest.name: 1}
     (letter,) = rest.peek_messages()
     assert (letter["n"], letter["_message"]["origin"]["reason"]) == (2, "unroutable")
-    assert rest._client.store.journal.version() == version
+    assert client_of(rest).store.journal.version() == version
 
 
 @in_memory

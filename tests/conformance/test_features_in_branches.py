@@ -11,6 +11,7 @@ from tests.conformance.test_exchanges import exchange, keyed
 from tests.conformance.test_removing import state_of
 from tests.conformance.test_settling import standing, verified
 from tests.conformance.working import Branch, understand_divisors
+from tests.inside import client_of
 from txnqueue.errors import BranchMisused, QueueClosed
 from txnqueue.protocols.dtx import XaStatus
 
@@ -171,7 +172,7 @@ def test_a_receive_in_a_branch_waits_for_what_comes(world: World, commit: bool) 
     branch = Branch(world, "b")
     inside = branch.queue(queue)
     assert numbers(inside.receive(wait_seconds=60)) == [1]
-    runtime = branch.channel._connection.manager._client.runtime
+    runtime = client_of(branch.channel._connection.manager).runtime
     runtime.sleep = lambda seconds: world.open(queue, "c").send(rows(2))
     assert numbers(inside.receive(1, wait_seconds=60)) == [2]
     runtime.sleep = world.clock.advance
@@ -219,10 +220,10 @@ def test_what_a_branch_received_cannot_be_kept_and_stays_in_it(world: World) -> 
     queue.send(rows(1, 2))
     branch = Branch(world, "b")
     batch = branch.queue(queue).receive(1)
-    version = queue._client.store.journal.version()
+    version = client_of(queue).store.journal.version()
     with pytest.raises(BranchMisused, match="settle it in the branch"):
         batch.keep()
-    assert queue._client.store.journal.version() == version
+    assert client_of(queue).store.journal.version() == version
     branch.decide(commit=True)
     assert (standing(queue), queue.in_flight()) == ([2], 0)
 
@@ -234,11 +235,11 @@ def test_what_a_lease_holds_is_not_settled_in_a_branch(world: World) -> None:
     branch = Branch(world, "b")
     held = branch.channel._connection.manager.queue(queue.name).receive()
     session = branch.channel._working
-    version = queue._client.store.journal.version()
+    version = client_of(queue).store.journal.version()
     for settle in (held.accept, held.release, held.reject, held.modify):
         with pytest.raises(BranchMisused, match="receive them in it"):
             settle(transaction=session)
-    assert queue._client.store.journal.version() == version
+    assert client_of(queue).store.journal.version() == version
     assert held.release() == 1  # it is held as before
     assert numbers(branch.queue(queue).receive()) == [1]
 

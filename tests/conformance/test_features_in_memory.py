@@ -10,12 +10,13 @@ from tests.conformance.conftest import World, numbers, on_delta_when_long, pick,
 from tests.conformance.test_removing import killed
 from tests.conformance.test_settling import Stop, standing
 from tests.conformance.working import understand_divisors
+from tests.inside import client_of
 from txnqueue.errors import LeaseLost
 
 
 def written(queue: Any) -> int:
     """Read the journal's version: what is in memory does not change it."""
-    return queue._client.store.journal.version()
+    return client_of(queue).store.journal.version()
 
 
 @on_delta_when_long

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.databases.hiding import Hiding
+from tests.inside import client_of
 from txnqueue.admin import history_removal
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
@@ -163,7 +164,7 @@ def test_a_transaction_id_is_known_for_ever(world: World) -> None:
     fresh.commit(held.id)
     with world.manager("again").transaction(tx.id) as again:
         assert again.already_committed and again.receipt == tx.receipt
-    assert fresh.outcome("never").status is Status.UNKNOWN
+    assert fresh.outcome("never").status is Status.UNDECIDED
     assert fresh.outcome("never").reason is None
     with pytest.raises(TransactionMismatch):
         fresh.commit("never")
@@ -245,7 +246,7 @@ def test_a_search_in_a_queue_that_is_older_than_the_history_may_miss_messages(
     for one in (queue, fresh):
         # SQL needs Spark; what matters here is what is said of the rest.
         there = [(sent[one.name], 0)]
-        monkeypatch.setattr(keeper._client.store.payload, "find", lambda *_, there=there: there)
+        monkeypatch.setattr(client_of(keeper).store.payload, "find", lambda *_, there=there: there)
         ask: Any = {"queue": one.name, "where": "n > 0"}
         steps = [step["step"] for step in keeper.history.trace(**ask, partial=True)]
         assert steps == ["sent"]
@@ -299,7 +300,7 @@ def test_a_message_that_stands_keeps_what_was_done_to_it_and_no_more(world: Worl
     assert keeper.history.trace(standing) == told
     (row,) = [r for r in keeper.history.as_of().queue_rows() if r["queue"] == queue.name]
     assert (row["available"], row["in_flight"]) == (1, 0)
-    archived = keeper._client.store.journal.archive.read()
+    archived = client_of(keeper).store.journal.archive.read()
     left = [e for e in archived if e.queue_id == queue.info.queue_id and e.kind == model.ACCEPTED]
     assert len(left) <= 3, "what was consumed beside it is forgotten"
     proof = world.manager("auditor").history.verify()

@@ -96,4 +96,4 @@ def test_run_transaction_under_a_committed_id_does_not_run_the_handler(world):
 def test_nobody_knows_an_id_that_was_never_used(world):
     world.queue()
     outcome = world.manager("b").outcome(world.name("never"))
-    assert (outcome.status, outcome.receipt, outcome.attempts) == (Status.UNKNOWN, None, 0)
+    assert (outcome.status, outcome.receipt, outcome.attempts) == (Status.UNDECIDED, None, 0)

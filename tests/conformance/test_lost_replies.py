@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, numbers, pick, rows
-from tests.inside import attempt_id
+from tests.inside import attempt_id, client_of
 from txnqueue import QueueManager, Status
 from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.storage.journal import AppendConflict
@@ -95,7 +95,7 @@ def test_a_lost_reply_is_no_failure(world, manager, journal):
 
 def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(world, manager, journal):
     orders = manager.queue(world.queue().name)
-    for fault, status in [("silence", Status.COMMITTED), ("nothing", Status.UNKNOWN)]:
+    for fault, status in [("silence", Status.COMMITTED), ("nothing", Status.UNDECIDED)]:
         journal.faults = [fault]
         with pytest.raises(TransactionUnknown) as caught:
             orders.send(rows(1))
@@ -354,7 +354,7 @@ def test_who_is_fenced_while_a_claim_is_in_doubt_is_told_whether_it_may_land(
     created = world.queue(lanes=2, group_by="key")
     created.send([{"n": n, "key": str(n)} for n in range(8)])
     orders, heir = manager.queue(created.name), world.manager("unlucky").queue(created.name)
-    heir._client._turns = {created.info.queue_id: -1 if lane == "another" else 0}
+    client_of(heir)._turns = {created.info.queue_id: -1 if lane == "another" else 0}
     orders.receive(1)
     append, late = journal.append, []
 

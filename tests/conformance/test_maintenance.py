@@ -15,6 +15,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.faults.injection import FaultyStore, Meanwhile
+from tests.inside import client_of
 from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
@@ -45,7 +46,7 @@ AT_ONCE = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": 
 
 def entries_of(world: World, queue: Any) -> list[Any]:
     """Read what the journal still holds of a queue."""
-    journal = queue._client.store.journal
+    journal = client_of(queue).store.journal
     lanes = range(queue.info.settings.lanes)
     shards = [model.lane_shard(queue.info.queue_id, lane) for lane in lanes]
     return list(journal.read([*shards, model.backlog_shard(queue.info.queue_id)]).entries)
@@ -86,10 +87,10 @@ def test_a_repeated_maintenance_finds_nothing_to_do(world: World) -> None:
     manager = world.manager("keeper")
     manager.maintain(**AT_ONCE)
     manager.maintain(**AT_ONCE)  # the newest entry of all leaves only now
-    version = manager._client.store.journal.version()
+    version = client_of(manager).store.journal.version()
     again = manager.maintain(**AT_ONCE)
     assert (again.compacted, again.archived, again.slices) == (0, 0, 0)
-    assert manager._client.store.journal.version() == version
+    assert client_of(manager).store.journal.version() == version
 
 
 @on_delta_when_long
@@ -97,11 +98,11 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(world: World) ->
     queue = world.queue()
     work(queue, 3)
     manager = world.manager("keeper")
-    version = manager._client.store.journal.version()
+    version = client_of(manager).store.journal.version()
     told = manager.maintain(**AT_ONCE, dry_run=True)
     assert told.dry_run
     assert told.compacted >= 1
-    assert manager._client.store.journal.version() == version
+    assert client_of(manager).store.journal.version() == version
     assert manager.maintain(**AT_ONCE).compacted == told.compacted
 
 
@@ -135,7 +136,7 @@ def test_files_are_kept_as_long_as_anything_that_is_in_flight(
     slow.receive(1, **({} if tx else {"lease_seconds": 5 * DAY}))
     asked: list[float] = []
     keeper = world.manager("keeper")
-    for kept in (keeper._client.store.journal, keeper._client.store.payload):
+    for kept in (client_of(keeper).store.journal, client_of(keeper).store.payload):
         monkeypatch.setattr(kept, "vacuum", lambda *given, full: asked.append(given[-1]))
     keeper.maintain(transaction_seconds_max=0, vacuum="full")
     assert len(asked) >= 2 and min(asked) >= 5 * DAY
@@ -219,7 +220,7 @@ def test_claims_of_a_transaction_below_the_horizon_come_back(world: World) -> No
     assert numbers(world.open(queue, "next").receive(2)) == [1, 2]
     with pytest.raises(TransactionAborted):
         tx.commit()
-    assert keeper.outcome("slow").status is Status.UNKNOWN
+    assert keeper.outcome("slow").status is Status.UNDECIDED
 
 
 @on_delta_when_long
@@ -258,7 +259,7 @@ def test_an_archived_transaction_id_is_still_known(world: World) -> None:
     work(queue, 2)
     keeper = world.manager("keeper")
     keeper.maintain(**AT_ONCE)
-    journal = keeper._client.store.journal
+    journal = client_of(keeper).store.journal
     assert key not in {e.stream for e in journal.read([model.transaction_shard(key)]).entries}
     assert keeper.outcome(key).receipt == tx.receipt
     with world.manager("again").transaction(key) as again:
@@ -306,7 +307,7 @@ def test_every_past_state_can_still_be_asked_for(world: World) -> None:
 @in_memory
 def test_a_claim_in_a_long_log_compacts_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = world.queue()
-    queue._client.log_max = 6
+    client_of(queue).log_max = 6
     work(queue, 6)
     kinds = [entry.kind for entry in entries_of(world, queue)]
     assert kinds.count(model.COMPACTED) == 1
@@ -318,7 +319,7 @@ def test_a_claim_in_a_long_log_compacts_it(world: World, monkeypatch: pytest.Mon
 @in_memory
 def test_payload_goes_when_nobody_can_need_it(world: World) -> None:
     queue = world.queue()
-    payload = queue._client.store.payload
+    payload = client_of(queue).store.payload
     owner = queue.info.payload_id
     orphan = world.manager("crashed").transaction()
     orphan.queue(queue.name).send(rows(99))
@@ -357,7 +358,7 @@ def test_a_proof_and_a_maintenance_do_not_disturb_each_other(
     work(queue, 3)
     queue.send(rows(7))
     asking, keeper = world.manager("asking"), world.manager("keeper")
-    payload = asking._client.store.payload
+    payload = client_of(asking).store.payload
     count, dropped = payload.rows, []
 
     def meanwhile(owner: str, places: Any) -> int:
@@ -403,7 +404,7 @@ def test_a_search_says_that_payload_was_removed(
     keeper = world.manager("keeper")
     there = (sent.send_id, 0)
     # SQL needs Spark; what matters here is what is said of the rest.
-    monkeypatch.setattr(keeper._client.store.payload, "find", lambda *given: [there])
+    monkeypatch.setattr(client_of(keeper).store.payload, "find", lambda *given: [there])
     ask = {"queue": queue.name, "where": "n > 0"}
     assert [step["step"] for step in keeper.history.trace(**ask)] == ["sent"]
     assert keeper.maintain(**AT_ONCE).slices >= 3
@@ -420,7 +421,7 @@ def test_payload_tables_that_nothing_names_are_listed_and_stay(
     queue = world.queue()
     queue.send(rows(1))
     crashing, keeper = world.manager("crashing"), world.manager("keeper")
-    journal, payload = crashing._client.store.journal, crashing._client.store.payload
+    journal, payload = client_of(crashing).store.journal, client_of(crashing).store.payload
 
     def crash(*given: Any) -> Any:
         raise KeyboardInterrupt
@@ -450,7 +451,7 @@ def test_a_creation_is_never_in_the_way_of_a_maintenance_whatever_its_clock(
     """Between the payload table and the entry that names it, a maintenance comes and goes."""
     world.queue()
     keeper = world.manager("keeper")
-    runtime = keeper._client.runtime
+    runtime = client_of(keeper).runtime
     runtime.now_ms = lambda: world.clock.now_ms + off_days * DAY * 1000
     listed: list[str] = []
     injector = Meanwhile(

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.inside import client_of
 from txnqueue import Status
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
 
@@ -122,11 +123,11 @@ def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(world,
     held.accept(matching=pick(held, 1), transaction=waiting)
     held.accept(matching=pick(held, 2), transaction=other)
     waiting.prepare()
-    before = orders._client.store.journal.version()
+    before = client_of(orders).store.journal.version()
     for decide in (other.commit, other.prepare):
         with pytest.raises(TransactionMismatch, match=f"{waiting.id}.*decide it first"):
             decide()
-    assert (other.status, orders._client.store.journal.version()) == (Status.ACTIVE, before)
+    assert (other.status, client_of(orders).store.journal.version()) == (Status.ACTIVE, before)
     waiting.commit() if commit else waiting.rollback()
     other.commit()
     assert held.release() == (1 if commit else 2)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.faults.injection import Crash, Fault, FaultyStore, Injector, Meanwhile
+from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.admin import creation, inventory
 from txnqueue.core import model
@@ -112,7 +113,7 @@ def settle(place: Place, days: int = 16) -> None:
 
 def made_and_dropped(place: Place, like: QueueInfo, count: int) -> None:
     """Let there have been queues, by entries as ``create_queue`` and ``drop_queue`` write them."""
-    client = place.manager("creator")._client
+    client = client_of(place.manager("creator"))
     for first in range(0, count, 250):
         plans = []
         for n in range(first, first + 250):
@@ -234,7 +235,7 @@ def test_an_exchange_that_was_dropped_gives_its_payload_back(place: Place) -> No
     assert [m["n"] for m in queue.receive(1).messages()] == [7]
     queue.receive(1)
     place.manager("x").queue("bound").purge()
-    place.manager("x").release("bound", consumer=queue._client.consumer, reason="done")
+    place.manager("x").release("bound", consumer=client_of(queue).consumer, reason="done")
     place.manager("x").queue("bound").purge()
     settle(place)
     assert owner in place.removed() and not place.payload.files(owner)
@@ -328,7 +329,7 @@ def test_a_keeper_whose_clock_is_wrong_hides_nothing_from_the_others(
 ) -> None:
     wrong, queue = place.manager("wrong"), place.queue("gone", 2)
     owner = queue.info.payload_id
-    wrong._client.runtime.now_ms = lambda: place.clock.now_ms + off_days * DAY * 1000
+    client_of(wrong).runtime.now_ms = lambda: place.clock.now_ms + off_days * DAY * 1000
     assert place.manager("x").drop_queue("gone").dropped
     quiet = place.queue("quiet", 0)
     for _ in range(4):

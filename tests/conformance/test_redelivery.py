@@ -10,6 +10,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.conformance.test_placing import state_of
 from tests.conformance.working import Branch
+from tests.inside import client_of
 from txnqueue.core import model
 from txnqueue.core.state import compaction
 from txnqueue.errors import InvalidInput, LeaseLost, LimitExceeded
@@ -302,7 +303,7 @@ def test_the_wait_survives_a_compaction_and_a_fresh_driver(world: World) -> None
     orders.send(rows(1, 2, 3))
     fail(orders)
     world.clock.advance(50)
-    keeper = world.manager("keeper")._client
+    keeper = client_of(world.manager("keeper"))
     compacted = partial(compact_first_lane, keeper, orders)
     keeper.land(lambda lost: keeper.informed(compacted), "")
     (entry,) = [e for e in world.store.journal.read_all().entries if e.kind == model.COMPACTED]
@@ -324,7 +325,7 @@ def test_a_store_whose_compactions_did_not_say_what_failed_goes_on(
     orders.send(rows(*range(20)))
 
     def compact(name: str) -> None:
-        keeper = world.manager(name)._client
+        keeper = client_of(world.manager(name))
         compacted = partial(compact_first_lane, keeper, orders)
         keeper.land(lambda lost: keeper.informed(compacted), "compact")
 
@@ -392,7 +393,7 @@ def test_delays_that_cannot_be_are_refused_and_change_nothing(world: World) -> N
 def test_a_queue_without_a_delay_is_written_as_it_always_was(world: World) -> None:
     """Libraries that do not know the setting can read the catalog."""
     plain, delayed = world.queue(), world.queue("delayed", redelivery_delay_seconds=5)
-    bodies = {e.queue_id: e.body for e in plain._client.catalog_entries()}
+    bodies = {e.queue_id: e.body for e in client_of(plain).catalog_entries()}
     unknown = [set(body["settings"]) for body in bodies.values() if "settings" in body]
     assert not any("redelivery_delay_seconds" in names for names in unknown)
     assert "later" not in bodies[plain.info.queue_id]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.conformance.working import understand_divisors
+from tests.inside import client_of
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -112,7 +113,7 @@ def test_a_receive_waits_for_what_comes(world: World) -> None:
 def test_a_receive_that_waits_hears_of_another_clients_send(world: World) -> None:
     queue = world.queue()
     entered = threading.Event()
-    queue._client.runtime.sleep = lambda seconds: (
+    client_of(queue).runtime.sleep = lambda seconds: (
         entered.set(),
         world.open(queue, "b").send(rows(7)),
     )
@@ -139,7 +140,7 @@ def test_a_receive_in_a_transaction_waits_for_what_comes(world: World) -> None:
 
     with manager.transaction() as tx:
         assert numbers(mine.receive(transaction=tx)) == [1]  # it came back
-        manager._client.runtime.sleep = sleep
+        client_of(manager).runtime.sleep = sleep
         assert numbers(mine.receive(wait_seconds=60, transaction=tx)) == [2]
         before = world.clock.now_ms
         assert len(mine.receive(wait_seconds=20, transaction=tx)) == 0

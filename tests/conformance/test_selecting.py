@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.conformance.working import understand_divisors
+from tests.inside import client_of
 from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.messages import claim, removal
 from txnqueue.messages import selector as matching
@@ -133,7 +134,7 @@ def test_a_move_to_lanes_by_a_key_reads_the_key_and_nothing_else(
     queue = world.queue(lanes=2)
     grouped = world.queue("grouped", lanes=4, group_by="key")
     queue.send([{"n": n, "key": f"k{n // 10}"} for n in range(100)])
-    payload, read = queue._client.store.payload, []
+    payload, read = client_of(queue).store.payload, []
     monkeypatch.setattr(payload, "table", None)
     lanes = payload.lanes
     monkeypatch.setattr(payload, "lanes", lambda *asked: read.append(asked[:2]) or lanes(*asked))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.conformance.conftest import numbers, rows
-from tests.inside import attempt_of
+from tests.inside import attempt_of, client_of
 from txnqueue.core import model
 from txnqueue.core.state import compaction
 from txnqueue.errors import Busy, LeaseLost, TransactionAborted
@@ -53,7 +53,7 @@ def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed
     store, clock = MemoryStore(), Clock()
     manager = memory_manager(store, clock, "m")
     other = memory_manager(store, clock, "n")
-    manager._client.log_max = other._client.log_max = 2
+    client_of(manager).log_max = client_of(other).log_max = 2
     manager.create_queue("orders", "n long, key string", dead_letter=False, lanes=2)
     sent, accepted, lock = set(), [], threading.Lock()
     over = threading.Event()
@@ -133,7 +133,7 @@ def test_what_a_compaction_says_is_of_one_version_whatever_other_threads_read(mo
     tx = other.transaction()
     attempt_of(tx).begin()
     other.queue("orders").receive(5, transaction=tx)
-    manager._client.log_max = 3
+    client_of(manager).log_max = 3
     plain, reading = compaction._waiting, []
 
     def interrupted(lane):

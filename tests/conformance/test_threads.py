@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tests.conformance.conftest import World, numbers, rows
+from tests.inside import client_of
 from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.errors import Busy, LeaseLost
@@ -57,7 +58,7 @@ def test_while_a_thread_folds_a_queue_no_other_one_does(world, manager, journal,
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1, 2, 3))
     batch = orders.receive(1)
-    lock, seen = manager._client.lock, []
+    lock, seen = client_of(manager).lock, []
 
     def free():
         taken = lock.acquire(blocking=False)
@@ -195,7 +196,7 @@ def test_no_lock_is_held_while_a_selector_looks(manager, monkeypatch, act, durab
     done = manager.create_queue("done", "n long, key string", dead_letter=False)
     for n in (1, 2, 3):
         orders.send(rows(n), durable=durable)
-    client, looks = manager._client, []
+    client, looks = client_of(manager), []
 
     def free(lock):
         taken = lock.acquire(blocking=False)
@@ -245,7 +246,7 @@ def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(manager, m
     grouped = manager.create_queue(
         "grouped", "n long, key string", group_by="key", lanes=4, dead_letter=False
     )
-    client, reads = manager._client, []
+    client, reads = client_of(manager), []
     payload = client.store.payload
 
     def watched(name, plain):

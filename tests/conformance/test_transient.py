@@ -17,7 +17,7 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
-from tests.inside import attempt_of
+from tests.inside import attempt_of, client_of
 from tests.silence import unanswered
 from txnqueue.core.receipt import Status
 from txnqueue.core.redelivery import AT_ONCE
@@ -42,7 +42,7 @@ from txnqueue.storage import transient
 
 def version(queue: Queue) -> int:
     """Read the journal's version: an append of any kind changes it."""
-    return queue._client.store.journal.version()
+    return client_of(queue).store.journal.version()
 
 
 def counts(queue: Queue) -> tuple[int, int]:
@@ -280,8 +280,8 @@ def test_a_lost_durable_part_takes_the_transient_part_with_it(world: World) -> N
     tx.queue(out.name).send(rows(5), durable=False)
     world.clock.advance(61)
     others = world.manager("b")
-    others._client.store.transient  # noqa: B018 (shared: this process)
-    part = others.queue(queue.name)._client
+    client_of(others).store.transient  # noqa: B018 (shared: this process)
+    part = client_of(others.queue(queue.name))
     receiver = ClaimPlanner(part, queue.info, 10, 60, None)
     assert part.land(receiver.plan, "claim") is not None
     with pytest.raises(TransactionAborted):
@@ -297,7 +297,10 @@ def doubtful(world: World, queue: Queue, lands: bool) -> Any:
     tx.queue(queue.name).receive()
     tx.queue(queue.name).send(rows(5))
     tx.queue(queue.name).send(rows(6), durable=False)
-    with unanswered(client._client.store.journal, lands=lands), pytest.raises(TransactionUnknown):
+    with (
+        unanswered(client_of(client).store.journal, lands=lands),
+        pytest.raises(TransactionUnknown),
+    ):
         tx.commit()
     return tx
 
@@ -311,7 +314,7 @@ def test_while_the_outcome_is_in_doubt_the_transient_part_waits(
     queue = world.queue(lease_seconds=60)
     queue.send(rows(3, 4), durable=False)
     tx = doubtful(world, queue, lands)
-    memory = queue._client.transient
+    memory = client_of(queue).transient
     with memory.lock:
         assert memory.fold(queue.info.in_memory()).available(world.clock.now_ms, AT_ONCE) == 0
     world.clock.advance(61)
@@ -347,7 +350,7 @@ def test_after_a_commit_that_failed_nothing_is_added_that_it_would_leave_out(
     tx = manager.transaction()
     held.accept(matching=pick(held, 1, 3), transaction=tx)
     tx.queue(out.name).send(rows(5), durable=False)
-    journal = manager._client.store.journal
+    journal = client_of(manager).store.journal
     read = journal.read
 
     def away(*args: Any, **kwargs: Any) -> Any:
@@ -411,7 +414,7 @@ def test_what_is_only_in_memory_waits_for_an_attempt_that_may_land_late(world: W
     """Of two attempts of an id one is committed, whichever kinds of messages they send."""
     queue = world.queue()
     client = world.manager("late")
-    journal = client._client.store.journal
+    journal = client_of(client).store.journal
     older = client.transaction(world.name("K"))
     older.queue(queue.name).send(rows(1))
     older.queue(queue.name).send(rows(2), durable=False)
@@ -442,7 +445,7 @@ def test_nothing_is_committed_in_memory_beside_an_attempt_that_is_being_decided(
 ) -> None:
     queue = world.queue()
     client = world.manager("two")
-    journal = client._client.store.journal
+    journal = client_of(client).store.journal
     older, younger = (client.transaction(world.name("K")) for _ in range(2))
     for tx in (older, younger):
         tx.queue(queue.name).send(rows(1 if tx is older else 2), durable=False)
@@ -467,7 +470,7 @@ def test_a_commit_that_is_interrupted_when_its_memory_is_prepared_can_be_taken_b
 ) -> None:
     queue = world.queue()
     queue.send(rows(1), durable=False)
-    memory = queue._client.store.transient
+    memory = client_of(queue).store.transient
     tx = world.manager().transaction()
     if receives:
         assert numbers(tx.queue(queue.name).receive()) == [1]
@@ -492,16 +495,16 @@ def test_a_memory_commit_that_was_interrupted_happened(world: World) -> None:
     queue = world.queue(durable=False)
     tx = world.manager().transaction()
     tx.queue(queue.name).send(rows(1))
-    landed = queue._client.store.transient.landed
+    landed = client_of(queue).store.transient.landed
 
     def interrupted() -> None:
         landed()
         raise KeyboardInterrupt
 
-    queue._client.store.transient.landed = interrupted
+    client_of(queue).store.transient.landed = interrupted
     with pytest.raises(KeyboardInterrupt):
         tx.commit()
-    queue._client.store.transient.landed = landed
+    client_of(queue).store.transient.landed = landed
     with pytest.raises(TransactionFinished):
         tx.rollback()
     assert (queue.depth(), tx.status) == (1, Status.COMMITTED)
@@ -516,15 +519,15 @@ def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) ->
     queue.send(rows(9), durable=False, priority=9)
     taken = world.open(queue, "b")
     assert numbers(taken.receive(1)) == [9]  # the turn of the memory
-    memory = taken._client.transient
-    taken._client.parts_of = lambda info: [info.in_memory()]
+    memory = client_of(taken).transient
+    client_of(taken).parts_of = lambda info: [info.in_memory()]
     assert numbers(taken.receive(10)) == [3, 4]
     with memory.lock:
         assert memory.fold(queue.info.in_memory()).in_flight() == 3
     with pytest.raises(LeaseLost):
         batch.accept()
-    with queue._client.lock:
-        assert queue._client.fold(queue.info).in_flight() == 2  # 1 and 2 are held as before
+    with client_of(queue).lock:
+        assert client_of(queue).fold(queue.info).in_flight() == 2  # 1 and 2 are held as before
     with pytest.raises(LeaseLost):
         batch.extend_lease(60)
 
@@ -604,8 +607,8 @@ def test_messages_move_and_metrics_count_both_kinds(world: World) -> None:
 @in_memory
 def test_a_waiting_receive_hears_of_a_message_in_memory(world: World) -> None:
     queue, asked = world.queue(), []
-    queue._client.runtime.sleep = lambda seconds: queue.send(rows(7), durable=False)
-    journal = queue._client.store.journal
+    client_of(queue).runtime.sleep = lambda seconds: queue.send(rows(7), durable=False)
+    journal = client_of(queue).store.journal
     real = journal.version
     journal.version = lambda: asked.append(1) or real()
     assert numbers(queue.receive(wait_seconds=60)) == [7]
@@ -616,7 +619,7 @@ def test_a_waiting_receive_hears_of_a_message_in_memory(world: World) -> None:
 def test_memory_is_bounded_by_what_is_alive(world: World) -> None:
     """What was consumed is forgotten, entries and payload."""
     queue = world.queue(durable=False, lanes=2)
-    store = queue._client.store.transient
+    store = client_of(queue).store.transient
     kept: dict[str, Callable[[], int]] = {
         "entries": lambda: store.journal.size,
         "sends": lambda: len(store.payload._known),
@@ -642,7 +645,7 @@ def test_memory_is_bounded_by_what_is_alive(world: World) -> None:
 @in_memory
 def test_tidying_up_keeps_what_is_still_needed(world: World) -> None:
     queue, other = world.queue(durable=False), world.queue("other", durable=False)
-    store = queue._client.store.transient
+    store = client_of(queue).store.transient
     key = world.name("K")
     with world.manager().transaction(key) as tx:
         tx.queue(queue.name).send(rows(1, 2, 3))
@@ -694,7 +697,7 @@ def test_a_shared_branch_is_about_durable_messages_only(world: World) -> None:
     queue = world.queue(durable=False)
     queue.send(rows(1))
     queue.send(rows(2), durable=True)
-    session = Branches(world.manager()._client).start(f"xid:{world.name('b')}", 60)
+    session = Branches(client_of(world.manager())).start(f"xid:{world.name('b')}", 60)
     mine = session.queue(queue.name)
     with pytest.raises(InvalidInput, match="durable=True"):
         mine.send(rows(3))
@@ -740,7 +743,7 @@ def test_an_interrupted_fold_loses_nothing(world: World, monkeypatch: pytest.Mon
     queue = world.queue(durable=False)
     queue.send(rows(1, 2))
     held = queue.receive(1)
-    queue._client.store.transient.tidy()
+    client_of(queue).store.transient.tidy()
     queue.send(rows(3))
 
     def pressed(self: QueueState, entry: Any) -> None:
@@ -761,7 +764,7 @@ def test_threads_share_the_memory_and_lose_nothing(
     """Some send, some receive, and all tidy up all the time."""
     monkeypatch.setattr(transient, "TIDY_ENTRIES_MIN", 0)
     queue = world.queue(durable=False, lanes=2)
-    queue._client.store.transient._tidy_at = (0, 0)
+    client_of(queue).store.transient._tidy_at = (0, 0)
     received: list[int] = []
     failures: list[BaseException] = []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
-from tests.inside import attempt_of
+from tests.inside import attempt_of, client_of
 from tests.locks import in_another_thread
 from txnqueue.errors import TransactionAborted
 
@@ -65,7 +65,7 @@ def test_a_waiting_receive_takes_what_is_nobodys(world: World):
     world.clock.advance(11)
     assert drained(mine.queue(orders.name)) == [1]
     orders.send(rows(2))
-    runtime, sleep = mine._client.runtime, mine._client.runtime.sleep
+    runtime, sleep = client_of(mine).runtime, client_of(mine).runtime.sleep
     held = mine.queue(orders.name).receive(1)
 
     def meanwhile(seconds: float) -> None:
@@ -130,15 +130,15 @@ def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(wo
     assert len(tx.queue(orders.name).receive(1)) == 1
     other = world.manager("x")
     mine = other.queue(orders.name)
-    key_states = other._client.key_states
+    key_states = client_of(other).key_states
 
     def after_a_commit(keys, **more):
-        other._client.key_states = key_states
+        client_of(other).key_states = key_states
         in_another_thread(tx.commit)
         return key_states(keys, **more)
 
     assert len(mine.receive(1)) == 0  # warm
-    other._client.key_states = after_a_commit
+    client_of(other).key_states = after_a_commit
     assert len(mine.receive(1)) == 0
     assert (mine.depth(), mine.in_flight()) == (0, 0)
     assert other.history.verify().ok
@@ -183,13 +183,13 @@ def test_who_works_on_a_busy_queue_is_asked_for_seldom(world: World):
     assert len(working.queue(orders.name).receive(1)) == 1
     client = world.manager("x")
     mine, asked = client.queue(orders.name), []
-    key_states = client._client.key_states
+    key_states = client_of(client).key_states
 
     def counted(keys, **more):
         asked.extend(found := list(keys))
         return key_states(found, **more)
 
-    client._client.key_states = counted
+    client_of(client).key_states = counted
     for _ in range(120):  # two minutes
         assert len(mine.receive(1)) == 1
         world.clock.advance(1)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.storage.store import MemoryStore
 from txnqueue.storage.tables.memory import MemoryTables
@@ -82,7 +83,7 @@ def claim() -> Callable[[], object]:
 
 def change() -> Callable[[], object]:
     manager, _, _ = queues()
-    store = manager._client.store
+    store = client_of(manager).store
     assert isinstance(store, MemoryStore) and isinstance(store.tables, MemoryTables)
     store.tables.create("lake/gold", plain_schema("n long"))
     tx = manager.transaction()

@@ -6,14 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnqueue.core import settings as config
-from txnqueue.core.settings import QueueSettings, RetryPolicy
+from txnqueue.core.settings import (
+    LANES_MAX,
+    LEASE_SECONDS_MAX,
+    QueueSettings,
+    RetryPolicy,
+    check_name,
+    check_number,
+    check_transaction_id,
+)
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueError
 
 
 @pytest.mark.parametrize("name", ["a", "Orders", "orders.dead", "a-b_c.9", "x" * 100])
 def test_a_name_may_have_letters_digits_dots_dashes_and_underscores(name):
-    assert config.check_name(name) == name
+    assert check_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -22,34 +29,34 @@ def test_a_name_may_have_letters_digits_dots_dashes_and_underscores(name):
 )
 def test_any_other_name_is_refused_and_named(name):
     with pytest.raises(InvalidName) as caught:
-        config.check_name(name)
+        check_name(name)
     assert repr(name) in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["", None, 7, b"x", "x" * 201])
 def test_a_transaction_id_has_1_to_200_characters(key):
     with pytest.raises(InvalidInput, match="transaction_id"):
-        config.check_transaction_id(key)
-    assert config.check_transaction_id("x" * 200) == "x" * 200
+        check_transaction_id(key)
+    assert check_transaction_id("x" * 200) == "x" * 200
 
 
 @pytest.mark.parametrize("value", ["5", None, True, [1]])
 def test_what_is_no_number_is_refused_by_name(value):
     with pytest.raises(InvalidInput, match="limit"):
-        config.check_number("limit", value, 1, 10)
+        check_number("limit", value, 1, 10)
 
 
 @pytest.mark.parametrize("value", [0, 11, -1, math.inf, math.nan])
 def test_a_number_out_of_range_exceeds_a_limit(value):
     with pytest.raises(LimitExceeded, match="limit"):
-        config.check_number("limit", value, 1, 10)
+        check_number("limit", value, 1, 10)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"lanes": 0},
-        {"lanes": config.LANES_MAX + 1},
+        {"lanes": LANES_MAX + 1},
         {"lanes": 1.5},
         {"lanes": "2"},
         {"lanes": True},
@@ -57,7 +64,7 @@ def test_a_number_out_of_range_exceeds_a_limit(value):
         {"deliveries_max": 2.0},
         {"lease_seconds": 0},
         {"lease_seconds": -5},
-        {"lease_seconds": config.LEASE_SECONDS_MAX + 1},
+        {"lease_seconds": LEASE_SECONDS_MAX + 1},
         {"lease_seconds": "60"},
     ],
 )

@@ -570,3 +570,18 @@ def test_a_branch_that_was_never_started_is_corrupt():
 def test_a_kind_that_has_no_place_among_transactions_is_corrupt():
     with pytest.raises(StoreCorrupt):
         TransactionState.of("k", [said("surprise", "a1", 1)])
+
+
+def test_a_clock_that_was_looked_at_before_a_claim_was_read_says_nothing_of_its_beginning():
+    """A reading may take minutes; a lease that came meanwhile has its whole time."""
+    log = Log()
+    log.post((0, 3))
+    log.claim(1)  # at 1,000, until 2,000
+    (claim,) = log.fold.claims()
+    assert claim.ends_at_ms(100) == 2_000  # looked at before the reading
+    assert claim.ends_at_ms(900) == 2_000
+    log.fold.seen_at(800)  # read by a clock that is behind: it had begun by then
+    assert claim.ends_at_ms(900) == 1_800
+    log.fold.seen_at(950)
+    assert claim.ends_at_ms(900) == 1_800
+    assert claim.ends_at_ms(1_000) == 2_000

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.injection import Crash, Fault, Injector
 from tests.faults.world import World
-from tests.inside import attempt_of
+from tests.inside import attempt_of, client_of
 from tests.postgres import insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
@@ -148,7 +148,7 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
         connection.rollback()  # sqlite3 would lock the file
         world.clock.advance(20)
         helper = world.manager("B")
-        helper._client.runtime.now_ms = lambda: world.clock.now_ms - behind_seconds * 1000
+        client_of(helper).runtime.now_ms = lambda: world.clock.now_ms - behind_seconds * 1000
         found.append(helper.recover({"ledger": sqlite3.connect(file)}).prepared)
         insert(connection, 1)
         return decide()
@@ -165,7 +165,7 @@ def test_who_died_before_the_last_resource_committed_is_waited_for_a_minute(
 ) -> None:
     injector, key = Injector(), next(_KEYS)
     manager = world.manager("A", injector)
-    manager._client.runtime.now_ms = lambda: world.clock.now_ms + ahead_seconds * 1000
+    client_of(manager).runtime.now_ms = lambda: world.clock.now_ms + ahead_seconds * 1000
     connection, tx = sqlite3.connect(file), manager.transaction(key)
     tx.queue("in").send([{"i": 1}])
     insert(tx.enlist("ledger", connection, last=True), 1)
@@ -300,7 +300,7 @@ def test_what_a_repeated_body_does_again_is_undone(world: World, file: str) -> N
 def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> None:
     connection, key = sqlite3.connect(file), next(_KEYS)
     manager = world.manager("A")
-    journal, runs = manager._client.store.journal, []
+    journal, runs = client_of(manager).store.journal, []
 
     def handler(tx: Any) -> None:
         runs.append(tx.id)

@@ -15,6 +15,7 @@ from tests.conftest import LONG
 from tests.delta.counting import Cost
 from tests.faults.injection import Crash, Injector
 from tests.faults.world import World
+from tests.inside import attempt_of, client_of
 from txnqueue.core import model
 from txnqueue.errors import (
     InvalidInput,
@@ -216,7 +217,7 @@ def test_what_the_table_would_refuse_is_refused_at_once(lake: Lake, wrong: Any, 
     tx = lake.manager().transaction()
     with pytest.raises(error):
         wrong(tx.table(lake.strict))  # type: ignore[attr-defined]
-    assert tx.changes == []
+    assert attempt_of(tx).changes == []
 
 
 DEMANDING = """
@@ -271,7 +272,7 @@ def test_rows_that_the_table_would_refuse_are_refused_before_the_decision(
     pattern = re.escape(named).replace(r"\.\*", ".*")
     with pytest.raises(InvalidInput, match=pattern):
         tx.table(demanding).append([FULL, {**FULL, **wrong}])
-    assert tx.changes == []
+    assert attempt_of(tx).changes == []
 
 
 def test_what_rows_lack_the_table_fills_in(lake: Lake, demanding: str) -> None:
@@ -364,7 +365,7 @@ def test_a_table_that_is_only_appended_to_takes_no_other_change(lake: Lake) -> N
         ):
             with pytest.raises(InvalidInput, match=r"delta\.appendOnly"):
                 change()
-        assert tx.changes == []
+        assert attempt_of(tx).changes == []
         table.append(more)
         table.merge([{"k": "c", "total": 3.0}], on="k", insert="*")
     assert lake.rows(path) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
@@ -432,13 +433,13 @@ def test_a_change_whose_reply_was_lost_is_applied_once(lake: Lake) -> None:
     manager = lake.manager("A", injector)
     tx = manager.transaction()
     tx.table(path).append([{"k": "a", "total": 1.0}])
-    real = manager._client.store.tables.apply
+    real = client_of(manager).store.tables.apply
 
     def unheard(*args: Any, **kwargs: Any) -> Any:
         real(*args, **kwargs)
         raise ConnectionError("no reply")
 
-    manager._client.store.tables.apply = unheard  # type: ignore[method-assign]
+    client_of(manager).store.tables.apply = unheard  # type: ignore[method-assign]
     assert tx.commit().applied
     lake.manager("B").recover()
     assert lake.rows(path) == [("a", 1.0)]
@@ -519,7 +520,7 @@ def test_waiving_holds_off_an_applier_on_its_way(lake: Lake) -> None:
     late = lake.manager("late")
     from txnqueue.transactions.table_applier import Applier
 
-    on_its_way = Applier(late._client)
+    on_its_way = Applier(client_of(late))
     (one,) = [c for cs in on_its_way._unapplied(None).values() for c in cs]
     lake.manager().waive_change(one.change_id, "given up")
     assert on_its_way._patiently(one) is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.delta.counting import Cost
+from tests.inside import client_of
 from txnqueue import QueueManager
 
 pytestmark = pytest.mark.spark
@@ -73,10 +74,10 @@ def test_claiming_a_million_over_all_lanes_makes_one_commit_and_an_entry_per_lan
     while len(batch := queue.receive(100)):
         batch.accept()
     queue.send(rows(spark, 1_000_000))
-    before = manager._client.store.journal.version()
+    before = client_of(manager).store.journal.version()
     with Cost(spark, root) as cost:
         batch = queue.receive(1_000_000)
-    entries = manager._client.store.journal.read(manager._client.fold(queue.info).shards)
+    entries = client_of(manager).store.journal.read(client_of(manager).fold(queue.info).shards)
     new = [entry for entry in entries.entries if entry.version > before]
     assert len(batch) == 1_000_000
     assert cost.commits == 1

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import LONG
 from tests.delta.aging import backdate
 from tests.delta.counting import Cost
+from tests.inside import claims_of, client_of
 from txnqueue import Maintenance, QueueManager
 from txnqueue.admin import creation, maintenance
 from txnqueue.core import model
@@ -47,11 +48,11 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     assert done.slices >= 2
     assert done.rewritten >= 1
     assert done.skipped == ()
-    journal = manager._client.store.journal
+    journal = client_of(manager).store.journal
     assert max(journal.files().values()) == 1
     with pytest.raises(Exception, match="PayloadRemoved"):
         later.collect()
-    number = next(iter(batches[0].claims[0].positions.values())).slice
+    number = next(iter(claims_of(batches[0])[0].positions.values())).slice
     spark.sql(  # a statement of a client that is long dead lands late
         f"INSERT INTO delta.`{tmp_path}/payload/{queue.info.payload_id}` "
         f"(send_id, send_offset, slice, i) VALUES ('late', 0, {number}, 99)"
@@ -78,7 +79,7 @@ def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     manager = QueueManager(spark, root)
     queue = manager.create_queue("Q.one", "i long", dead_letter=False)
     queue.send([{"i": 1}])
-    payload = manager._client.store.payload
+    payload = client_of(manager).store.payload
     for owner in ("Lost-00000001", "Written-00000002"):
         payload.create(owner, queue.schema)
     spark.sql(
@@ -93,6 +94,7 @@ def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     assert [m["i"] for m in queue.receive(1).messages()] == [1]
 
 
+@pytest.mark.skipif(not LONG, reason="a long run; in memory it is shown always")
 def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any_more(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +147,7 @@ def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any
 
 def made_and_dropped(manager: QueueManager, like: QueueInfo, count: int) -> None:
     """Let there have been queues, by entries as ``create_queue`` and ``drop_queue`` write them."""
-    client, plans = manager._client, []
+    client, plans = client_of(manager), []
     for n in range(count):
         info = replace(like, name=f"gone{n}", queue_id=f"gone{n}-1", payload_id=f"gone{n}-1")
         client.store.payload.create(info.payload_id, schema_of(info))

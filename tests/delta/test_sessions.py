@@ -138,6 +138,37 @@ def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(sp
     assert manager.queue("plain").send(spark.range(3).toDF("timestamp")).count == 3
 
 
+def test_instants_stay_instants_where_a_session_means_others_by_timestamp(spark, root, said):
+    from pyspark.sql import types as T
+
+    said({"spark.sql.timestampType": "TIMESTAMP_NTZ"})
+    manager = QueueManager(spark, root)
+    nested = T.ArrayType(T.StructType([T.StructField("at", T.TimestampType())]))
+    schema = T.StructType([T.StructField("n", T.LongType()), T.StructField("spans", nested)])
+    name = f"instants{next(_NUMBERS)}"
+    queue = manager.create_queue(name, schema, dead_letter=False)
+    utc = INSTANT.replace(tzinfo=datetime.timezone.utc)
+    queue.send([{"n": 1, "spans": [{"at": utc}]}])
+    queue.alter(T.StructType([T.StructField("at", T.TimestampType())]))
+    queue.send([{"n": 2, "spans": [{"at": utc}], "at": utc}])
+    batch, nothing = queue.receive(), queue.receive()
+    for frame in (batch.df, nothing.df):
+        assert frame.schema["spans"].dataType == nested
+        assert frame.schema["at"].dataType == T.TimestampType()
+    assert nothing.df.count() == 0
+    found = {m["n"]: (m["spans"][0]["at"], m["at"]) for m in batch.messages()}
+    assert found == {1: (utc, None), 2: (utc, utc)}
+    empty = T.StructType([T.StructField("at", T.TimestampType())])
+    manager.create_exchange(f"{name}.x", schema=empty)
+    to = manager.create_queue(f"{name}.to", empty, dead_letter=False)
+    manager.exchange(f"{name}.x").bind(to.name, routing_key="k")
+    manager.exchange(f"{name}.x").publish([{"at": utc}], routing_key="k")
+    to.alter(T.StructType([T.StructField("later", T.TimestampType())]))
+    frame = to.receive().df  # the exchange's table does not have the column
+    assert frame.schema["later"].dataType == T.TimestampType()
+    assert [row.later for row in frame.collect()] == [None]
+
+
 def test_a_send_without_rows_sends_nothing_whatever_the_session_says(spark, root, said):
     queue = QueueManager(spark, root).create_queue("empty", "n long", dead_letter=False)
     assert queue.send(spark.range(0).toDF("n")).count == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.inside import client_of
 from txnqueue import QueueManager, Status
 from txnqueue.errors import SecondDriver, StatementRefused
 from txnqueue.storage.journal import delta, storage
@@ -49,11 +50,11 @@ def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
     drivers("two")
     second = QueueManager(spark, bucket)
     theirs = second.queue("orders")
-    version = first._client.store.journal.version()
+    version = client_of(first).store.journal.version()
     for act in (lambda: theirs.send([{"n": 2}]), lambda: theirs.receive(1)):
         with pytest.raises(SecondDriver, match=r"spark\.delta\.logStore\.s3a\.impl"):
             act()
-    assert first._client.store.journal.version() == version
+    assert client_of(first).store.journal.version() == version
     assert theirs.depth() == 1  # to look is no harm
     payload = f"{bucket}/payload/{orders.info.payload_id}"
     assert spark.read.format("delta").load(payload).count() == 1  # nothing was staged either
@@ -120,7 +121,7 @@ def test_a_statement_that_spark_cannot_read_is_refused_and_nothing_is_in_doubt(
     manager = QueueManager(spark, str(tmp_path))
     orders = manager.create_queue("orders", "n long", dead_letter=False)
     monkeypatch.setattr(
-        manager._client.runtime, "sleep", lambda seconds: pytest.fail("it was tried again")
+        client_of(manager).runtime, "sleep", lambda seconds: pytest.fail("it was tried again")
     )
     for key, name, said in (
         ("a", "merge", "MERGE INTO )"),
@@ -132,7 +133,7 @@ def test_a_statement_that_spark_cannot_read_is_refused_and_nothing_is_in_doubt(
                 orders.send([{"n": 1}], transaction=tx)
         assert isinstance(refused.value.__cause__, AnalysisException)
         assert manager.outcome(key).status is not Status.COMMITTED
-    statements = manager._client.store.statements
+    statements = client_of(manager).store.statements
     append = statements.append
 
     def landed(statement: Any) -> None:

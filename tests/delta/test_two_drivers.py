@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import LONG
 from tests.drivers import start
 from tests.faults.audit import check
+from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.core import model
 
@@ -89,7 +90,7 @@ def test_killed_drivers_lose_nothing_and_do_nothing_twice(
         driver.finish()
     drivers[1].start()  # whatever came in after the last drain
     drivers[1].finish()
-    ledger = check(manager._client.store.journal.read_all().entries)
+    ledger = check(client_of(manager).store.journal.read_all().entries)
     sent = sorted(range(SENDS * 10))
     out = manager.queue("out")
     got = sorted(row["i"] for row in out.receive(100_000).messages())

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 
 from tests import generated
 from tests.conftest import LONG
+from tests.inside import client_of
 from txnqueue.errors import SchemaMismatch
 from txnqueue.manager import QueueManager
 from txnqueue.storage.journal.tables import identifier
@@ -144,7 +145,7 @@ def test_a_name_inside_of_a_column_is_no_sql(manager, spark):
     queue.alter(add=T.StructType([T.StructField("s", kind)]))
     queue = manager.queue(queue.name)
     queue.send([{"n": 1, "s": dict.fromkeys(names, 7)}])
-    table = manager._client.store.names.payload(queue.info.payload_id)
+    table = client_of(manager).store.names.payload(queue.info.payload_id)
     described = spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]
     assert described["partitionColumns"] == ["slice"]
     assert "delta.appendOnly" not in described["properties"]

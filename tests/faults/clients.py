@@ -18,7 +18,7 @@ from tests.faults.reference import (
     Intent,
 )
 from tests.faults.sending import Sending
-from tests.inside import attempt_of
+from tests.inside import attempt_of, client_of
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
 from txnqueue.core.state.closing import is_closed
@@ -92,7 +92,7 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         store = FaultyStore(simulation.store, Luck(simulation, self))
         self.manager = QueueManager(None, store=store, runtime=self.runtime)
         self.forget_all()
-        self.manager._client.log_max = simulation.random.choice((3, 10, 1_000))
+        client_of(self.manager).log_max = simulation.random.choice((3, 10, 1_000))
         self.open: dict[Any, Intent] = {}
         self.leased: list[Holding] = []
 

@@ -182,7 +182,7 @@ class Consuming:
                 handler,
                 batch_size=self.simulation.random.choice((1, 3, 10)),
                 run_id=run_id,
-                until=self.simulation.random.choice(("start", "empty")),
+                until=self.simulation.random.choice(("snapshot", "empty")),
                 max_messages=self.simulation.random.choice((None, 5)),
                 errors_max=2,
             ),

@@ -17,7 +17,9 @@ import pytest
 
 from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
 from tests.faults.pasts import Told, everything
+from tests.inside import client_of
 from txnqueue.admin import history_removal as txnqueue_forgetting
+from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
@@ -32,6 +34,7 @@ from txnqueue.errors import (
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.reports.snapshot import Snapshot
+from txnqueue.reports.trace import steps_of
 from txnqueue.storage.journal import Order
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager, plain_schema, runtime
@@ -119,7 +122,7 @@ class Days:
 
     def share(self) -> None:
         """Work in a branch that several sessions may share, and commit it, or let it be."""
-        branches = Branches(self.manager._client)
+        branches = Branches(client_of(self.manager))
         key = f"xid:1:{next(self._numbers):x}:"
         session = branches.start(key, HOUR)
         session.queue("a").receive(1)
@@ -202,9 +205,21 @@ class Days:
                 self.counts["refused"] += 1
                 continue
             then = (entry for entry in landed if entry.commit_seq <= commit_seq)
-            truth = Snapshot(self.manager._client, Told(then, past.beginning))
+            truth = Snapshot(client_of(self.manager), Told(then, past.beginning))
             _same(history.as_of(commit_seq), truth, past.beginning)
             self.counts["asked"] += 1
+        self._check_paths(past)
+
+    def _check_paths(self, past: Past) -> None:
+        """Check that the path of a message is the same, read by itself or of all entries."""
+        known = list(past.stream(Order.COMMIT))
+        posted = [entry for entry in known if entry.kind == model.POSTED]
+        chance = random.Random(len(known))
+        for entry in chance.sample(posted, min(5, len(posted))):
+            message = (entry.body["send"], chance.choice(entry.ranges)[0])
+            steps = steps_of(message, archive.of_messages(past, [message]))
+            assert steps == steps_of(message, known), message
+            self.counts["paths"] += len(steps) > 2
 
 
 def _same(found: Snapshot, truth: Snapshot, beginning: int) -> None:
@@ -262,7 +277,7 @@ def days_on_end() -> None:
     counts: Counter[str] = Counter()
     for seed in range(8):
         counts += days_go_by(seed)
-    for what in ("asked", "refused", "removals", "stalled"):
+    for what in ("asked", "refused", "removals", "stalled", "paths"):
         assert counts[what] > 5, f"vacuous: {what} {counts[what]}"
 
 
@@ -462,7 +477,7 @@ def what_is_in_memory_waits_for_an_answer() -> None:
         tx.commit()
     _check_gone(days, "both")
     manager.recover()
-    waiting = manager._client.store.transient.waiting()
+    waiting = client_of(manager).store.transient.waiting()
     assert [entry.stream for entry in waiting] == ["both"], "P1 one half was rolled back"
     with pytest.raises(HistoryRemoved):
         manager.outcome("both")

@@ -10,6 +10,7 @@ from tests.faults.injection import Crash, Fault, Injector, Meanwhile, faults_of
 from tests.faults.matrix import fresh
 from tests.faults.pasts import everything
 from tests.faults.world import World
+from tests.inside import client_of
 from txnqueue.admin import creation, orphans
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
@@ -216,9 +217,9 @@ def what_the_horizon_has_passed_is_over() -> None:
     world = fresh()
     world.helper("user").queue("in").send([{"i": 1}])
     slow = world.manager("slow")
-    begun = slow._client.store.journal.version()
-    slow._client.version_to_begin = lambda: begun  # type: ignore[method-assign]
-    branches, sessions = Branches(slow._client), []
+    begun = client_of(slow).store.journal.version()
+    client_of(slow).version_to_begin = lambda: begun  # type: ignore[method-assign]
+    branches, sessions = Branches(client_of(slow)), []
     used(world)
 
     def meanwhile() -> None:

@@ -11,7 +11,7 @@ from tests.faults.world import (
     consume_and_produce,
     drain,
 )
-from tests.inside import claims_of
+from tests.inside import claims_of, client_of
 from txnqueue.core import model
 from txnqueue.core.state.branch import Ending
 from txnqueue.errors import BranchExists, LeaseLost
@@ -153,14 +153,14 @@ KEY = "xid:1:K"
 def build_branch(world: World) -> None:
     """Besides, a branch that is started, and in which nobody works."""
     build(world)
-    branches = Branches(world.helper("starter")._client)
+    branches = Branches(client_of(world.helper("starter")))
     branches.end(branches.start(KEY, LEASE_SECONDS))
 
 
 def build_parts(world: World) -> None:
     """Besides, a branch in which two sessions have worked, and have not ended."""
     build(world)
-    first, second = (Branches(world.helper(name)._client) for name in ("X", "Y"))
+    first, second = (Branches(client_of(world.helper(name))) for name in ("X", "Y"))
     session = first.start(KEY, LEASE_SECONDS)
     joined = second.join(KEY)
     assert not isinstance(joined, Ending)
@@ -174,7 +174,7 @@ def build_prepared(world: World) -> None:
     build_parts(world)
     for branches, session in world.sessions.values():
         branches.end(session)
-    assert Branches(world.helper("X")._client).prepare(KEY) is Ending.DONE
+    assert Branches(client_of(world.helper("X"))).prepare(KEY) is Ending.DONE
     world.explicit.add(KEY)
 
 
@@ -224,7 +224,7 @@ def starter(name: str) -> Program:
     """Start the branch and work in it; whoever comes second joins."""
 
     def program(world: World) -> None:
-        branches = Branches(world.manager(name)._client)
+        branches = Branches(client_of(world.manager(name)))
         try:
             session = branches.start(KEY, LEASE_SECONDS)
         except BranchExists:
@@ -239,7 +239,7 @@ def joiner(name: str) -> Program:
     """Join the branch, receive, produce, and end."""
 
     def program(world: World) -> None:
-        _take_part(Branches(world.manager(name)._client))
+        _take_part(Branches(client_of(world.manager(name))))
 
     return program
 
@@ -259,7 +259,7 @@ def suspender(name: str) -> Program:
     """Start, work, suspend, resume, work and end."""
 
     def program(world: World) -> None:
-        branches = Branches(world.manager(name)._client)
+        branches = Branches(client_of(world.manager(name)))
         session = branches.start(KEY, LEASE_SECONDS)
         consume_and_produce(session.queue("in").receive(1), session)
         branches.end(session, suspend=True)
@@ -274,7 +274,7 @@ def undoer(name: str) -> Program:
     """Roll the branch back."""
 
     def program(world: World) -> None:
-        Branches(world.manager(name)._client).rollback(KEY)
+        Branches(client_of(world.manager(name))).rollback(KEY)
 
     return program
 
@@ -283,7 +283,7 @@ def coordinator(name: str, *, one_phase: bool = False, prepared: bool = False) -
     """Prepare and commit the branch, or commit it in one phase."""
 
     def program(world: World) -> None:
-        branches = Branches(world.manager(name)._client)
+        branches = Branches(client_of(world.manager(name)))
         if one_phase:
             branches.commit(KEY, one_phase=True)
         elif prepared or branches.prepare(KEY) is Ending.DONE:

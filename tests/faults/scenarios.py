@@ -18,6 +18,7 @@ from tests.faults.world import (
     consume_and_change,
     consume_and_produce,
 )
+from tests.inside import client_of
 from txnqueue.admin.maintenance import Maintenance
 from txnqueue.core import model
 from txnqueue.core.state.branch import Ending
@@ -236,7 +237,7 @@ def branch_key(world: World) -> str:
 
 def _session(world: World, client: QueueManager) -> Any:
     """Work in a new branch."""
-    session = Branches(client._client).start(branch_key(world), LEASE_SECONDS)
+    session = Branches(client_of(client)).start(branch_key(world), LEASE_SECONDS)
     consume_and_produce(session.queue("in").receive(2), session)
     return session
 
@@ -245,7 +246,7 @@ def _parts(world: World, client: QueueManager) -> str:
     """Leave a branch of two parts, made by two other clients."""
     key = branch_key(world)
     first = _session(world, world.manager("X"))
-    other = Branches(world.manager("Y")._client)
+    other = Branches(client_of(world.manager("Y")))
     second = other.join(key)
     assert not isinstance(second, Ending)
     consume_and_produce(second.queue("in").receive(2), second)
@@ -256,7 +257,7 @@ def _parts(world: World, client: QueueManager) -> str:
 
 def _prepared_parts(world: World, client: QueueManager) -> str:
     key = _parts(world, client)
-    assert Branches(world.manager("Y")._client).prepare(key) is Ending.DONE
+    assert Branches(client_of(world.manager("Y"))).prepare(key) is Ending.DONE
     world.prepared.add(key)
     return key
 
@@ -275,7 +276,7 @@ def _decided_by_operator(world: World, client: QueueManager) -> str:
 
 
 def _join(manager: QueueManager, key: str) -> None:
-    branches = Branches(manager._client)
+    branches = Branches(client_of(manager))
     session = branches.join(key)
     assert not isinstance(session, Ending)
     session.queue("out").send([])
@@ -703,7 +704,7 @@ OPERATIONS = [
     Operation(
         "start a branch",
         _nothing,
-        lambda m, w: Branches(m._client).start(branch_key(w), LEASE_SECONDS),
+        lambda m, w: Branches(client_of(m)).start(branch_key(w), LEASE_SECONDS),
         _wrote(model.STARTED, BRANCH),
         key=BRANCH,
     ),
@@ -711,49 +712,49 @@ OPERATIONS = [
     Operation(
         "end a part of a branch",
         _session,
-        lambda m, session: Branches(m._client).end(session),
+        lambda m, session: Branches(client_of(m)).end(session),
         _wrote(model.ENDED, BRANCH),
         key=BRANCH,
     ),
     Operation(
         "suspend a part of a branch",
         _session,
-        lambda m, session: Branches(m._client).end(session, suspend=True),
+        lambda m, session: Branches(client_of(m)).end(session, suspend=True),
         _wrote(model.SUSPENDED, BRANCH),
         key=BRANCH,
     ),
     Operation(
         "prepare a branch",
         _parts,
-        lambda m, key: Branches(m._client).prepare(key),
+        lambda m, key: Branches(client_of(m)).prepare(key),
         _wrote(model.PREPARED, BRANCH),
         key=BRANCH,
     ),
     Operation(
         "commit a branch",
         _parts,
-        lambda m, key: Branches(m._client).commit(key, one_phase=True),
+        lambda m, key: Branches(client_of(m)).commit(key, one_phase=True),
         _wrote(model.COMMITTED, BRANCH),
         key=BRANCH,
     ),
     Operation(
         "roll a branch back",
         _parts,
-        lambda m, key: Branches(m._client).rollback(key),
+        lambda m, key: Branches(client_of(m)).rollback(key),
         _wrote(model.ROLLED_BACK, BRANCH),
         key=BRANCH,
     ),
     Operation(
         "commit a prepared branch",
         _prepared_parts,
-        lambda m, key: Branches(m._client).commit(key),
+        lambda m, key: Branches(client_of(m)).commit(key),
         _wrote(model.COMMITTED, BRANCH),
         key=BRANCH,
     ),
     Operation(
         "roll a prepared branch back",
         _parts_to_be_rolled_back,
-        lambda m, key: Branches(m._client).rollback(key),
+        lambda m, key: Branches(client_of(m)).rollback(key),
         _wrote(model.ROLLED_BACK, BRANCH),
         key=BRANCH,
     ),

@@ -19,6 +19,7 @@ from tests.faults.reference import (
     QUEUES,
     Reference,
 )
+from tests.inside import client_of
 from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.core.settings import RetryPolicy
@@ -68,7 +69,7 @@ class Simulation:
     def _create(self) -> None:
         creator = Client(self, "creator")
         width, creation.SLICE_WIDTH = creation.SLICE_WIDTH, self.random.choice((4, 20, 1_000))
-        creation.create_store(creator.manager._client)
+        creation.create_store(client_of(creator.manager))
         creation.SLICE_WIDTH = width
         for name in (*QUEUES, COMES_AND_GOES):
             queue = self.create(creator, name, self.lanes, name == "in")

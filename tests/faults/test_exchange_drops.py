@@ -13,6 +13,7 @@ import pytest
 from tests.faults.explore import Found, Program, Violation, explore
 from tests.faults.test_broken_variants import without
 from tests.faults.world import World
+from tests.inside import client_of
 from txnqueue.admin import exchange_alteration, exchange_drop
 from txnqueue.core import model
 from txnqueue.core.planning import Plan, decisions
@@ -101,7 +102,7 @@ def judge(world: World) -> None:
 def judge_columns(world: World) -> None:
     """Whoever is bound has every column of the exchange."""
     world.ledger()
-    found = world.manager("last")._client.topology()
+    found = client_of(world.manager("last")).topology()
     info = found.exchanges[NAME]
     names = {column["name"] for column in info.schema["fields"]}
     for queue in found.targets(info):

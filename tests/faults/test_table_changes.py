@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.injection import Crash, Fault, Injector
 from tests.faults.world import World
+from tests.inside import client_of
 from tests.silence import interrupted
 from txnqueue.core import model
 from txnqueue.errors import TransactionFinished
@@ -43,7 +44,7 @@ def left_behind(world: World) -> str:
 @contextmanager
 def unheard(manager: QueueManager) -> Iterator[None]:
     """Let what a manager does to tables land without a reply."""
-    tables = manager._client.store.tables
+    tables = client_of(manager).store.tables
     apply = tables.apply
 
     def lands(*args: Any, **kwargs: Any) -> None:
@@ -102,7 +103,7 @@ def test_an_interrupted_commit_that_landed_applies_its_changes(world: World) -> 
     manager = world.manager("A")
     tx = manager.transaction("k")
     tx.table(world.table).append([{"i": 1}])
-    with interrupted(manager._client.store.journal, lands=True):
+    with interrupted(client_of(manager).store.journal, lands=True):
         tx.commit()
     with pytest.raises(TransactionFinished):
         tx.rollback()
@@ -225,8 +226,8 @@ def test_appends_that_were_decided_one_by_one_are_finished_so(
 
     def commit(injector: Injector) -> None:
         older = world.manager("older", injector)
-        older._client.open()
-        older._client.layout = 1
+        client_of(older).open()
+        client_of(older).layout = 1
         tx = older.transaction()
         append(tx, world.table, 1, 2, 3)
         injector.arm()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.injection import Crash, Fault, FaultyStore, Injector, faults_of
 from tests.faults.world import LEASE_SECONDS, RETRY, World
+from tests.inside import client_of
 from txnqueue.core import model
 from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.errors import InvalidInput, LeaseLost, PayloadRemoved, TxnQueueError
@@ -60,7 +61,7 @@ def publishes(client: QueueManager, batch: Any) -> Any:
     client.queue("in").receive(10, transaction=tx)
     client.exchange("events").publish([{"i": 10}], transaction=tx)
     client.exchange("events").publish([{"i": 11}], transaction=tx, durable=False)
-    client._client.store.transient.tidy()
+    client_of(client).store.transient.tidy()
     tx.commit()
     return tx
 
@@ -127,7 +128,7 @@ class Place:
 
     def standing(self, name: str) -> tuple[int, int]:
         """Count what can be received of each kind."""
-        client, info = self.client._client, self.client.queue(name).info
+        client, info = client_of(self.client), self.client.queue(name).info
         now_ms = self.world.clock.now_ms
         with client.transient.lock:
             memory = client.transient.fold(info.in_memory()).available(now_ms, AT_ONCE)
@@ -265,7 +266,7 @@ def publishing() -> None:
 def in_a_branch() -> None:
     """Publish in a branch: it is refused, or what was published is there after the commit."""
     place = Place()
-    branches = Branches(place.client._client)
+    branches = Branches(client_of(place.client))
     session = branches.start("xid:1", 60)
     try:
         session.exchange("events").publish([{"i": 11}], durable=False)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from tests.conftest import LONG
 from tests.faults.pasts import everything
+from tests.inside import client_of
 from tests.reports.views_folding import (
     FAR_FUTURE_MS,
     STATES,
@@ -148,7 +149,7 @@ def _move_and_purge(orders, invoices, anna):
 
 def _post_again(manager, info, send_id, more):
     body = {"v": 1, "payload": info.payload_id, "slice": 0, "send": send_id, **more}
-    client = manager._client
+    client = client_of(manager)
 
     def plan(lost):
         entry = Entry(
@@ -162,7 +163,7 @@ def _post_again(manager, info, send_id, more):
 
 
 def entries_of(lake, upto=None):
-    entries = everything(lake.anna._client.store)
+    entries = everything(client_of(lake.anna).store)
     return [entry for entry in entries if upto is None or entry.commit_seq <= upto]
 
 
@@ -185,8 +186,8 @@ def test_queue_views_equal_the_fold(lake, quick):
         counts = per_state(rows)
         states += counts
         in_flight = counts["in_flight"] + counts["purge_pending"]
-        with lake.anna._client.lock:
-            client_fold = lake.anna._client.fold(info)
+        with client_of(lake.anna).lock:
+            client_fold = client_of(lake.anna).fold(info)
             assert in_flight == client_fold.in_flight() == fold.in_flight()
             assert counts["available"] == client_fold.available(now_ms, info.redelivery)
         told = next(r for r in lake.anna.history.as_of().queue_rows() if r["queue"] == name)
@@ -318,7 +319,7 @@ def test_trace_finds_messages_by_a_predicate(lake):
     assert steps[0]["step"] == "sent"
     assert len({step["message_id"] for step in steps}) == 1
     assert lake.anna.history.trace(queue="in-voices.eu", where="order_id = 1000") == []
-    payload = lake.anna._client.store.payload
+    payload = client_of(lake.anna).store.payload
     info = lake.orders.info
     places = payload.find(lake.orders.schema, info.payload_id, "order_id < 12", 100)
     assert len(places) == 12

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.inside import client_of
 from tests.reports.views_folding import quick_session, replay, shown
 from txnqueue import QueueManager
 from txnqueue.testing import Clock, runtime
@@ -50,7 +51,7 @@ def test_views_show_bindings_and_what_was_published(spark: Any, tmp_path: Any) -
     batch = left.receive(1)
     batch.reject(reason="no")
     anna.create_views("now_")
-    entries = anna._client.store.journal.read_all().entries
+    entries = client_of(anna).store.journal.read_all().entries
     for queue, view, numbers in (
         (left, "left", {(1, "rejected"), (2, "available")}),
         (anna.queue("left.dead"), "left_dead", {(1, "available")}),
@@ -104,7 +105,7 @@ def test_views_show_what_a_dropped_exchange_published(spark: Any, tmp_path: Any)
     anna.create_views("now_")
     rows = session.table("now_left").select("n", "note", "state").collect()
     assert {tuple(row) for row in rows} == {(1, None, "available"), (2, "new", "available")}
-    entries = anna._client.store.journal.read_all().entries
+    entries = client_of(anna).store.journal.read_all().entries
     expected, _ = replay(anna.queue("left").info, entries, clock.now_ms)
     assert shown(session, "now_left") == expected
     assert session.table("now_bindings").collect() == []

@@ -345,7 +345,7 @@ def test_outcome_knows_what_was_committed(shell, three):
     sent = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     found = shell.json("outcome", "load-7")[0]
     assert (found["status"], found["commit_seq"]) == ("committed", sent["commit_seq"])
-    assert shell.json("outcome", "never", code=76)[0]["status"] == "unknown"
+    assert shell.json("outcome", "never", code=76)[0]["status"] == "undecided"
 
 
 def test_recover_names_what_it_aborted_and_what_waits(shell, three):

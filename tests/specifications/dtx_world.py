@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, numbers, rows
+from tests.inside import client_of
 from txnqueue.protocols.dtx import Channel, ChannelException, Connection, XaStatus, Xid
 
 _NUMBERS = itertools.count(1)
@@ -66,7 +67,7 @@ class Dtx:
 
     def entries(self) -> int:
         """Count what has been written so far."""
-        return len(self.orders._client.store.journal.read_all().entries)
+        return len(client_of(self.orders).store.journal.read_all().entries)
 
     def overdue(self) -> None:
         """Turn the clock past every time-out."""
@@ -84,7 +85,7 @@ def refused(code: int) -> Iterator[pytest.ExceptionInfo[ChannelException]]:
 @contextmanager
 def failing(channel: Channel, call: str = "append") -> Iterator[None]:
     """Let the store fail whatever a channel's manager asks of the journal."""
-    journal = channel._connection.manager._client.store.journal
+    journal = client_of(channel._connection.manager).store.journal
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise ConnectionError("the store is away")

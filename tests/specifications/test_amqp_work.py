@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.inside import client_of
 from tests.specifications.controllers import Scene, bodies, condition, message, row
 from txnqueue.protocols.amqp import (
     Accepted,
@@ -91,7 +92,7 @@ def test_who_disappears_leaves_nothing_behind(world: Any) -> None:
     scene.sender().send(row(2), txn_id)
     scene.receiver().flow(1, txn_id)
     rows = world.manager("auditor").history.as_of(
-        scene.orders._client.store.journal.version() << 10
+        client_of(scene.orders).store.journal.version() << 10
     )
     assert [r["status"] for r in rows.transaction_rows()].count("pending") == 1
     world.lease_over()
@@ -807,7 +808,7 @@ def test_what_was_acquired_and_never_sent_is_not_consumed_by_the_commit(world: A
     sender, receiver = scene.sender(), scene.receiver()
     txn_id = scene.controller.declare()
     sender.send(row(3), txn_id)
-    payload = scene.resource.manager._client.store.payload
+    payload = client_of(scene.resource.manager).store.payload
 
     def away(*args: Any, **kwargs: Any) -> Any:
         raise ConnectionError("away")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.conftest import World, alone_on_delta_when_long, in_memory, numbers, rows
+from tests.inside import client_of
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.core.settings import BRANCH_SECONDS_MAX
@@ -156,7 +157,7 @@ def test_nothing_is_decided_while_a_channel_works_in_the_branch(world: World):
 
 def just_before(channel, act):
     """Let something happen after a channel has read, and before it appends."""
-    journal = channel._connection.manager._client.store.journal
+    journal = client_of(channel._connection.manager).store.journal
     append = journal.append
 
     def late(*asked):
@@ -285,7 +286,7 @@ def test_an_error_of_the_store_is_541_and_can_be_tried_again(world: World, metho
 def test_a_lost_reply_to_prepare_is_no_failure(world: World):
     dtx = Dtx(world)
     channel, xid = dtx.ended()
-    journal = channel._connection.manager._client.store.journal
+    journal = client_of(channel._connection.manager).store.journal
     append = journal.append
 
     def unheard(units, metadata):
@@ -799,7 +800,7 @@ def test_a_waiting_receive_wakes_when_the_time_of_a_branch_is_over(world: World,
     channel.start(xid)
     dtx.work(channel, receive=3)
     other = world.manager("x")
-    runtime, sleep = other._client.runtime, other._client.runtime.sleep
+    runtime, sleep = client_of(other).runtime, client_of(other).runtime.sleep
 
     def shortening(seconds: float) -> None:
         runtime.sleep = sleep

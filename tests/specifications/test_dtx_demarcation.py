@@ -588,7 +588,7 @@ def test_other_transactions_cannot_take_a_branchs_name(world: World):
 def test_a_branch_that_is_at_work_is_visible_to_the_plain_interface(world: World):
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
-    assert world.manager("x").outcome(xid.transaction_id).status is Status.UNKNOWN
+    assert world.manager("x").outcome(xid.transaction_id).status is Status.UNDECIDED
     channel.start(xid)
     assert world.manager("x").outcome(xid.transaction_id).status is Status.ACTIVE
     rows_of = world.manager("x").history.as_of().transaction_rows()

@@ -12,6 +12,7 @@ from tests.conformance.conftest import numbers
 from tests.conftest import LONG
 from tests.drivers import start
 from tests.faults.audit import check
+from tests.inside import client_of
 from tests.specifications.dtx_world import refused
 from txnqueue import QueueManager, Status
 from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
@@ -60,6 +61,6 @@ def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: A
     assert manager.outcome(operator.transaction_id).status is Status.ROLLED_BACK
     assert numbers(orders.receive(100)) == [3]  # came back by itself, and so comes alone
     assert numbers(orders.receive(100)) == [4, 10, 11]
-    entries = manager._client.store.journal.read_all().entries
+    entries = client_of(manager).store.journal.read_all().entries
     check(entries, {operator.transaction_id, at_work.transaction_id})
     assert manager.history.verify().ok

@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, rows
 from tests.faults import world as faulty
 from tests.faults.injection import Crash, Fault, Injector
+from tests.inside import client_of
 from tests.silence import unanswered
 from tests.specifications.dtx_world import Dtx, refused
 from txnqueue.errors import TransactionFinished
@@ -26,7 +27,7 @@ TRIES = 3
 
 def unheard(channel: Channel) -> AbstractContextManager[None]:
     """Let the next append land, and nothing be read or written after it."""
-    return unanswered(channel._connection.manager._client.store.journal, lands=True)
+    return unanswered(client_of(channel._connection.manager).store.journal, lands=True)
 
 
 # ------------------------------------------------------------ an end that nobody heard of
@@ -166,7 +167,7 @@ def doubtful(dtx: Dtx, how: str, *, lands: bool = True) -> tuple[Channel, Xid, A
     elif how == "resume others":
         dtx.start_elsewhere(other, xid, suspend=True)
         flags = {"resume": True}
-    journal = channel._connection.manager._client.store.journal
+    journal = client_of(channel._connection.manager).store.journal
     with unanswered(journal, lands=lands), refused(541):
         channel.start(xid, **flags)
     return channel, xid, flags
@@ -228,7 +229,7 @@ def test_an_association_and_its_end_may_both_be_in_doubt(world: World, how: str,
 def test_an_association_in_doubt_is_ended_when_the_channel_is_closed(world: World, how: str):
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, how)
-    with unanswered(channel._connection.manager._client.store.journal, lands=False):
+    with unanswered(client_of(channel._connection.manager).store.journal, lands=False):
         with refused(541):
             channel.close()
     with refused(503):

@@ -13,6 +13,7 @@ import pytest
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.faults.injection import Crash, Fault, Injector, faults_of
 from tests.faults.world import World as CrashWorld
+from tests.inside import client_of
 from tests.postgres import connect, values
 from txnqueue.errors import (
     InvalidInput,
@@ -109,7 +110,7 @@ class Broker:
 
     def undo_data(self) -> list[Any]:
         """Everything that a roll back would need."""
-        snapshot = self.manager.history.as_of(self.manager._client.store.journal.version() << 10)
+        snapshot = self.manager.history.as_of(client_of(self.manager).store.journal.version() << 10)
         mine = {self.input.name}
         held = [r for r in snapshot.queue_rows() if r["queue"] in mine and r["in_flight"]]
         claims = {r["attempt"] for r in snapshot.dispatch_rows() if r["queue"] in mine}
@@ -135,9 +136,9 @@ def test_one_transaction_covers_messages_and_tables(broker: Broker) -> None:
     assert (broker.rows(), broker.sent(), broker.taken) == ([1], [1], True)
     steps = broker.manager.history.as_of(processed.receipt.commit_seq).transaction_rows()
     assert [r["commit_seq"] for r in steps].count(processed.receipt.commit_seq) == 1
-    before = broker.manager._client.store.journal.version()
+    before = client_of(broker.manager).store.journal.version()
     assert flow.process() is None
-    assert broker.manager._client.store.journal.version() == before, "nothing is noted when idle"
+    assert client_of(broker.manager).store.journal.version() == before, "nothing is noted when idle"
 
 
 @on_delta_when_long
@@ -774,7 +775,7 @@ def test_an_unknown_data_source_is_refused(broker: Broker) -> None:
 @pytest.mark.rule("S2-06")
 def test_what_a_node_could_not_get_is_not_taken(broker: Broker):
     broker.second.send([{"n": 5}])
-    payload = broker.manager._client.store.payload
+    payload = client_of(broker.manager).store.payload
 
     def tries(processing: Processing) -> None:
         table = payload.table

@@ -13,6 +13,7 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
+from tests.inside import client_of
 from tests.silence import unanswered
 from txnqueue.errors import (
     InvalidInput,
@@ -62,7 +63,7 @@ class Mqqb:
 
     def version(self) -> int:
         """Which version of the journal there is: every change makes a new one."""
-        return self.local._client.store.journal.version()
+        return client_of(self.local).store.journal.version()
 
 
 @pytest.fixture
@@ -411,7 +412,7 @@ def test_what_could_not_be_dequeued_is_not_deleted_by_the_commit(mqqb: Mqqb) -> 
     local = mqqb.local
     transaction = local.create_transaction()
     position = mqqb.position(0)
-    payload = local._client.store.payload
+    payload = client_of(local).store.payload
 
     def away(*args: Any, **kwargs: Any) -> Any:
         raise ConnectionError("away")
@@ -633,7 +634,7 @@ def test_the_reason_of_a_purge_outlives_the_journal(mqqb: Mqqb) -> None:
     local.purge_queue(name, "season over")
     mqqb.seen.clear()
     busy = world.manager("busy")
-    busy._client.log_max = 3
+    client_of(busy).log_max = 3
     for day in range(4):
         for _ in range(4):
             busy.queue(name).send(rows(day))
@@ -743,7 +744,7 @@ def test_a_position_of_another_manager_is_dequeued_by_this_one(mqqb: Mqqb) -> No
 @in_memory
 @pytest.mark.rule("S3-04")
 def test_what_fails_outside_of_a_transaction_locks_nothing(mqqb: Mqqb) -> None:
-    local, payload = mqqb.local, mqqb.local._client.store.payload
+    local, payload = mqqb.local, client_of(mqqb.local).store.payload
 
     def away(*args: Any, **kwargs: Any) -> Any:
         raise ConnectionError("away")

@@ -14,6 +14,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.faults.injection import Crash, FaultyStore, Injector, faults_of
+from tests.inside import client_of
 from tests.silence import interrupted, unanswered
 from txnqueue.core.receipt import Status as Outcome
 from txnqueue.errors import (
@@ -60,7 +61,7 @@ class Broker:
 
     def entries(self) -> int:
         """Count what has been written so far."""
-        return len(self.orders._client.store.journal.read_all().entries)
+        return len(client_of(self.orders).store.journal.read_all().entries)
 
 
 def carried(found: Reply | list[Dispatch]) -> list[int]:
@@ -110,7 +111,7 @@ def test_half_a_send_is_nowhere(world: World, transacted: bool) -> None:
     channel = broker.channel(transacted=transacted)
     with pytest.raises(SchemaMismatch):
         channel.send(broker.orders.name, [{"n": 1}, {"n": "no number"}])
-    stage = broker.orders._client.store.payload.stage
+    stage = client_of(broker.orders).store.payload.stage
 
     def fails(send: Any, given: Any) -> Any:
         stage(send, given)
@@ -332,7 +333,7 @@ def test_a_commit_stores_what_was_sent_and_consumes_what_was_acknowledged(world:
     channel.send(bills, rows(5), persistent=False)
     channel.send(orders, rows(6))
     channel.ack([1, 3])
-    version = world.manager()._client.store.journal.version
+    version = client_of(world.manager()).store.journal.version
     before = version()
     reply = channel.commit()
     assert (reply.count, version()) == (5, before + 1)
@@ -569,7 +570,7 @@ def test_a_channel_is_closed_by_two_appends_however_many_receives_it_holds(world
     for number in range(6):
         got(broker, channel, number)
     assert channel.dispatch_list[0].message["n"] == 0
-    version = world.manager()._client.store.journal.version
+    version = client_of(world.manager()).store.journal.version
     before = version()
     channel.close()
     assert version() == before + 2  # what was looked at, and what was not
@@ -1057,7 +1058,7 @@ def test_rejected_messages_are_dead_letters_at_once(world: World) -> None:
     channel.ack(4)
     assert channel.reject([1, 3, 4, 99], reason="no such customer").count == 2
     assert carried(channel.dispatch_list) == [2, 4]
-    dead = world.open(broker.orders, "reader")._client
+    dead = client_of(world.open(broker.orders, "reader"))
     found = channel.dispatch(f"{broker.orders.name}.dead").dispatches
     assert carried(list(found)) == [1, 3]
     assert {one.message["_message"]["origin"]["reason"] for one in found} == {"no such customer"}

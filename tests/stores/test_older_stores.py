@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.inside import client_of
 from tests.stores.make_store import SCHEMA
 from txnqueue import QueueManager
 
@@ -43,7 +44,7 @@ def test_what_waits_is_held_prepared_dead_or_over_in_an_older_store_goes_on(
     assert manager.history.verify().ok
     outcomes = {
         "load/1": "committed",
-        "back/1": "unknown",  # nothing that it staged was ever named
+        "back/1": "undecided",  # nothing that it staged was ever named
         "hold/1": "prepared",
         "totals/1": "committed",
         "totals/2": "committed",
@@ -85,7 +86,7 @@ def test_an_older_store_is_maintained_and_still_proves_itself(spark: Any, root: 
     done = manager.maintain(transaction_seconds_max=0, payload_retention_days=0)
     assert done.archived > 0
     assert [one for one in done.skipped if "keeps deleted files" not in one] == []
-    assert [entry.sequence for entry in manager._client.layouts()] == [1]
+    assert [entry.sequence for entry in client_of(manager).layouts()] == [1]
     fresh = QueueManager(spark, root)
     assert fresh.history.verify().ok
     assert fresh.queue("orders").depth() == 7

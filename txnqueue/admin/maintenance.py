@@ -2,7 +2,7 @@
 
 Every step may be the last one before a crash, be repeated, and run beside live producers
 and consumers and beside another maintenance. What leaves a table does so by facts that stay
-true (``retiring``), and only after it was read back from where it went.
+true (``state.retention``), and only after it was read back from where it went.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import QueueState, compaction
-from txnqueue.core.state import retention as retiring
+from txnqueue.core.state import QueueState, compaction, retention
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
 from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.version import __version__
@@ -158,7 +157,7 @@ class _Run:
         entries = self._read().entries  # takes long: without the lock
         with self._client.lock:
             folds = self._client.folds(infos)
-            found = retiring.next_horizon(entries, folds, now_ms, cutoff_ms)
+            found = retention.next_horizon(entries, folds, now_ms, cutoff_ms)
             target = max(found, model.horizon(entries))
             each = zip(infos, folds, strict=True)
             due = [i for i, fold in each if any(_is_due(fold, n, target) for n in fold.lanes)]
@@ -198,11 +197,11 @@ class _Run:
         """
         now = model.horizon(entries)
         width = self._client.slice_width
-        leaving = retiring.finished(entries, target)
+        leaving = retention.finished(entries, target)
         useful = any(entry.kind not in _MARKS for entry in leaving)
         further = target > now and (useful or target // width > max(now, 0) // width)
         today = self._today.isoformat()
-        wrong = retiring.day_ahead(entries, today)
+        wrong = retention.day_ahead(entries, today)
         if not (further or wrong or (useful and model.archive_day(entries) < today)):
             return now
         if self._dry_run:
@@ -218,7 +217,7 @@ class _Run:
             elif horizon >= target and day >= today:
                 return None
             body = {
-                "staging": sorted(retiring.staging_owners([*fence, *entries])),
+                "staging": sorted(retention.staging_owners([*fence, *entries])),
                 "day": max(day, today),  # never an earlier one, whoever's clock is slow
                 **({"corrections": corrections} if corrections else {}),
             }
@@ -245,7 +244,7 @@ class _Run:
         day = model.archive_day(entries)
         if day < self._today.isoformat() and not self._dry_run:
             return set()  # payload is kept from that day on: it must be said first
-        finished = retiring.finished(entries, horizon)
+        finished = retention.finished(entries, horizon)
         families: dict[str, list[Entry]] = defaultdict(list)
         for entry in sorted(finished, key=lambda e: (e.kind not in _FIRST, e.place)):
             families[entry.shard.partition("/")[0]].append(entry)

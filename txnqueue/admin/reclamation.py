@@ -22,7 +22,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.planning import Plan
-from txnqueue.core.state import retention as retiring
+from txnqueue.core.state import retention
 from txnqueue.errors import Busy
 from txnqueue.storage.journal import Reading
 
@@ -118,7 +118,7 @@ class Reclamation:
         """
         complete = self._is_complete()
         catalog = [entry for entry in self._entries if entry.shard == model.CATALOG]
-        owners = orphans.owners(catalog) | retiring.staging_owners(self._entries)
+        owners = orphans.owners(catalog) | retention.staging_owners(self._entries)
         found = orphans.find(self._client, self._before_ms()) if complete else orphans.Orphans()
         owners |= found.staging | self._known.keys() | self._deleted.keys()
         if horizon < 0:  # nothing has ever left
@@ -128,7 +128,7 @@ class Reclamation:
         if self._terms.vacuum != "full":
             owners -= removed - self._known.keys() - self._deleted.keys()
         asked = self._look(owners, complete)
-        named = retiring.named_slices(e for e in self._entries if e.entry_id not in gone)
+        named = retention.named_slices(e for e in self._entries if e.entry_id not in gone)
         dropped = self._drop(named, horizon)
         self._clear(inventory.dropped(catalog, horizon), owners - named.keys() - removed)
         self._vacuum(owners if self._terms.vacuum == "full" else owners & self._overdue())
@@ -170,7 +170,7 @@ class Reclamation:
             self._known[owner] = there
         return asked
 
-    def _active(self) -> retiring.Slices:
+    def _active(self) -> retention.Slices:
         """Find what was decided since the inventory, though it may have been archived since."""
         version, day = self._before.version, self._before.day
         found = [*self._entries]
@@ -178,7 +178,7 @@ class Reclamation:
             found += self._lately
             if day and day < self._kept_from:
                 found += self._archived(day, self._kept_from)
-        return retiring.named_slices(entry for entry in found if entry.version > version)
+        return retention.named_slices(entry for entry in found if entry.version > version)
 
     @cached_property
     def _lately(self) -> tuple[Entry, ...]:
@@ -213,15 +213,15 @@ class Reclamation:
 
     # ------------------------------------------------------------------ what is given back
 
-    def _drop(self, named: retiring.Slices, horizon: int) -> int:
+    def _drop(self, named: retention.Slices, horizon: int) -> int:
         """Delete slices that nobody needs: orphans, and what was consumed long enough ago."""
         width = self._client.slice_width
         found = {
             owner: slices
             for owner, there in sorted(self._known.items())
-            if (slices := retiring.droppable(there, named.get(owner, ()), horizon, width))
+            if (slices := retention.droppable(there, named.get(owner, ()), horizon, width))
         }
-        recent = retiring.named_slices(self._lately) if found else {}
+        recent = retention.named_slices(self._lately) if found else {}
         dropped = 0
         for owner, slices in found.items():
             old = [number for number in slices if number not in recent.get(owner, ())]

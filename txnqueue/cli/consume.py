@@ -95,8 +95,8 @@ def consume(
         100_000
     ),
     until: Annotated[
-        str, typer.Option(help="start: what is there now; empty: until nothing is left.")
-    ] = "start",
+        str, typer.Option(help="snapshot: what is there now; empty: until nothing is left.")
+    ] = "snapshot",
     max_messages: _Count = None,
     max_batches: _Count = None,
     max_seconds: Annotated[

@@ -99,10 +99,17 @@ def _events(
 
 def _proof(session: OpenStore, found: Verification) -> None:
     rows = [
-        {"holds": c.holds, "claim": c.claim, "found": c.found, "expected": c.expected}
+        {
+            "holds": c.holds,
+            "claim": c.claim,
+            "found": c.found,
+            "expected": c.expected,
+            "log_from_version": found.log_from_version,
+        }
         for c in found.claims
     ]
     session.printer.rows(rows, ("holds", "claim", "found", "expected"), "")
+    session.printer.note(found.compared)
     for problem in found.problems:
         session.printer.note(problem)
     if not found.ok:

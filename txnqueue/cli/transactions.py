@@ -10,6 +10,7 @@ import typer
 from txnqueue.cli.arguments import Queue
 from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, OpenStore, command
 from txnqueue.cli.presentation import receipt_values, told_of_drop, told_of_exchange_drop
+from txnqueue.core.receipt import Status
 
 _Change = Annotated[
     str, typer.Argument(help="The change, as recover names it.", show_default=False)
@@ -36,7 +37,7 @@ def outcome(
     detail = f" (commit_seq {found.receipt.commit_seq})" if found.receipt else ""
     detail += f": {found.reason}" if found.reason else ""
     session.printer.fact(values, f"{transaction_id}: {status}{detail}")
-    if status == "unknown":
+    if found.status in (Status.UNDECIDED, Status.UNKNOWN):
         raise typer.Exit(IN_DOUBT)
 
 

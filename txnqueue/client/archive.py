@@ -211,19 +211,26 @@ def of_fence(queue_id: str) -> EntryFilter:
     return EntryFilter(shards=[model.FENCE], streams=[model.queue_stream(queue_id)])
 
 
-def of_sends(past: Past, send_ids: Iterable[str]) -> list[Entry]:
-    """Read what concerns the messages of some sends, wherever they went, in commit order.
+def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry]:
+    """Read what concerns some messages, wherever they went, in commit order.
 
     First where they were posted; then what names them there; then what is about the claims that
     held them, and what was decided of all of those.
+
+    Args:
+        past: What is known.
+        messages: A send id and an offset of each; at most a thousand.
     """
-    wanted = [EntryFilter(kinds=[model.POSTED], sends=names) for names in _portions(send_ids)]
-    found = past.find(*wanted) if wanted else []
+    offsets = {offset for _, offset in messages}
+    wanted = EntryFilter(
+        kinds=[model.POSTED], sends={send_id for send_id, _ in messages}, offsets=offsets
+    )
+    found = past.find(wanted) if messages else []
     lanes: dict[tuple[str, int], set[str]] = {}
     for entry in found:
         lanes.setdefault((entry.queue_id or "", entry.lane or 0), set()).add(entry.append_id)
     naming = [
-        replace(of_lane(*lane), naming=names)
+        replace(of_lane(*lane), naming=names, offsets=offsets)
         for lane, append_ids in lanes.items()
         for names in _portions(append_ids)
     ]

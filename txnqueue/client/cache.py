@@ -256,7 +256,9 @@ class Cache:
         with self.lock:
             wanted = list(infos)
             folds = self._folds.read(wanted)
+            now_ms = self.runtime.now_ms()
             for info, fold in zip(wanted, folds, strict=True):
+                fold.seen_at(now_ms)
                 self._learn_of(info, fold)
             return folds
 

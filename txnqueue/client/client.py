@@ -226,6 +226,7 @@ class TransientClient(Client):
         """Bring the fold of a queue's transient part up to now."""
         settings = info.settings
         fold = self._shared.fold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
+        fold.seen_at(self.runtime.now_ms())
         if fold.closed is not None:
             self._learn_closed(closed_error(fold.closed))
         return fold

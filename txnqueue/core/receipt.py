@@ -11,13 +11,19 @@ from txnqueue.core.model import Entry
 
 
 class Status(str, enum.Enum):
-    """Where a transaction stands."""
+    """Where a transaction stands.
+
+    ``UNDECIDED`` is what the journal says of a transaction without a decision, ``UNKNOWN`` that
+    nobody here can tell: a client of its own commit that was not answered, or the journal of what
+    was removed from the history.
+    """
 
     NOT_STARTED = "not_started"
     ACTIVE = "active"
     PREPARED = "prepared"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
+    UNDECIDED = "undecided"
     UNKNOWN = "unknown"
 
 

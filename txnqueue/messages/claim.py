@@ -15,7 +15,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry, Item, PositionId, Range
 from txnqueue.core.planning import Plan, Removal, Selection, Stamp, Target, decisions
-from txnqueue.core.planning import branches as demarcating
+from txnqueue.core.planning.branches import tombstone
 from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import RANGES_PER_CALL_MAX, QueueInfo
 from txnqueue.core.state import (
@@ -29,8 +29,7 @@ from txnqueue.core.state import (
     TransactionState,
     compaction,
 )
-from txnqueue.core.state import branch as branching
-from txnqueue.core.state.branch import Branch
+from txnqueue.core.state.branch import TIMED_OUT, Branch
 from txnqueue.errors import LeaseLost
 from txnqueue.messages import duplicates
 from txnqueue.messages.acquirer import Acquirer
@@ -438,7 +437,7 @@ def abort_branch(client: Client, branch: Branch, reason: str) -> Plan:
         for queue_id, claim in claims
         for entry in planning.release_claims(queue_id, [claim], stamp, reason)
     ]
-    return demarcating.tombstone(branch, given_back, stamp, reason)
+    return tombstone(branch, given_back, stamp, reason)
 
 
 def _tombstones(
@@ -453,7 +452,7 @@ def _tombstones(
     for attempt, (owner, claims) in take_over.tombstones.items():
         if lanes.isdisjoint(claim.lane for claim in claims):
             continue
-        reason = branching.TIMED_OUT if owner.is_branch else "lease over"
+        reason = TIMED_OUT if owner.is_branch else "lease over"
         released = planning.end_claims(info.queue_id, claims, stamp, reason)
         for queue_id, claim in take_over.elsewhere.get(attempt, ()):
             released += planning.end_claims(queue_id, [claim], stamp, reason)

@@ -33,12 +33,8 @@ Reasons = Mapping[str | None, Mapping[str, tuple[Range, ...]]]
 """Ranges of send offsets by reason and send id."""
 
 
-_REMEDY = "settle smaller batches (receive and drain say how large), or the whole batch"
-
-
+_IN_A_BATCH = "settle smaller batches (receive and drain say how large), or the whole batch"
 _NAMED = "The messages that matching= names"
-
-
 _ROWS = 10_000
 """So many rows of an Arrow table are read at a time."""
 
@@ -48,7 +44,7 @@ def fulfilling(messages: DataFrame, where: str) -> Reasons:
     with evaluating("where", where):
         found = islands(places_of(messages.where(where)))
     if found is None:
-        raise too_many("The messages that where= means", _REMEDY, "where")
+        raise too_many("The messages that where= means", _IN_A_BATCH, "where")
     return {None: by_send(found)}
 
 
@@ -82,7 +78,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
         for reason, named in found.items()
     }
     if sum(len(part) for named in lie.values() for part in named.values()) > RANGES_PER_CALL_MAX:
-        raise too_many(_NAMED, _REMEDY, "matching")
+        raise too_many(_NAMED, _IN_A_BATCH, "matching")
     return lie
 
 
@@ -111,7 +107,7 @@ def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
         )
         found = islands(once, ("wrong", "reason"))
     if found is None:
-        raise too_many(_NAMED, _REMEDY, "matching")
+        raise too_many(_NAMED, _IN_A_BATCH, "matching")
     reasons: dict[str | None, list[tuple[str, int, int]]] = defaultdict(list)
     for wrong, why, *place in found:
         if wrong is not None:
@@ -161,13 +157,9 @@ LOOK_MIN = 100_000
 
 LOOK_GROWTH = 10
 """If they are not enough, so many times more are looked at next."""
-
-
 _PIECES_MAX = 10_000
 """So many pieces of sends are looked at by one query, which names each of them."""
-
-
-_REMEDY = (
+_IN_A_QUEUE = (
     "take them in parts (receive and move have limit=), drain the queue and choose in the handler, "
     "or send the rows in an order in which what is asked for lies together"
 )
@@ -270,7 +262,7 @@ class Selector:
         self._count += len(found or ())
         if found is None or (self._look_max is None and self._count > RANGES_PER_CALL_MAX):
             what = f"The messages of {self._queue!r} that {self._name}= means"
-            raise too_many(what, _REMEDY, self._name)
+            raise too_many(what, _IN_A_QUEUE, self._name)
         if self._look_max is not None:
             self._look_max *= self._growth
         wanted = by_send(found)

@@ -61,7 +61,8 @@ class History:
 
         Raises:
             InvalidInput: There is no such commit yet, or the instant has no time zone.
-            HistoryRemoved: It lies before the history's beginning; ``horizon`` tells that.
+            HistoryRemoved: It lies before the history's beginning; ``horizon`` tells that. What
+                is removed later, the state says so when it is asked for more.
         """
         self._client.open()
         if commit_seq is not None and timestamp is not None:
@@ -147,7 +148,7 @@ class History:
         else:
             raise InvalidInput("Give a message id, or queue= and where=.")
         past = Past(self._client.store)
-        entries = archive.of_sends(past, {send_id for send_id, _ in found})
+        entries = archive.of_messages(past, found)
         steps = [steps_of(one, entries) for one in found]
         if not partial:
             _check_sent(past, entries, searched, steps)

@@ -14,7 +14,7 @@ from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import QueueState
-from txnqueue.core.state import compaction as compacting
+from txnqueue.core.state import compaction as compactions
 from txnqueue.errors import StoreCorrupt
 from txnqueue.reports.consistency import CheckedPromise, Problems
 
@@ -264,7 +264,7 @@ class _Compactions:
         if pin < self._beginning - 1:  # what came up to the beginning is still to come
             fold = QueueState(self._info.queue_id, self._info.settings.lanes)
             old = (e for e in self._old.get(lane, ()) if e.version <= pin)
-            self._apply(lane, fold, compacting.start, old)
+            self._apply(lane, fold, compactions.start, old)
         else:
             self._advance(lane)
         if lane in self._broken:
@@ -280,7 +280,7 @@ class _Compactions:
         if not pins:
             coming.clear()
         elif pins[0] >= self._beginning - 1 and lane in self._old:
-            self._apply(lane, self._fold, compacting.start, self._old.pop(lane))
+            self._apply(lane, self._fold, compactions.start, self._old.pop(lane))
         while coming and coming[0].version <= pins[0]:
             self._apply(lane, self._fold, None, [coming.popleft()])
 
@@ -300,11 +300,11 @@ class _Compactions:
 
 def _needed(entries: Iterable[Entry], compaction: Entry) -> list[Entry]:
     """Keep of a lane's entries what a fold that starts at a compaction needs."""
-    named = compacting.names(compaction)
+    named = compactions.names(compaction)
     return [
         e
         for e in entries
-        if compacting.is_after(e, compaction) or (e.kind == model.POSTED and e.entry_id in named)
+        if compactions.is_after(e, compaction) or (e.kind == model.POSTED and e.entry_id in named)
     ]
 
 
@@ -316,7 +316,7 @@ def _told(fold: QueueState, number: int, compaction: Entry) -> dict[str, Any]:
         lane.errors = {}
     try:
         recent_after = compaction.body.get("recent_after")
-        return compacting.body(lane, compaction.body["pin"], recent_after)
+        return compactions.body(lane, compaction.body["pin"], recent_after)
     finally:
         lane.errors = errors
 

@@ -71,7 +71,7 @@ def _of_absent(client: Client, state: TransactionState, asked: Owner, attempts: 
     """Say of an attempt without a decision whether it may still get one."""
     if not state.is_over(asked):
         reason = "it left no entry, and may still land: rollback makes sure that it does not"
-        return Outcome(state.key, Status.UNKNOWN, None, reason, attempts)
+        return Outcome(state.key, Status.UNDECIDED, None, reason, attempts)
     client.check_known(asked)
     return Outcome(state.key, Status.ROLLED_BACK, None, "never decided in time", attempts)
 
@@ -101,7 +101,7 @@ def _unknown(client: Client, known_as: str) -> Outcome:
     """Say that nothing is known of a transaction; maybe it was, and is not any more."""
     beginning = archive.decisions_beginning_of(client.store.journal)
     if beginning < 0:
-        return Outcome(known_as, Status.UNKNOWN)
+        return Outcome(known_as, Status.UNDECIDED)
     first = model.commit_seq(beginning)
     reason = f"what was decided before commit_seq {first} was removed from the history"
     return Outcome(known_as, Status.UNKNOWN, None, reason)

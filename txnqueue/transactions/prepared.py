@@ -7,7 +7,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, branches
-from txnqueue.core.planning import decisions as sealing
+from txnqueue.core.planning import decisions as planned
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.state import TransactionState
 from txnqueue.core.state.branch import COORDINATE, Branch, is_branch
@@ -67,7 +67,7 @@ def decide_prepared(
                     f"recover({{{last!r}: connection}}) asks it.",
                     transaction_id=key,
                 )
-            return sealing.decide_prepared(
+            return planned.decide_prepared(
                 prepared,
                 commit=commit,
                 stamp=client.stamp(),

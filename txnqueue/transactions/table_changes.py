@@ -1,7 +1,7 @@
 """Changes of the user's own tables, staged in a transaction and decided with it.
 
 Rows are staged beside the messages' payload; the decision's entries are the redo log. What
-follows from it is in ``applying``.
+follows from it is in ``table_applier``.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from txnqueue.messages.move import departures, in_order
 from txnqueue.messages.settlement import Account, check_held, still_ours
 from txnqueue.messages.staged import StagedSend
 from txnqueue.storage.tables import Change
-from txnqueue.transactions import table_changes as changes
+from txnqueue.transactions.table_changes import decided
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Work:
         found = PlannedWork({send.info.queue_id for send in sends})
         found.facts += [entry for send in sends for entry in send.positions(owner, stamp)]
         if not transient:
-            found.facts += [changes.decided(change, owner, stamp) for change in self.changes]
+            found.facts += [decided(change, owner, stamp) for change in self.changes]
         ended = [
             (one, dispositions)
             for account in self.accounts

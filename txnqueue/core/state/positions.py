@@ -180,7 +180,7 @@ class Claim:
     delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
     good when they would come back. ``deadline_ms`` was set at ``began_at_ms``, both by the clock
     of whoever claimed or extended it, by an entry of ``version``; ``began_by_ms`` is the smallest
-    clock that anybody has recorded since.
+    clock that anybody has recorded since, or shown when it was read.
     """
 
     lane: int
@@ -237,12 +237,11 @@ class Claim:
         """Say when the lease ends, as one sees it at an instant.
 
         A lease that is to begin in the future was claimed by a clock that is ahead. It began at
-        the smallest clock recorded since at the latest, and now at the latest, and lasts as long
-        as it was to last.
+        the smallest clock recorded since at the latest, and when it was first seen, and lasts as
+        long as it was to last.
         """
         if self.began_at_ms <= now_ms:
             return self.deadline_ms
-        self.began_by_ms = min(self.began_by_ms, now_ms)
         return self.began_by_ms + self.deadline_ms - self.began_at_ms
 
     @property

@@ -162,7 +162,7 @@ class QueueState:
 
     def apply(self, entry: Entry) -> None:
         """Apply one entry."""
-        self._note_clock(entry)
+        self._note_clock(entry.recorded_at_ms, entry.version)
         if entry.shard == model.FENCE:
             self._fenced(entry)
             return
@@ -305,15 +305,23 @@ class QueueState:
         """Take a claim's beginning for a clock that was seen, so that smaller ones count."""
         self._newest_clock_ms = max(self._newest_clock_ms, claim.began_by_ms)
 
-    def _note_clock(self, entry: Entry) -> None:
-        """Note of claims that they began by what a later entry's clock showed.
+    def seen_at(self, now_ms: int) -> None:
+        """Note of claims that they have begun by now, after they were read.
+
+        Args:
+            now_ms: The reader's clock. What it showed before the reading may be too early.
+        """
+        if now_ms < self._newest_clock_ms:
+            self._note_clock(now_ms, self.version)
+
+    def _note_clock(self, clock_ms: int, version: int) -> None:
+        """Note of claims that they began by what a clock showed when a version was there.
 
         Clocks rarely go back from one entry to the next, so that there is mostly nothing to do.
         """
-        clock_ms = entry.recorded_at_ms
         if 0 < clock_ms < self._newest_clock_ms:
             for claim in self.claims():
-                if claim.version <= entry.version:
+                if claim.version <= version:
                     claim.began_by_ms = min(claim.began_by_ms, clock_ms)
             clock_ms = max(clock_ms, *(claim.began_by_ms for claim in self.claims()), 0)
         elif clock_ms < self._newest_clock_ms:

@@ -15,7 +15,7 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import QueueState
-from txnqueue.core.state import compaction as compacting
+from txnqueue.core.state.compaction import is_after, names, stays
 
 Slices = dict[str, set[int]]
 """Slices of payload, by owner."""
@@ -309,7 +309,7 @@ def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
             known = newest.get(lane)
             if known is None or (entry.sequence or 0) > (known.sequence or 0):
                 newest[lane] = entry
-    needed = {lane: compacting.names(entry) for lane, entry in newest.items()}
+    needed = {lane: names(entry) for lane, entry in newest.items()}
     left: list[Entry] = []
     for entry in entries:
         lane = (entry.queue_id, entry.lane)
@@ -320,9 +320,9 @@ def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
             compaction is not None
             and entry is not compaction
             and entry.kind in model.COMPACTABLE
-            and not compacting.is_after(entry, compaction)
+            and not is_after(entry, compaction)
             and entry.entry_id not in needed[lane]
-            and not compacting.stays(entry, compaction)
+            and not stays(entry, compaction)
         ):
             left.append(entry)
     return left

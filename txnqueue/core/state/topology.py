@@ -129,7 +129,7 @@ class Topology:
         return [one for one in self.bound.get(info.exchange_id, ()) if one.queue_id in self.queues]
 
     def query_exchange(self, name: str | None = None) -> routing.ExchangeAnswer:
-        """Say what is known of an exchange; see ``routing.exchange_query``."""
+        """Say what is known of an exchange; see ``protocols.dtx``."""
         return routing.exchange_query(self.exchanges, name)
 
     def query_binding(
@@ -139,7 +139,7 @@ class Topology:
         routing_key: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> routing.BindingAnswer:
-        """Say what is known of an exchange's bindings; see ``routing.binding_query``."""
+        """Say what is known of an exchange's bindings; see ``protocols.dtx``."""
         found = {name: self.bindings(info) for name, info in self.exchanges.items()}
         queue_ids = {info.name: queue_id for queue_id, info in self.queues.items()}
         return routing.binding_query(

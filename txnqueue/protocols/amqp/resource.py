@@ -116,7 +116,7 @@ class TransactionalResource:
         if global_id is not None:
             key = _key_of_global(global_id)
             transaction = self.manager.transaction(key)
-            if self.manager.outcome(key).status is not Status.UNKNOWN:
+            if self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN):
                 raise AmqpError(
                     TransactionError.ROLLBACK, f"The global transaction {key!r} takes no more work."
                 )

@@ -11,8 +11,19 @@ from txnqueue.client.append import Landed
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.planning import Plan, Stamp, branches
-from txnqueue.core.state import branch as branching
-from txnqueue.core.state.branch import ASSOCIATE, HEURISTIC, TIMED_OUT, Branch, Ending, Ticket
+from txnqueue.core.state.branch import (
+    ASSOCIATE,
+    HEURISTIC,
+    TIMED_OUT,
+    Branch,
+    Ending,
+    Ticket,
+    check_allowed,
+    check_not_heuristic,
+    ended_before,
+    ending_of,
+)
+from txnqueue.core.state.branch import found as branch_found
 from txnqueue.core.state.closing import is_closed
 from txnqueue.errors import (
     BranchExists,
@@ -42,7 +53,7 @@ class Associations:
         Raises:
             BranchNotFound: There is none of this key.
         """
-        return branching.found(self._client.key_states([key])[key])
+        return branch_found(self._client.key_states([key])[key])
 
     def session(self, key: str) -> BranchSession:
         """Make a session that does not work yet; by its name what landed unheard is found."""
@@ -75,7 +86,7 @@ class Associations:
         mine, attempt = session or self.session(key), client.runtime.new_id()
         mine.ticket = ticket
         if ticket is not None:
-            branching.check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
+            check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
         def plan(lost: int) -> Plan | None:
             begun = client.version_to_begin()  # anew, if the horizon has passed the last one
@@ -215,7 +226,7 @@ class Associations:
             session.at_work = not isinstance(error, (TransactionUnknown, BranchNotFound))
             raise
         if ending in HEURISTIC:  # it ended unheard, was prepared, and has been decided since
-            raise branching.ended_before(session.id)
+            raise ended_before(session.id)
         return Ending.ROLLED_BACK if ending is Ending.DONE and rollback_only else ending
 
     # -------------------------------------------------------------------------- helpers
@@ -254,7 +265,7 @@ class Associations:
             return branches.associate(branch, chosen.name, resumes, self._client.stamp())
 
         landed, ending = self._land(key, act, "join branch", ASSOCIATE, ticket)
-        branching.check_not_heuristic(key, ending)
+        check_not_heuristic(key, ending)
         if ending is not Ending.DONE:
             return ending
         if landed is not None:
@@ -293,7 +304,7 @@ class Associations:
         if landed is None:
             return None, answer
         decision = next((e for e in landed.entries if e.kind in model.DECISIONS), None)
-        return landed, Ending.DONE if decision is None else branching.ending_of(decision)
+        return landed, Ending.DONE if decision is None else ending_of(decision)
 
 
 def _rolling_back(error: QueueError, stamp: Stamp) -> Act:

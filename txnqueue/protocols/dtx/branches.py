@@ -8,8 +8,7 @@ from __future__ import annotations
 from txnqueue.core import model
 from txnqueue.core.planning import Plan, branches
 from txnqueue.core.state import TransactionState
-from txnqueue.core.state import branch as branching
-from txnqueue.core.state.branch import COORDINATE, Branch, Ending, Ticket
+from txnqueue.core.state.branch import COORDINATE, Branch, Ending, Ticket, check_not_heuristic
 from txnqueue.errors import BranchMisused, BranchNotFound
 from txnqueue.protocols.dtx.associations import Associations
 
@@ -58,7 +57,7 @@ class Branches(Associations):
             return branches.seal(branch, kind, stamp)
 
         landed, ending = self._land(key, act, "prepare branch", COORDINATE, ticket)
-        branching.check_not_heuristic(key, ending)
+        check_not_heuristic(key, ending)
         kinds = [entry.kind for entry in landed.entries] if landed is not None else []
         return Ending.READ_ONLY if model.COMMITTED in kinds else ending
 

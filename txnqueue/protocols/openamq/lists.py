@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core.model import Range
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.state import QueueState
-from txnqueue.messages import claim as core
+from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.publish import Published
 from txnqueue.messages.staged import StagedSend
 from txnqueue.queue import Queue
@@ -89,7 +89,7 @@ class Dispatch:
     acknowledged: bool = field(default=False, init=False)
     looked_at: bool = field(default=False, init=False)
     _delivery: Delivery = field(repr=False, kw_only=True)
-    _held: core.HeldClaim = field(repr=False, kw_only=True)
+    _held: HeldClaim = field(repr=False, kw_only=True)
 
     @property
     def message(self) -> Message:

@@ -197,7 +197,7 @@ def _old(day: str, standing: Mapping[str, int]) -> str:
 
 
 def concerning(names: TableNames, mine: str) -> str:
-    """Write the query of the entries that ``retiring.concerning`` finds.
+    """Write the query of the entries that ``retention.concerning`` finds.
 
     Args:
         names: How the store's tables are called.

@@ -9,6 +9,8 @@ from txnqueue.core.model import Entry
 from txnqueue.storage.journal.tables import literal, literals
 
 _ITEMS = "from_json(body, 'items array<array<string>>').items"
+_ANY, _NONE = "1 = 1", "1 = 0"
+"""A name in parentheses behind WHERE, as ``(true)``, would be taken for a table's alias."""
 _SUPERSEDES = "from_json(body, 'supersedes array<bigint>').supersedes"
 
 
@@ -25,6 +27,7 @@ class EntryFilter:
         queue_ids: It is about one of these queues.
         sends: It posts messages of one of these sends.
         naming: It names messages of positions that one of these appends posted.
+        offsets: It posts or names a message at one of these send offsets.
         claims: It is about one of these claims of its lane, or takes one over.
         after: Its commit_seq is larger.
         upto: Its commit_seq is not larger.
@@ -39,6 +42,7 @@ class EntryFilter:
     queue_ids: Collection[str] | None = None
     sends: Collection[str] | None = None
     naming: Collection[str] | None = None
+    offsets: Collection[int] | None = None
     claims: Collection[int] | None = None
     after: int = -1
     upto: int | None = None
@@ -58,11 +62,16 @@ class EntryFilter:
                 self.naming is None
                 or any(item[0] in self.naming for item in entry.body.get("items", ()))
             )
+            and (self.offsets is None or self._holds_one(entry, self.offsets))
             and (self.claims is None or self._is_about_claims(entry, self.claims))
             and self.after < entry.commit_seq
             and (self.upto is None or entry.commit_seq <= self.upto)
             and (self.recorded_upto_ms is None or entry.recorded_at_ms <= self.recorded_upto_ms)
         )
+
+    @staticmethod
+    def _holds_one(entry: Entry, offsets: Collection[int]) -> bool:
+        return any(first <= one <= last for one in offsets for first, last in entry.ranges)
 
     @staticmethod
     def _is_about_claims(entry: Entry, claims: Collection[int]) -> bool:
@@ -91,6 +100,9 @@ class EntryFilter:
         if self.naming is not None:
             named = literals(sorted(self.naming)) or "NULL"
             terms.append(f"exists({_ITEMS}, i -> i[0] IN ({named}))")
+        if self.offsets is not None:
+            holds = (f"r.first <= {one} AND r.last >= {one}" for one in sorted(self.offsets))
+            terms.append(f"exists(ranges, r -> {' OR '.join(holds) or 'false'})")
         if self.claims is not None:
             numbers = ", ".join(map(literal, sorted(self.claims))) or "NULL"
             ended = f"exists({_SUPERSEDES}, n -> n IN ({numbers}))"
@@ -101,10 +113,7 @@ class EntryFilter:
             terms.append(f"{commit_seq} <= {literal(self.upto)}")
         if self.recorded_upto_ms is not None:
             terms.append(f"unix_millis(recorded_at) <= {literal(self.recorded_upto_ms)}")
-        return " AND ".join(terms) or "true"
-
-
-ALL = EntryFilter()
+        return " AND ".join(terms) or _ANY
 
 
 def any_of(filters: Collection[EntryFilter], commit_seq: str) -> str:
@@ -113,8 +122,15 @@ def any_of(filters: Collection[EntryFilter], commit_seq: str) -> str:
     What all of them say of the shard, the partition, stands besides by itself: so Delta opens
     the files of those shards only.
     """
-    meant = " OR ".join(f"({one.sql(commit_seq)})" for one in filters) or "false"
-    if not filters or any(one.shards is None for one in filters):
+    meant = " OR ".join(f"({one.sql(commit_seq)})" for one in filters) or _NONE
+    shards = shards_of(filters)
+    if shards is None:
         return meant
-    shards = {shard for one in filters for shard in one.shards or ()}
     return f"shard IN ({literals(sorted(shards)) or 'NULL'}) AND ({meant})"
+
+
+def shards_of(filters: Collection[EntryFilter]) -> set[str] | None:
+    """Find the shards that some filters are about; None: any."""
+    if any(one.shards is None for one in filters):
+        return None
+    return {shard for one in filters for shard in one.shards or ()}

@@ -156,6 +156,7 @@ class Locks:
         with tempfile.NamedTemporaryFile("w", dir=there, prefix="txnqueue-seen-") as token:
             token.write(token.name)
             token.flush()
+            Path(token.name).chmod(0o644)  # the server may be another user's
             try:
                 seen = [row[0] for row in self._session.read.text(f"file:{token.name}").collect()]
             except Exception as error:

@@ -16,7 +16,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId, Unit
 from txnqueue.core.state import retention
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
-from txnqueue.storage.journal.filters import EntryFilter
+from txnqueue.storage.journal.filters import EntryFilter, shards_of
 
 Step = Callable[[str], None]
 """Called between the steps of a store call, so that a scheduler can interleave clients."""
@@ -81,8 +81,8 @@ class MemoryArchive:
         """Read the entries that one of some filters lets through."""
         self._check_created()
         self.step("read archive")
-        there = {entry.entry_id: entry for entry in list(self.kept.values())}
-        return _matching(there.values(), wanted)
+        found = _matching(list(self.kept.values()), wanted)
+        return tuple({entry.entry_id: entry for entry in found}.values())
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
@@ -167,7 +167,9 @@ class MemoryJournal:
         """Read the entries that one of some filters lets through, one consistent cut."""
         self.step("read")
         with self._lock:
-            return _matching((e for found in self._shards.values() for e in found), wanted)
+            shards = shards_of(wanted)
+            meant = self._shards.values() if shards is None else map(self._shards.get, shards)
+            return _matching((e for found in meant for e in found or ()), wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
