@@ -49,8 +49,7 @@ ensure_java() {
 }
 
 stamp_now() {  # what .venv is made from, and where: a virtual environment cannot be moved
-    { echo "$root"; cat "$root/setup.cfg" "$root/pyproject.toml" "$root/conf/constraints.txt"; } \
-        | cksum
+    { echo "$root"; cat "$root/pyproject.toml" "$root/conf/constraints.txt"; } | cksum
 }
 
 install() {
@@ -61,9 +60,9 @@ install() {
         note "making .venv with $("$python" --version)"
         "$python" -m venv --clear "$root/.venv"
     fi
-    note "installing what setup.cfg names"
+    note "installing what pyproject.toml names"
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
-        -c conf/constraints.txt -e '.[spark,cli,connect,demo,postgres,notebook,test]') >"$log" 2>&1 \
+        -c conf/constraints.txt -e '.[spark,cli,connect,demo,postgres,notebook,docs,test]') >"$log" 2>&1 \
         || { tail -n 20 "$log" >&2; stop "pip could not install it; all of its output is in $log."; }
     # The one package without wheels: nothing but the octets of AMQP needs it.
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \

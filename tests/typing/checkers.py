@@ -19,7 +19,7 @@ Found = dict[tuple[str, int], set[str]]
 
 
 def mypy() -> Found:
-    """Check the programs as strictly as mypy can; setup.cfg says so."""
+    """Check the programs as strictly as mypy can; pyproject.toml says so."""
     found: Found = defaultdict(set)
     for line in _run("mypy", "--output", "json", str(PROGRAMS)).splitlines():
         said = json.loads(line)
