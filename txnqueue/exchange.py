@@ -391,7 +391,7 @@ class Exchange:
     ) -> bool:
         """Append an entry about a binding, planned anew from each reading."""
 
-        def planned(lost: int) -> Plan | None:
+        def planned(_lost: int) -> Plan | None:
             found = self._client.topology()
             now = found.newest(self._info)
             if info.queue_id not in found.queues:

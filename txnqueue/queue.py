@@ -513,7 +513,7 @@ class Queue:
         reason: str,
         selector: Selector | None,
         limit: int | None,
-        among: Callable[[Segment], bool] = lambda segment: True,
+        among: Callable[[Segment], bool] = lambda _segment: True,
     ) -> int:
         """Move what waits, by the commit of an attempt or at once."""
         if tx is not None:

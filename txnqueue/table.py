@@ -196,7 +196,7 @@ class TableChanges:
         self,
         rows: object,
         schema: StructType | None,
-        meets: Callable[[str], TableInfo | None] = lambda name: None,
+        meets: Callable[[str], TableInfo | None] = lambda _name: None,
         filled: Container[str] = (),
     ) -> Source:
         """Stage rows.

@@ -37,7 +37,7 @@ def create_store(client: Client) -> None:
         return
     client.store.create()
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         if client.layouts():
             return None
         body = {
@@ -97,7 +97,7 @@ def create_queue(
     for one in wanted:
         client.store.payload.create(one.payload_id, schema)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)

@@ -97,7 +97,7 @@ def _named(body: Mapping[str, object]) -> set[str]:
 def _close(client: Client, info: QueueInfo, reason: str | None) -> None:
     """Write that the queue is closing, if it is not."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG, model.FENCE]).entries
         known = catalog.queues(entries)
         now = known.get(info.name)
@@ -119,7 +119,7 @@ def _close(client: Client, info: QueueInfo, reason: str | None) -> None:
 def _drop(client: Client, info: QueueInfo) -> Landed | None:
     """Write that the queue is dropped, with everything in it, if it is not."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG, model.FENCE]).entries
         now = catalog.queues(entries).get(info.name)
         if now is None or now.queue_id != info.queue_id:
@@ -138,7 +138,7 @@ def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None
     if not client.store.transient.used:
         return 0
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = memory.store.journal.read([model.FENCE]).entries
         known = [e for e in entries if e.stream == model.queue_stream(part.queue_id)]
         if any(entry.kind == kind for entry in known):

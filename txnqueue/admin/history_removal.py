@@ -62,7 +62,7 @@ def announce(client: Client, removal: HistoryRemoval) -> None:
         Busy: Others were faster at every try; nothing may be deleted.
     """
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         fence = client.store.journal.read([model.FENCE]).entries
         if model.beginning(fence) >= removal.version:
             return None

@@ -167,7 +167,7 @@ class _Run:
         """Compact the lanes of a queue that anything could leave."""
         due: list[int] = []
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             due.clear()
             with self._client.lock:
                 fold = self._client.fold(info)
@@ -208,7 +208,7 @@ class _Run:
             return target
         self._journal.archive.create()
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             fence = self._journal.read([model.FENCE]).entries
             horizon, said = model.horizon(fence), model.newest_day(fence)
             corrections, day, _ = said

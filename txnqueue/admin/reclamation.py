@@ -318,7 +318,7 @@ class Reclamation:
     def _say_removed(self, owners: list[str]) -> None:
         """Write down that the payload of some owners is gone for ever."""
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             known = inventory.removed(self._client.catalog_entries())
             stamp = self._client.stamp()
             entries = tuple(
@@ -360,7 +360,7 @@ class Reclamation:
             return
         known = 0 if self._entry is None else self._entry.sequence or 0
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             entries, mine = self._client.catalog_entries(), after
             newest = inventory.newest(entries)
             theirs = inventory.read(newest)

@@ -99,7 +99,7 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
     for late in found.overdue(client.runtime.now_ms()):
         key = late.key
 
-        def plan(lost: int, late: Branch = late) -> Plan | None:
+        def plan(_lost: int, late: Branch = late) -> Plan | None:
             branch = Branch.of(client.key_states([late.key])[late.key])
             if branch is None or not branch.overdue(client.runtime.now_ms(), late.began_by_ms):
                 return None
@@ -330,7 +330,7 @@ def abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]], reason:
     """Write the tombstone of an attempt; false if it was decided meanwhile."""
     key, attempt = owner.key or "", owner.attempt or ""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         state = client.key_state(key, archived_since=None)
         if state.is_over(owner) or attempt in state.prepared:
             return None

@@ -66,7 +66,7 @@ def showing(total: int, json_lines: bool) -> Iterator[Callable[[int], None]]:
     """Show progress: JSON lines for machines, a bar for people."""
     if json_lines:
         with logging_json():
-            yield lambda count: None
+            yield lambda _count: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -31,7 +31,7 @@ def doctor(session: OpenStore) -> None:
 def _setting(key: str) -> dict[str, str] | None:
     """Show a setting that the environment makes; None if it does not."""
     try:
-        found = Configuration(lambda key: None, os.environ).value(key)
+        found = Configuration(lambda _key: None, os.environ).value(key)
     except InvalidInput as error:
         name = OPTIONS[key].variable
         return {

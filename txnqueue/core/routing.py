@@ -176,13 +176,13 @@ def rule_of(kind: str, bindings: Sequence[Binding]) -> Rule:
     """
     keys = frozenset(binding.routing_key for binding in bindings)
     if kind == DIRECT:
-        return lambda key, headers: key in keys
+        return lambda key, _headers: key in keys
     if kind == TOPIC:
-        return lambda key, headers: any(topic_matches(pattern, key) for pattern in keys)
+        return lambda key, _headers: any(topic_matches(pattern, key) for pattern in keys)
     if kind == HEADERS:
-        return lambda key, headers: any(headers_match(one, headers) for one in bindings)
+        return lambda _key, headers: any(headers_match(one, headers) for one in bindings)
     wanted = bool(bindings)
-    return lambda key, headers: wanted
+    return lambda _key, _headers: wanted
 
 
 def by_queue(bindings: Iterable[Binding]) -> dict[str, list[Binding]]:

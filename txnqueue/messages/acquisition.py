@@ -42,7 +42,7 @@ def move(
     reason: str,
     selector: Selector | None,
     limit: int | None,
-    among: Callable[[Segment], bool] = lambda segment: True,
+    among: Callable[[Segment], bool] = lambda _segment: True,
 ) -> int:
     """Move what waits: by the commit of a transaction, or at once.
 
@@ -81,7 +81,7 @@ def move_inside(
     tx: Mover,
     reason: str,
     wanted: Wanting | None,
-    among: Callable[[Segment], bool] = lambda segment: True,
+    among: Callable[[Segment], bool] = lambda _segment: True,
     limit: int | None = None,
 ) -> int:
     """Move what waits in a transaction: acquired now, moved by its commit.

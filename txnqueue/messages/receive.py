@@ -171,7 +171,7 @@ def _claimed(side: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[Held
 def _give_back(memory: Client, one: HeldClaim) -> None:
     """Release messages in memory that nobody gets to see, because the rest of a claim failed."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         claim = memory.fold(one.info).claim(*one.claim.name)
         if claim is None:
             return None

@@ -239,7 +239,7 @@ class Attempt:
 
     def rolling_back(self, reason: str, *, counted: bool) -> Planner:
         """Plan its rollback, whatever became of it meanwhile."""
-        return lambda lost: self.plan_rollback(reason, counted)
+        return lambda _lost: self.plan_rollback(reason, counted)
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it, looking at its rivals after a conflict."""

@@ -50,7 +50,7 @@ def decide_prepared(
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         already.clear()
         state = client.key_state(key)
         prepared = state.in_doubt
@@ -108,7 +108,7 @@ def forget(client: Client, key: str) -> None:
         TransactionMismatch: No operator decided it, or it is forgotten already.
     """
 
-    def plan(lost: int) -> Plan:
+    def plan(_lost: int) -> Plan:
         state = client.key_state(key)
         _permitted(client, state)
         for entry in state.heuristics.values():

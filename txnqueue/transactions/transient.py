@@ -110,7 +110,7 @@ class TransientWork:
         """Give back what was received."""
         if not self._prepared and self.claimed and self._owner is not None:
             self._client.transient.land(
-                lambda lost: self._plan_rollback(reason, counted),
+                lambda _lost: self._plan_rollback(reason, counted),
                 "rollback",
                 transaction_id=self._owner.key,
             )
@@ -133,7 +133,7 @@ class TransientWork:
         assert owner is not None
         infos = {send.info.queue_id: send.info for send in self._work.sends if send.info.transient}
 
-        def plan(lost: int) -> Plan:
+        def plan(_lost: int) -> Plan:
             for info in infos.values():
                 memory.check_open(info)
             rolled_back = self._others(owner, kind)
@@ -186,7 +186,7 @@ def decide(client: Client, attempt: str, *, commit: bool) -> None:
     """Do in memory as was decided in the journal; again it is a no-op."""
     store, memory = client.store.transient, client.transient
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         prepared = store.journal.prepared.get(attempt)
         if prepared is None:
             return None
@@ -229,7 +229,7 @@ def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
         """What was decided long ago, or surely never will be, counts as well."""
         return client.key_state(key, archived_since=waiting.begun)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         state = look()
         if not abort or state.is_over(owner) or attempt in state.prepared or state.committed:
             return None
