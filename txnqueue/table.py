@@ -219,7 +219,7 @@ class TableChanges:
                 check_instants(column, target.schema, target.name)
         plain, staged = _under_plain_names(given, columns)
         types = ",".join(sql_type(column.dataType) for column in staged.fields)
-        payload_id = f"change-{hashlib.md5(types.encode()).hexdigest()[:12]}"
+        payload_id = f"change-{hashlib.md5(types.encode(), usedforsecurity=False).hexdigest()[:12]}"
         client.create_staging(payload_id, staged)
         note = {"transaction_id": tx.id, "table": self._name, **client.author()}
         send_id = client.runtime.new_id()

@@ -37,12 +37,22 @@ INSTALL = "pip install 'txnqueue[spark]'"
 _QUICK = "-XX:TieredStopAtLevel=1"
 
 # Organisations of what Delta's jars depend on and Spark brings itself, mostly newer.
-PROVIDED_BY_SPARK = (
-    "com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben "
-    "com.google.code.findbugs commons-pool io.airlift javax.annotation org.antlr "
-    "org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts "
-    "org.slf4j org.xerial.snappy"
-).split()
+PROVIDED_BY_SPARK = [
+    "com.fasterxml.jackson.core",
+    "com.fasterxml.jackson.datatype",
+    "com.github.luben",
+    "com.google.code.findbugs",
+    "commons-pool",
+    "io.airlift",
+    "javax.annotation",
+    "org.antlr",
+    "org.apache.hadoop",
+    "org.apache.logging.log4j",
+    "org.apache.parquet",
+    "org.locationtech.jts",
+    "org.slf4j",
+    "org.xerial.snappy",
+]
 
 
 @dataclass(frozen=True)

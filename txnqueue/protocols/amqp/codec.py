@@ -125,7 +125,7 @@ class ProtonCodec:
     def _described(self, code: int, fields: Any) -> Any:
         return self._proton.Described(self._proton.ulong(code), fields)
 
-    def _wire(self, value: Any) -> Any:
+    def _wire(self, value: Any) -> Any:  # noqa: PLR0911 - a line for each type
         """Write a value as the library's types."""
         symbol = self._proton.symbol
         if isinstance(value, datetime.datetime):

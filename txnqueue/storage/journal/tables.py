@@ -141,11 +141,10 @@ def properties(values: dict[str, str]) -> str:
 def create_journal(names: TableNames) -> str:
     """Write the statement that creates the journal."""
     columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in JOURNAL_COLUMNS)
-    constrained = {k: v for k, v in JOURNAL_PROPERTIES.items()}
     return (
         f"CREATE TABLE IF NOT EXISTS {names.journal} ({columns}) USING delta "
         f"PARTITIONED BY (shard) COMMENT {literal(JOURNAL_COMMENT)} "
-        f"TBLPROPERTIES ({properties(constrained)})"
+        f"TBLPROPERTIES ({properties(JOURNAL_PROPERTIES)})"
     )
 
 

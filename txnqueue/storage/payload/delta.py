@@ -117,7 +117,8 @@ class DeltaPayload:
 
         for last in (False, False, True):
             try:
-                return self._statements.committing(f"payload-{payload_id}", statement)
+                self._statements.committing(f"payload-{payload_id}", statement)
+                return
             except AppendConflict:  # somebody else altered it meanwhile
                 if last:
                     raise
