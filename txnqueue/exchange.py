@@ -236,7 +236,7 @@ class Exchange:
 
         return self._change(plan, "unbind", info)
 
-    def bindings(self, history: bool = False) -> DataFrame:
+    def bindings(self, *, history: bool = False) -> DataFrame:
         """Show the bindings that there are, in the order in which they were made.
 
         Args:
@@ -246,9 +246,9 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return frame_of(self._client, self.binding_rows(history), BINDINGS)
+        return frame_of(self._client, self.binding_rows(history=history), BINDINGS)
 
-    def binding_rows(self, history: bool = False) -> list[BindingRow]:
+    def binding_rows(self, *, history: bool = False) -> list[BindingRow]:
         """List what ``bindings`` shows."""
         entries = self._client.catalog_entries()
         return binding_rows(entries, self._info.exchange_id, history=history)
@@ -338,7 +338,7 @@ class Exchange:
         found = self._client.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
-        kept = is_kept(durable, True, tx, self.name)
+        kept = is_kept(durable, tx, self.name, otherwise=True)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
             QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
@@ -347,7 +347,7 @@ class Exchange:
         ordering = ordering_of(order_by, schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not is_frame(rows)
-        routes, targets = routes_of(found, info, key, column, keep_order)
+        routes, targets = routes_of(found, info, key, column, keep_order=keep_order)
         if not kept:
             info, targets = in_memory(info), [target.in_memory() for target in targets]
         about = (self._client, info, schema, routes)
@@ -360,7 +360,7 @@ class Exchange:
                 tx.add_send(staged)
             return answer(*about, put, runs, sends, tx.id)
 
-        published = stage(self._client, rows, self.name, kept, note)
+        published = stage(self._client, rows, self.name, note, kept=kept)
         if inside is None and published.queues:
             return replace(published, receipt=commit_alone(tx))
         return published

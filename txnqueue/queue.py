@@ -333,17 +333,35 @@ class Queue:
         placing = placing_of(
             info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
         )
-        kept = is_kept(durable, info.settings.durable, tx, self.name)
-        said = check_headers(headers or {}, header_columns or {})
+        kept = is_kept(durable, tx, self.name, otherwise=info.settings.durable)
+        fixed, by_column = check_headers(headers or {}, header_columns or {})
         try:
             send = staged(
-                self._client, self._info, self.schema, tx, kept, rows, order_by, placing, *said
+                self._client,
+                self._info,
+                self.schema,
+                tx,
+                rows,
+                durable=kept,
+                order_by=order_by,
+                placing=placing,
+                headers=fixed,
+                header_columns=by_column,
             )
         except SchemaMismatch:
             if not self._client.renewed(info):  # columns that came since may be meant
                 raise
             send = staged(
-                self._client, self._info, self.schema, tx, kept, rows, order_by, placing, *said
+                self._client,
+                self._info,
+                self.schema,
+                tx,
+                rows,
+                durable=kept,
+                order_by=order_by,
+                placing=placing,
+                headers=fixed,
+                header_columns=by_column,
             )
         count = sum(run.count for run in send.runs)
         if inside is None and count:

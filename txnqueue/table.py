@@ -37,7 +37,7 @@ Assignments = Mapping[str, str] | str | None
 class TableChanges:
     """One of the user's Delta tables, changed by a transaction when it commits."""
 
-    def __init__(self, transaction: Attempt, name: str, lineage: bool) -> None:
+    def __init__(self, transaction: Attempt, name: str, *, lineage: bool) -> None:
         """Change a table in a transaction; users get this from ``tx.table``."""
         self._transaction = transaction
         self._client = transaction.client

@@ -83,8 +83,8 @@ def former_bindings(patch: pytest.MonkeyPatch) -> None:
     """Publish by the bindings that were read first."""
     real, known = exchange.routes_of, {}
 
-    def remembered(topology: Any, info: Any, *args: Any) -> Any:
-        return real(known.setdefault(info.name, topology), info, *args)
+    def remembered(topology: Any, info: Any, *args: Any, **named: Any) -> Any:
+        return real(known.setdefault(info.name, topology), info, *args, **named)
 
     patch.setattr(exchange, "routes_of", remembered)
 

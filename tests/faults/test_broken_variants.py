@@ -230,14 +230,14 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
     """Read the queue first and the owner's decision after it."""
 
     def careless(
-        self: Any, fold: QueueState, owner: Any, now_ms: int, closely: bool = False
+        self: Any, fold: QueueState, owner: Any, now_ms: int, *, closely: bool = False
     ) -> Any:
-        found = self._candidates(fold, owner, now_ms, closely)
+        found = self._candidates(fold, owner, now_ms, closely=closely)
         states = self.client.key_states(c.holder.key for c, _ in found if c.holder.key)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
         for claim, over in found:
-            if not receiving.may_end(claim, states, now_ms, over):
+            if not receiving.may_end(claim, states, now_ms, lease_over=over):
                 continue
             holder = claim.holder
             if not holder.is_transaction or states[holder.key].decided(holder.attempt):
@@ -251,8 +251,8 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
 
 def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
     """Let a lease's end abort a prepared transaction."""
-    patch.setattr(receiving, "may_end", lambda *asked: asked[-1] is not False)
-    patch.setattr(recovery, "may_end", lambda *asked: asked[-1] is not False)
+    patch.setattr(receiving, "may_end", lambda *_, lease_over=True: lease_over)
+    patch.setattr(recovery, "may_end", lambda *_: True)
     undecided = model.undecided
     patch.setattr(
         model,

@@ -229,7 +229,7 @@ def doubt_is_no(patch: pytest.MonkeyPatch) -> None:
             try:
                 yield
             except BaseException:
-                self.roll_back("failed", True)
+                self.roll_back("failed", counted=True)
                 raise
 
     patch.setattr(TransientWork, "deciding", transient.contextmanager(hasty))

@@ -463,7 +463,7 @@ def test_a_txn_id_that_is_unknown_or_finished(world: Any) -> None:
     for txn_id in (finished, b"never declared"):
         for fail in (False, True):
             with pytest.raises(AmqpError) as caught:
-                scene.controller.discharge(txn_id, fail)
+                scene.controller.discharge(txn_id, fail=fail)
             assert condition(caught.value) == "amqp:transaction:unknown-id"
 
 

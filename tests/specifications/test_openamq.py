@@ -47,7 +47,7 @@ class Broker:
     def channel(self, name: str = "c", *, transacted: bool = True) -> Channel:
         """Open a channel of a client of its own."""
         channel = Connection(self.world.manager(name)).channel()
-        channel.select(transacted)
+        channel.select(transacted=transacted)
         return channel
 
     def depths(self) -> tuple[int, int]:
@@ -656,7 +656,7 @@ def test_a_dispatch_that_fails_does_not_make_a_failure_of_what_was_sent(
     channel, waiting = connection.channel(), connection.channel()
     waiting.consume(broker.bills.name, print)
     waiting.consume(broker.orders.name, print)
-    channel.select(transacted)
+    channel.select(transacted=transacted)
     journal = world.store.journal
     append = journal.append
 
@@ -955,7 +955,7 @@ def test_input_that_cannot_be_is_a_typed_error_and_changes_nothing(world: World)
         lambda: channel.reject({"x": 1}),  # type: ignore[arg-type]
         lambda: channel.reject(1, reason=7),  # type: ignore[arg-type]
         lambda: channel.extend_lease(-1),
-        lambda: channel.select("yes"),  # type: ignore[arg-type]
+        lambda: channel.select(transacted="yes"),  # type: ignore[arg-type]
         lambda: channel.send(orders, rows(2), transaction=None),
         lambda: channel.send(orders, rows(2), durable=True),
         lambda: channel.send(orders, rows(2), persistent="yes"),  # type: ignore[arg-type]

@@ -58,12 +58,12 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
         with side.lock:
             messages += side.fold(part).length()
     if held_by:
-        return DropResult(info.name, False, held_by, messages)
+        return DropResult(info.name, dropped=False, held_by=held_by, messages=messages)
     landed = _drop(client, info)
     gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
     dropped = [e for e in landed.entries if e.kind == model.QUEUE_DROPPED] if landed else []
     messages = gone + sum(entry.count or 0 for entry in dropped) if landed else 0
-    return DropResult(info.name, True, (), messages)
+    return DropResult(info.name, dropped=True, messages=messages)
 
 
 def holding(entries: Iterable[Entry], queue_id: str) -> tuple[str, ...]:

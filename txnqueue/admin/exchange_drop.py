@@ -53,7 +53,7 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
     _fence_memory(client, info, reason)
     held_by = holding(client.transaction_entries(), info.exchange_id)
     if held_by:
-        return ExchangeDrop(info.name, False, held_by)
+        return ExchangeDrop(info.name, dropped=False, held_by=held_by)
 
     def plan(_lost: int) -> Plan | None:
         entries = client.catalog_entries()
@@ -66,7 +66,7 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
         return topology.drop(now, found.sequences[info.name], client.stamp(), closing.reason)
 
     client.land(plan, "drop exchange")
-    return ExchangeDrop(info.name, True)
+    return ExchangeDrop(info.name, dropped=True)
 
 
 def holding(entries: Iterable[Entry], exchange_id: str) -> tuple[str, ...]:

@@ -74,13 +74,13 @@ def maintain(
     """Do everything that there is to do; see ``QueueManager.maintain``."""
     if vacuum not in (True, False, "full"):
         raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
-    return _Run(client, retention, dry_run).run(vacuum)
+    return _Run(client, retention, dry_run=dry_run).run(vacuum)
 
 
 class _Run:
     """One maintenance."""
 
-    def __init__(self, client: Client, retention: Retention, dry_run: bool) -> None:
+    def __init__(self, client: Client, retention: Retention, *, dry_run: bool) -> None:
         self._client = client
         self._journal = client.store.journal
         self._retention = retention

@@ -193,7 +193,7 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
         try:
-            decided = _decided(client, owner, left_behind)
+            decided = _decided(client, owner, may_abort=left_behind)
         except HistoryRemoved as error:  # only an operator can end it, at the database
             logger.warning("branch left in doubt name=%s xid=%s error=%s", name, xid, error)
             decided = None
@@ -212,7 +212,7 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
             client.add_confirmations([confirmation(name, owner, client.stamp())])
 
 
-def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
+def _decided(client: Client, owner: Owner, *, may_abort: bool) -> str | None:
     """Find how the attempt of a branch ended; abort it if it is left behind.
 
     Raises:

@@ -62,7 +62,7 @@ def logging_json() -> Iterator[None]:
 
 
 @contextmanager
-def showing(total: int, json_lines: bool) -> Iterator[Callable[[int], None]]:
+def showing(total: int, *, json_lines: bool) -> Iterator[Callable[[int], None]]:
     """Show progress: JSON lines for machines, a bar for people."""
     if json_lines:
         with logging_json():
@@ -128,7 +128,10 @@ def consume(
         handle.check(session.manager, opened, session.spark)
     json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()
     try:
-        with on_sigterm(grace_seconds) as stop, showing(opened.depth(), json_lines) as advance:
+        with (
+            on_sigterm(grace_seconds) as stop,
+            showing(opened.depth(), json_lines=json_lines) as advance,
+        ):
             result = opened.drain(
                 handle,
                 where=where,

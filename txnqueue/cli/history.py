@@ -37,6 +37,7 @@ def history(
         typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
     ] = None,
     message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    *,
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that every message is in one place.")
     ] = False,

@@ -59,6 +59,7 @@ def maintain(
         int | None,
         typer.Option(help="For so long past states can be asked for; for ever when left out."),
     ] = None,
+    *,
     vacuum: Annotated[
         bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
     ] = True,

@@ -307,7 +307,7 @@ def exchange_query(
     info = exchanges.get(name or DEFAULT_EXCHANGE)
     if info is None:
         return ExchangeAnswer(not_found=True)
-    return ExchangeAnswer(info.kind, info.durable, False, dict(info.arguments))
+    return ExchangeAnswer(info.kind, info.durable, arguments=dict(info.arguments))
 
 
 def binding_query(

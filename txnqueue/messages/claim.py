@@ -97,6 +97,7 @@ class ClaimPlanner:
         upto: int | None = None,
         joined_with: str | None = None,
         wanted: Wanting | None = None,
+        *,
         fresh_only: bool = False,
     ) -> None:
         """Describe the receive.
@@ -222,7 +223,7 @@ class ClaimPlanner:
         return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
 
     def _take_over(
-        self, fold: QueueState, owner: Owner, now_ms: int, closely: bool = False
+        self, fold: QueueState, owner: Owner, now_ms: int, *, closely: bool = False
     ) -> _TakeOver:
         """Find which claims may be ended; clocks only decide that we look.
 
@@ -230,19 +231,22 @@ class ClaimPlanner:
         is seen has its settlements in the queue as it is then seen, so that a claim without
         one is void, and not just settled a moment later.
         """
-        found = self._candidates(fold, owner, now_ms, closely)
+        found = self._candidates(fold, owner, now_ms, closely=closely)
         keys = (claim.holder.key for claim, _ in found)
         states = self.client.key_states(key for key in keys if key is not None)
-        if any(c.holder.key in states and may_end(c, states, now_ms, over) for c, over in found):
+        if any(
+            c.holder.key in states and may_end(c, states, now_ms, lease_over=over)
+            for c, over in found
+        ):
             fold = self.client.fold(self.info)
-            found = self._candidates(fold, owner, now_ms, closely)
+            found = self._candidates(fold, owner, now_ms, closely=closely)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
         for claim, over in found:
             holder = claim.holder
             if holder.is_transaction and holder.key not in states:
                 continue  # it came between the two readings
-            if not may_end(claim, states, now_ms, over):
+            if not may_end(claim, states, now_ms, lease_over=over):
                 continue
             if not holder.is_transaction or states[holder.key or ""].is_over(holder):
                 superseded.setdefault(claim.lane, []).append(claim)
@@ -262,7 +266,7 @@ class ClaimPlanner:
         return {attempt: held[attempt][1] for attempt in branches if attempt in held}
 
     def _candidates(
-        self, fold: QueueState, taker: Owner, now_ms: int, closely: bool
+        self, fold: QueueState, taker: Owner, now_ms: int, *, closely: bool
     ) -> list[tuple[Claim, bool]]:
         """List the claims that may have ended, and whether their leases are over.
 
@@ -393,7 +397,7 @@ class ClaimPlanner:
 
 
 def may_end(
-    claim: Claim, states: dict[str, TransactionState], now_ms: int, lease_over: bool = True
+    claim: Claim, states: dict[str, TransactionState], now_ms: int, *, lease_over: bool = True
 ) -> bool:
     """Say whether a claim may be ended by somebody else.
 

@@ -210,9 +210,11 @@ def claim(
     """
     seconds = lease_of(info, acquirer, lease_seconds)
 
-    def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:
+    def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:  # noqa: FBT001 - as MakeReceiver is
         version = upto_of(upto, part)
-        return ClaimPlanner(side, part, left, seconds, acquirer, version, None, wanted, fresh_only)
+        return ClaimPlanner(
+            side, part, left, seconds, acquirer, version, None, wanted, fresh_only=fresh_only
+        )
 
     return gather(client, info, limit, acquirer, make, before)
 

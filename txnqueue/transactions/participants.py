@@ -215,7 +215,7 @@ class Participants:
         """The databases that confirm the decision afterwards."""
         return sorted(self._branches)
 
-    def enlist(self, name: str, connection: Any, last: bool) -> None:
+    def enlist(self, name: str, connection: Any, *, last: bool) -> None:
         """Let a database take part.
 
         Raises:

@@ -106,11 +106,11 @@ class TransientWork:
             decide(self._client, self._attempt, commit=commit)
         self._end()
 
-    def roll_back(self, reason: str, counted: bool) -> None:
+    def roll_back(self, reason: str, *, counted: bool) -> None:
         """Give back what was received."""
         if not self._prepared and self.claimed and self._owner is not None:
             self._client.transient.land(
-                lambda _lost: self._plan_rollback(reason, counted),
+                lambda _lost: self._plan_rollback(reason, counted=counted),
                 "rollback",
                 transaction_id=self._owner.key,
             )
@@ -170,14 +170,14 @@ class TransientWork:
             )
         return [other for other in {*state.decisions, *state.prepared} if other != attempt]
 
-    def _plan_rollback(self, reason: str, counted: bool) -> Plan | None:
+    def _plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         owner = self._owner
         assert owner is not None
         state = self._client.transient.key_states([owner.key or ""])[owner.key or ""]
         if state.decided(owner.attempt or "") is not None:
             return None
         stamp = self._client.stamp()
-        released = self._work.released(stamp, reason, counted, transient=True)
+        released = self._work.released(stamp, reason, counted=counted, transient=True)
         said = None if counted else {"counted": False}
         return decisions.rollback(owner, released, stamp, reason, said)
 
@@ -214,14 +214,14 @@ def resolve(
         waiting = [entry for entry in waiting if entry.stream in wanted]
     for entry in waiting:
         try:
-            _resolve(client, entry, abort is None or entry.stream in set(abort))
+            _resolve(client, entry, abort=abort is None or entry.stream in set(abort))
         except HistoryRemoved as error:
             if keys is not None:
                 raise
             logger.warning("left in doubt transaction_id=%s error=%s", entry.stream, error)
 
 
-def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
+def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
     key, attempt = waiting.stream, waiting.attempt or ""
     owner = Owner("", 0, key, attempt, waiting.begun)
 

@@ -135,7 +135,7 @@ class Work:
         return found
 
     def released(
-        self, stamp: Stamp, reason: str, counted: bool = True, *, transient: bool = False
+        self, stamp: Stamp, reason: str, *, counted: bool = True, transient: bool = False
     ) -> list[Entry]:
         """Write that the messages acquired inside go back; those under a lease stay."""
         return [
@@ -144,7 +144,7 @@ class Work:
             for one in account.held
             if one.info.transient == transient
             for entry in planning.release_claims(
-                one.info.queue_id, [one.claim], stamp, reason, counted
+                one.info.queue_id, [one.claim], stamp, reason, counted=counted
             )
         ]
 

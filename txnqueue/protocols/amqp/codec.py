@@ -290,8 +290,10 @@ _READ: dict[int, Callable[[Any], Any]] = {
     0x24: lambda _f: Accepted(),
     0x25: lambda f: Rejected(_field(f, 0)),
     0x26: lambda _f: Released(),
-    0x27: lambda f: Modified(_field(f, 0, False), _field(f, 1, False)),
-    0x70: lambda f: Header(_field(f, 1), _field(f, 2), _field(f, 3, False), _field(f, 4, 0)),
+    0x27: lambda f: Modified(_field(f, 0, default=False), _field(f, 1, default=False)),
+    0x70: lambda f: Header(
+        _field(f, 1), _field(f, 2), _field(f, 3, default=False), _field(f, 4, 0)
+    ),
     0x73: lambda f: Properties(*(_text(_field(f, n)) for n in (0, 4, 5, 2))),
     0x74: lambda f: ApplicationProperties({k: str(v) for k, v in f.items()}),
     0x75: AmqpData,

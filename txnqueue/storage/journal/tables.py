@@ -158,7 +158,9 @@ def create_archive(names: TableNames) -> str:
     )
 
 
-def create_payload(names: TableNames, payload_id: str, columns: str, routed: bool = False) -> str:
+def create_payload(
+    names: TableNames, payload_id: str, columns: str, *, routed: bool = False
+) -> str:
     """Write the statement that creates an owner's payload table, a queue's or an exchange's."""
     arrangement = ROUTED_TYPE if routed else ARRANGEMENT_TYPE
     return (

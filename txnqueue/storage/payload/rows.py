@@ -302,7 +302,7 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
             column=column.name,
             in_rows=True,
         )
-    why = flaw(column.dataType, True, data)
+    why = flaw(column.dataType, data, nullable=True)
     if why is not None:
         raise SchemaMismatch(f"Column {column.name!r} has {why}.", column=column.name, in_rows=True)
     return data
