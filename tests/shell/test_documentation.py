@@ -1,4 +1,4 @@
-"""Every Python example of the documentation runs as it stands."""
+"""The documentation is true to its form: examples run, links lead somewhere, records have dates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/how-to.md"]
+DECISIONS = PROJECT / "docs" / "decisions"
+_RECORD = re.compile(
+    r"# (?P<number>\d{4}) (?P<title>[^\n]+)\n\n"
+    r"(?P<date>\d{4}-\d\d-\d\d) · "
+    r"(?P<status>accepted|superseded(?: in part)? by \[(?P<later>\d{4})\]\((?P<file>[^)\n]+)\))\n\n"
+    r".*?^\*\*Context\.\*\* .*^\*\*Decision\.\*\*",
+    re.MULTILINE | re.DOTALL,
+)
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -30,3 +38,22 @@ def test_every_link_leads_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.name}: {target}")
     assert not broken
+
+
+def test_the_table_of_decisions_says_what_their_records_say() -> None:
+    rows = []
+    for path in sorted(DECISIONS.glob("[0-9]*.md")):
+        record = _RECORD.match(path.read_text())
+        assert record, f"{path.name}: write '# NNNN title', 'date · status', Context, Decision"
+        assert path.name.startswith(f"{record['number']}-")
+        if record["later"]:
+            assert record["file"].startswith(f"{record['later']}-")
+            assert (DECISIONS / record["file"]).exists()
+        rows.append(
+            f"| [{record['number']}]({path.name}) | {record['title']} "
+            f"| {record['date']} | {record['status']} |"
+        )
+    table = [
+        line for line in (DECISIONS / "README.md").read_text().splitlines() if line[:2] == "| "
+    ]
+    assert table[1:] == rows
