@@ -384,7 +384,8 @@ def test_bindings_keep_their_history(world: World) -> None:
     assert not events.unbind(queue, "seen", asked)
     assert events.bind(queue)
     told = [
-        (r["kind"], r["queue"], r["routing_key"], r["actor"]) for r in events.binding_rows(True)
+        (r["kind"], r["queue"], r["routing_key"], r["actor"])
+        for r in events.binding_rows(history=True)
     ]
     assert told == [
         ("bound", queue.name, "seen", world.name("a")),

@@ -237,7 +237,7 @@ def doubt_is_no(patch: pytest.MonkeyPatch) -> None:
 
 def never_follows(patch: pytest.MonkeyPatch) -> None:
     """Forget what waits in memory for an outcome."""
-    patch.setattr(transient, "_resolve", lambda *_: None)
+    patch.setattr(transient, "_resolve", lambda *_, **_named: None)
 
 
 def published_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def published_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def anybody_may(patch: pytest.MonkeyPatch) -> None:
     """Let branches, which other processes commit, publish to the memory of this one."""
-    patch.setattr("txnqueue.exchange.is_kept", lambda durable, *_: durable is not False)
+    patch.setattr("txnqueue.exchange.is_kept", lambda durable, *_, **_named: durable is not False)
 
 
 def publishing() -> None:
