@@ -86,6 +86,7 @@ class Drain:
         handler: Handler,
         batch_size: int,
         run_id: str | None,
+        *,
         errors_max: int,
         selector: Selector | None = None,
     ) -> None:
@@ -375,9 +376,9 @@ class Drain:
             room,
             lease_of(info, following),
             following,
-            upto_of(self._upto, info),
-            tx.attempt_id,
-            wanted,
+            upto=upto_of(self._upto, info),
+            joined_with=tx.attempt_id,
+            wanted=wanted,
         )
         try:
             landed = commit.commit_joined(tx, receiver.plan)

@@ -341,9 +341,9 @@ class Exchange:
         kept = is_kept(durable, tx, self.name, otherwise=True)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
-            QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
+            QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds=ttl_seconds
         )
-        said = check_headers(headers or {}, header_columns or {})
+        fixed, by_column = check_headers(headers or {}, header_columns or {})
         ordering = ordering_of(order_by, schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not is_frame(rows)
@@ -351,14 +351,22 @@ class Exchange:
         if not kept:
             info, targets = in_memory(info), [target.in_memory() for target in targets]
         about = (self._client, info, schema, routes)
-        send = send_of(*about, placing, ordering, *said, tx.slice, tx.id)
+        send = send_of(
+            *about,
+            placing,
+            order_by=ordering,
+            headers=fixed,
+            header_columns=by_column,
+            slice_=tx.slice,
+            transaction_id=tx.id,
+        )
 
         def note(side: Client, here: object) -> Published:
             put, runs = staged_runs(side, send, here)
             sends = staged_sends(info, routes, targets, put, runs)
             for staged in sends:
                 tx.add_send(staged)
-            return answer(*about, put, runs, sends, tx.id)
+            return answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
 
         published = stage(self._client, rows, self.name, note, kept=kept)
         if inside is None and published.queues:

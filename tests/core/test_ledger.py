@@ -242,9 +242,9 @@ def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on():
     position = log.post((0, 3))
     claim = log.claim(owner=TX)
     log.settle(claim, model.ACCEPTED, [(position, ((0, 0),))], owner=TX)
-    log.append(planning.kept("q", claim, 3, 777, STAMP, OTHER))
+    log.append(planning.kept("q", claim, 3, 777, STAMP, owner=OTHER))
     assert log.fold.claims()[0].owner.is_transaction, "it is not the owner's word"
-    log.append(planning.kept("q", claim, 3, 777, STAMP, TX))
+    log.append(planning.kept("q", claim, 3, 777, STAMP, owner=TX))
     (held,) = log.fold.claims()
     assert (held.owner.is_transaction, held.deadline_ms, held.count) == (False, 777, 3)
     log.settle(held, model.RELEASED, owner=TX)

@@ -35,7 +35,15 @@ def lane_of(*segments):
 
 def select(segments, limit=100, deliveries_max=None, returning=(), upto=None):
     lane = lane_of(*segments)
-    return planning.select(lane, returning, limit, NOW_MS, Redelivery(deliveries_max), (), upto)
+    return planning.select(
+        lane=lane,
+        returning=returning,
+        limit=limit,
+        now_ms=NOW_MS,
+        rules=Redelivery(deliveries_max),
+        supersedes=(),
+        upto=upto,
+    )
 
 
 def held(count=4, owner=LEASE, lane=0, sequence=3):
@@ -319,7 +327,9 @@ FACT = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0, ranges=(
 
 
 def seal(kind, facts=(FACT,), rolled_back=()):
-    return decisions.seal(kind, TX, facts, ["q2", "q", "q"], rolled_back, STAMP, {"digest": "d"})
+    return decisions.seal(
+        kind, TX, facts, ["q2", "q", "q"], rolled_back, stamp=STAMP, body={"digest": "d"}
+    )
 
 
 @pytest.mark.parametrize("kind", [model.COMMITTED, model.PREPARED])
@@ -360,7 +370,9 @@ def test_committing_what_was_prepared_writes_the_same_facts():
 def test_rolling_back_what_was_prepared_releases_its_claims():
     released = planning.release_claims("q", [held(owner=TX)], STAMP, "prepared")
     body = {"claims": [decisions.entry_to_json(entry) for entry in released]}
-    (prepared,) = decisions.seal(model.PREPARED, TX, [FACT], ["q"], [], STAMP, body).entries
+    (prepared,) = decisions.seal(
+        model.PREPARED, TX, [FACT], ["q"], [], stamp=STAMP, body=body
+    ).entries
     plan = decisions.decide_prepared(prepared, commit=False, stamp=STAMP, reason="no")
     assert [(e.kind, e.reason) for e in plan.entries[:1]] == [(model.ROLLED_BACK, "no")]
     assert plan.entries[1:] == tuple(replace(entry, reason="no") for entry in released)

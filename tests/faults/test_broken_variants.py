@@ -464,7 +464,7 @@ def delivers_what_was_refused(patch: pytest.MonkeyPatch) -> None:
     real = planning.select
 
     def select(*args: Any, **named: Any) -> Any:
-        return real(*args[:-1], **named)
+        return real(*args, **{**named, "consumer": None})
 
     patch.setattr(planning, "select", select)
 

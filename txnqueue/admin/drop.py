@@ -127,7 +127,7 @@ def _drop(client: Client, info: QueueInfo) -> Landed | None:
         closing = next(e for e in entries if e.stream == model.queue_stream(info.queue_id))
         with client.lock:
             count = client.fold(info).length()
-        return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count)
+        return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count=count)
 
     return client.land(plan, "drop queue", queue=info.name)
 
@@ -145,7 +145,7 @@ def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None
             return None
         sequence = max((e.sequence or 0 for e in known), default=0) + 1
         count = memory.fold(part).length() if kind == model.QUEUE_DROPPED else None
-        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason)
+        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason=reason)
 
     landed = memory.land(plan, kind, queue=info.name)
     return sum(entry.count or 0 for entry in landed.entries) if landed is not None else 0
@@ -157,6 +157,7 @@ def _step(
     info: QueueInfo,
     entries: Sequence[Entry],
     reason: str | None,
+    *,
     count: int | None = None,
 ) -> Plan:
     """Plan one step: an entry for whoever works on the queue, one for who looks its name up."""
@@ -164,5 +165,5 @@ def _step(
     sequence = max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
     newest = replace(info, sequence=catalog.next_sequence(entries, info.name))
     stamp = client.stamp()
-    fenced = catalog.fence(kind, info, sequence, stamp, count, reason)
+    fenced = catalog.fence(kind, info, sequence, stamp, count, reason=reason)
     return fenced + catalog.write(kind, newest, stamp, reason)

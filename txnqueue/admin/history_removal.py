@@ -68,7 +68,7 @@ def announce(client: Client, removal: HistoryRemoval) -> None:
             return None
         version, stamp = removal.version, client.stamp()
         body = {"day": removal.day, **_decisions(fence)}
-        return planning.mark(fence, STREAM, model.HISTORY_REMOVED, version, body, stamp)
+        return planning.mark(fence, STREAM, model.HISTORY_REMOVED, version, body, stamp=stamp)
 
     client.land(plan, "remove history")
 

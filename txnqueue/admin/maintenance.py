@@ -105,7 +105,7 @@ class _Run:
         seconds_min = self._seconds_min(infos) if vacuum else 0.0
         terms = Terms(self._retention, self._today, vacuum, seconds_min, self._dry_run)
         reclamation = Reclamation(
-            self._client, terms, reading, self._marks, self._patiently, self._skipped
+            self._client, terms, reading, self._marks, self._patiently, skipped=self._skipped
         )
         payload = reclamation.run(gone, horizon)
         rewritten = self._rewrite()
@@ -222,7 +222,7 @@ class _Run:
                 **({"corrections": corrections} if corrections else {}),
             }
             upto, stamp = max(horizon, target), self._client.stamp()
-            return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp)
+            return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp=stamp)
 
         try:
             self._client.land(plan, "advance horizon")

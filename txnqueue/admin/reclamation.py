@@ -78,6 +78,7 @@ class Reclamation:
         reading: Reading,
         marks: Callable[[], Iterable[Entry]],
         patiently: Callable[[str, Callable[[], None]], bool],
+        *,
         skipped: list[str],
     ) -> None:
         """Begin with what is known of the tables.
@@ -375,8 +376,8 @@ class Reclamation:
                 model.PAYLOAD_LISTED,
                 mine.version,
                 mine.body(),
-                self._client.stamp(),
-                model.CATALOG,
+                stamp=self._client.stamp(),
+                shard=model.CATALOG,
             )
 
         try:

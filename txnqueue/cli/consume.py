@@ -91,6 +91,7 @@ def consume(
         str | None,
         typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
     ] = None,
+    *,
     batch_size: Annotated[int, typer.Option(min=1, help="At most so many messages at once.")] = (
         100_000
     ),

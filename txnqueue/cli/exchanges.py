@@ -46,10 +46,10 @@ def create_exchange(
     unroutable: Annotated[
         str, typer.Option(help="What nobody wants: return, dead_letter or refuse it.")
     ] = routing.RETURN,
+    *,
     dead_letter_queue: Annotated[
         str | None, typer.Option(help="The queue for --unroutable dead_letter.")
     ] = None,
-    *,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there and the same.")
     ] = False,
@@ -163,6 +163,7 @@ def publish(
     key_column: Annotated[
         str | None, typer.Option(help="The column of the exchange that says it instead.")
     ] = None,
+    *,
     header: Annotated[
         list[str] | None, typer.Option(help="A header, 'name=value'; may be repeated.")
     ] = None,

@@ -37,6 +37,7 @@ def send(
         list[str] | None,
         typer.Option(help="A column that orders the messages; may be repeated."),
     ] = None,
+    *,
     priority: Annotated[
         int | None, typer.Option(help="0 to 9; the highest is received first.")
     ] = None,

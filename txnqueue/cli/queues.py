@@ -26,6 +26,7 @@ def create(
     group_by: Annotated[
         str | None, typer.Option(help="A column whose equal values stay in order.")
     ] = None,
+    *,
     lease_seconds: Annotated[
         float | None, typer.Option(help="How long received messages are held.")
     ] = None,
@@ -59,7 +60,6 @@ def create(
         float | None,
         typer.Option(help="So long after the first message of an id no other one is delivered."),
     ] = None,
-    *,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
     ] = False,

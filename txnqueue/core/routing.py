@@ -316,6 +316,7 @@ def binding_query(
     queue_ids: Mapping[str, str],
     exchange: str | None = None,
     queue: str | None = None,
+    *,
     routing_key: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> BindingAnswer:

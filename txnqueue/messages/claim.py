@@ -94,10 +94,10 @@ class ClaimPlanner:
         limit: int,
         lease_seconds: float,
         transaction: Acquirer | None,
+        *,
         upto: int | None = None,
         joined_with: str | None = None,
         wanted: Wanting | None = None,
-        *,
         fresh_only: bool = False,
     ) -> None:
         """Describe the receive.
@@ -324,7 +324,7 @@ class ClaimPlanner:
                 break
             if lane in taken:
                 continue
-            selection = self._select(fold, take_over, lane, left, now_ms, pieces)
+            selection = self._select(fold, take_over, lane, left, now_ms, pieces_max=pieces)
             if not selection:
                 continue
             if selection.segments:
@@ -371,6 +371,7 @@ class ClaimPlanner:
         lane: int,
         limit: int,
         now_ms: int,
+        *,
         pieces_max: int,
     ) -> Selection:
         rules = self.info.redelivery
@@ -382,11 +383,11 @@ class ClaimPlanner:
             limit,
             now_ms,
             rules,
-            [(claim.sequence, claim.ended_at_ms(now_ms)) for claim in superseded],
-            self.upto,
-            None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
-            duplicates.left_out(self.client, self.info, fold),
-            self.client.consumer,
+            supersedes=[(claim.sequence, claim.ended_at_ms(now_ms)) for claim in superseded],
+            upto=self.upto,
+            wanted=None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
+            left_out=duplicates.left_out(self.client, self.info, fold),
+            consumer=self.client.consumer,
             in_order=self.info.settings.ordered,
             pieces_max=pieces_max,
         )

@@ -114,6 +114,7 @@ def gather(
     limit: int,
     transaction: Acquirer | None,
     make: MakeReceiver,
+    *,
     before: Sequence[HeldClaim] = (),
 ) -> list[HeldClaim]:
     """Claim messages of a queue, of both kinds.
@@ -192,6 +193,7 @@ def claim(
     limit: int,
     acquirer: Acquirer | None,
     lease_seconds: float | None = None,
+    *,
     upto: VersionLimit | None = None,
     wanted: Wanting | None = None,
     before: Sequence[HeldClaim] = (),
@@ -213,10 +215,18 @@ def claim(
     def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:  # noqa: FBT001 - as MakeReceiver is
         version = upto_of(upto, part)
         return ClaimPlanner(
-            side, part, left, seconds, acquirer, version, None, wanted, fresh_only=fresh_only
+            side,
+            part,
+            left,
+            seconds,
+            acquirer,
+            upto=version,
+            joined_with=None,
+            wanted=wanted,
+            fresh_only=fresh_only,
         )
 
-    return gather(client, info, limit, acquirer, make, before)
+    return gather(client, info, limit, acquirer, make, before=before)
 
 
 def lease_of(

@@ -39,6 +39,7 @@ def remove(
     kind: str,
     selector: Selector | None,
     sort: Sort,
+    *,
     among: Callable[[Segment], bool] = lambda _segment: True,
     limit: int | None = None,
     in_flight: Mark | None = None,

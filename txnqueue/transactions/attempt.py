@@ -247,7 +247,7 @@ class Attempt:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
-        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body)
+        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
 
     def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
         """Write what a decision says besides."""

@@ -144,7 +144,7 @@ class TransientWork:
                     decisions.entry_to_json(entry)
                     for entry in self._work.released(stamp, "rolled back", transient=True)
                 ]
-            return self._work.seal(memory, owner, kind, rolled_back, stamp, said)
+            return self._work.seal(memory, owner, kind, rolled_back, stamp, body=said)
 
         memory.land(plan, kind, transaction_id=owner.key)
 

@@ -81,7 +81,7 @@ def settlement(
 
 
 def kept(
-    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, owner: Owner
+    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: Owner
 ) -> Entry:
     """Write that a commit leaves what it did not settle of a claim with its consumer.
 

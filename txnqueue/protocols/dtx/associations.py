@@ -99,7 +99,7 @@ class Associations:
                     transaction_id=key,
                 )
             return branches.start(
-                key, attempt, begun, mine.name, timeout_seconds, ticket, client.stamp()
+                key, attempt, begun, mine.name, timeout_seconds, ticket=ticket, stamp=client.stamp()
             )
 
         landed = client.land(plan, "start branch", transaction_id=key)
