@@ -79,9 +79,9 @@ def same_rows(left: pa.Table, right: pa.Table) -> int:
     """Count the rows that two tables have in common, repeated ones as often as in both."""
     right = right.select(left.column_names).cast(left.schema)
     order = [(name, "ascending") for name in left.column_names]
-    if left.num_rows == right.num_rows and _sortable(left):
-        if left.sort_by(order).equals(right.sort_by(order)):
-            return left.num_rows
+    sortable = left.num_rows == right.num_rows and _sortable(left)
+    if sortable and left.sort_by(order).equals(right.sort_by(order)):
+        return left.num_rows
     return sum((_counted(left) & _counted(right)).values())
 
 
@@ -121,7 +121,7 @@ def prove(
 
 
 def _prove_routes(flown: pa.Table, found: dict[str, Messages], consumed: int) -> Iterator[Proof]:
-    late = flown.filter(pc.fill_null(pc.greater(flown.column("dep_delay"), 60), False))
+    late = flown.filter(pc.fill_null(pc.greater(flown.column("dep_delay"), 60), fill_value=False))
     rebooking, totals = found["rebooking"].standing(), found["totals"].standing()
     yield Proof(f"rebooking = source rows where {DELAYED}", rebooking.num_rows, late.num_rows)
     yield Proof("  row for row the same", same_rows(late, rebooking), late.num_rows)

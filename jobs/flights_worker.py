@@ -28,6 +28,7 @@ class Worker:
         work: Work,
         batch_size: int,
         actor: str,
+        *,
         pause_at: int | None = None,
         pause_before_apply: bool = False,
     ) -> None:

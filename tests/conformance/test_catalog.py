@@ -106,11 +106,11 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_for_it(alone):
     manager = alone.manager()
     calls = [
         lambda: manager.queue("orders"),
-        lambda: manager.list_queues(),
+        manager.list_queues,
         lambda: manager.outcome("night"),
-        lambda: manager.recover(),
+        manager.recover,
         lambda: manager.transaction().commit(),
-        lambda: manager.history.as_of(),
+        manager.history.as_of,
     ]
     for call in calls:
         with pytest.raises(StoreNotFound):

@@ -131,14 +131,14 @@ def test_from_the_closing_on_nothing_goes_through(world: World) -> None:
     opened = clients["f"].queue(queue.name)
     told = [
         lambda: clients["g"].queue(queue.name).send(rows(9)),
-        lambda: opened.receive(),
+        opened.receive,
         lambda: opened.receive(wait_seconds=10),
-        lambda: opened.purge(),
+        opened.purge,
         lambda: opened.move(other),
         lambda: clients["g"].queue(other.name).move(queue.name),
         lambda: opened.drain(lambda batch, tx: None),
-        lambda: leased.accept(),
-        lambda: leased.release(),
+        leased.accept,
+        leased.release,
         lambda: leased.extend_lease(60),
         lambda: world.manager("h").create_queue(queue.name, SCHEMA, exist_ok=True),
     ]

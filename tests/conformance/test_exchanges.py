@@ -71,7 +71,7 @@ def test_one_payload_and_a_position_in_every_queue_that_wants_it(world: World) -
     assert about[2]["id"] == f"{published.send_id}:{about[2]['send_offset']}"
     assert about[3]["origin"] is None
     commit = published.receipt.commit_seq
-    posted = [e for e in world.manager().history.change_rows(commit - 1, commit)]
+    posted = list(world.manager().history.change_rows(commit - 1, commit))
     assert [row["kind"] for row in posted].count("posted") == 3
 
 

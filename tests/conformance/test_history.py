@@ -60,7 +60,7 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world):
         lambda: history.as_of("yesterday"),
         lambda: history.as_of(timestamp=naive),
         lambda: history.as_of(newest, timestamp=naive),
-        lambda: history.trace(),
+        history.trace,
         lambda: history.trace("nonsense"),
     ]
     for call in refused:

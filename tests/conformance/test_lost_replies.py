@@ -1,5 +1,7 @@
 """What a client is told when replies get lost: committed, surely not, or in doubt; never wrong."""
 
+import contextlib
+
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, numbers, pick, rows
@@ -260,10 +262,8 @@ class Late:
 
     def land(self):
         late, self.late = self.late, None
-        try:
+        with contextlib.suppress(AppendConflict):
             self.inner.append(*late)
-        except AppendConflict:
-            pass
 
     def read(self, *args, **kwargs):
         self.step()

@@ -247,8 +247,7 @@ class Rounds(Past):
         self._queue_id, self._rounds = queue_id, rounds
 
     def stream(self, order: Order) -> Iterator[Entry]:
-        first = self._rounds_by_commit() if order is Order.COMMIT else self._rounds_by_stream()
-        return first
+        return self._rounds_by_commit() if order is Order.COMMIT else self._rounds_by_stream()
 
     def _rounds_by_commit(self) -> Iterator[Entry]:
         for number in range(self._rounds):

@@ -101,7 +101,7 @@ def one_lock_at_a_time() -> None:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
-    yield Place()
+    return Place()
 
 
 def settle(place: Place, days: int = 16) -> None:

@@ -221,10 +221,10 @@ def test_inside_a_block_a_call_says_in_which_transaction_it_works(world):
     with manager.transaction(world.name("id")) as tx:
         calls = [
             lambda: orders.send(rows(2)),
-            lambda: orders.receive(),
-            lambda: leased.accept(),
-            lambda: leased.release(),
-            lambda: leased.reject(),
+            orders.receive,
+            leased.accept,
+            leased.release,
+            leased.reject,
         ]
         for call in calls:
             with pytest.raises(TransactionNotGiven, match=tx.id) as caught:

@@ -89,7 +89,12 @@ class Log:
 
 POSITION = Position.of(
     Entry(
-        "b", "l", model.POSTED, append_id="a", version=1, body=dict(payload="p", slice=0, send="s")
+        "b",
+        "l",
+        model.POSTED,
+        append_id="a",
+        version=1,
+        body={"payload": "p", "slice": 0, "send": "s"},
     )
 )
 PARTS = st.sets(st.integers(0, 30), min_size=1).map(ranges.of_offsets)

@@ -51,6 +51,7 @@ def test_where_tasks_fill_all_cores_a_beat_waits_for_one_of_them_and_not_for_all
         while not ended.wait(0.1):
             if beating.beats >= 2:
                 return seen.touch()
+        return None
 
     ended = threading.Event()
     batch = manager.queue("orders").receive(1, lease_seconds=120)

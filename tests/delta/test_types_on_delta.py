@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import math
 
 import pandas as pd
 import pyarrow as pa
@@ -52,7 +53,11 @@ def pandas_rows(schema, rows):
 
 def without_nan(rows):
     """NaN is how pandas says that there is no value."""
-    return [{k: None if v != v else v for k, v in row.items()} for row in rows]
+    return [{k: None if is_nan(v) else v for k, v in row.items()} for row in rows]
+
+
+def is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 # ------------------------------------------------------------------------------- as SQL

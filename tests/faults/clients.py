@@ -88,7 +88,7 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         self.runtime.consumer = self.reference.consumers[self.name] = consumer
         self.runtime.sleep = lambda seconds: simulation.pause()
         self.began = 0
-        self.runtime.dice = lambda: simulation.random.random()
+        self.runtime.dice = simulation.random.random
         store = FaultyStore(simulation.store, Luck(simulation, self))
         self.manager = QueueManager(None, store=store, runtime=self.runtime)
         self.forget_all()

@@ -11,6 +11,7 @@ already.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -223,10 +224,8 @@ class Run:
             self.world.lease_over()
             return
         if what == "land":
-            try:
+            with contextlib.suppress(AppendConflict):
                 self.late.pop(number)[1]()
-            except AppendConflict:
-                pass
             return
         client = self.clients[number]
         if what != "step":

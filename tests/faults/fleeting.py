@@ -69,6 +69,7 @@ class Fleeting:
         if batch:
             self.working.add(attempt_id(tx))
             self.taken += [(message, attempt_id(tx)) for message in _numbers(batch)]
+        return None
 
     def refuses_to_prepare(self, tx: Any) -> bool:
         """Whether a transaction has work in memory, and then refuses to be prepared."""

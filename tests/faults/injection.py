@@ -5,6 +5,7 @@ The same wrapper serves the store in memory and the one on Delta.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -80,10 +81,8 @@ class Injector:
     def flush(self) -> None:
         """Let what was on its way land now."""
         while self.late:
-            try:
+            with contextlib.suppress(AppendConflict):  # it lost, as a late statement may
                 self.late.pop(0)()
-            except AppendConflict:
-                pass  # it lost, as a late statement may
 
     def call(self, name: str, perform: Callable[[], Any]) -> Any:
         """Make one call, spoiled or not."""

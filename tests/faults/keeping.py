@@ -114,10 +114,8 @@ def nobody_decides_below_the_horizon() -> None:
     batch = world.manager("next").queue("in").receive(1)
     assert len(batch), "P2 the message does not come back"
     batch.accept()
-    try:
+    with contextlib.suppress(TransactionAborted):
         sleeper.commit()
-    except TransactionAborted:
-        pass
     world.ledger()
 
 

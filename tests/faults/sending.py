@@ -96,7 +96,7 @@ class Sending:
 
         count, _ = self.ask(move, LeaseLost)
         if count is None:
-            return
+            return None
         attempt = attempt_of(tx)
         accounts = attempt.work.accounts[before:]
         batches = [Batch(attempt.client, queue.schema, one.held, attempt) for one in accounts]
@@ -105,6 +105,7 @@ class Sending:
         for holding in moved:
             intent.said[holding] = dict.fromkeys(holding.messages, model.MOVED)
             holding.free.clear()
+        return None
 
     def do_send(self) -> None:
         queue, intent = self.queue(), Intent(self.name)
@@ -123,6 +124,7 @@ class Sending:
         if tx is None:
             return self.do_begin()
         self._send_to(self.queue().name, tx, intent)
+        return None
 
     def _send_to(self, name: str, tx: Any, intent: Intent) -> None:
         try:
@@ -179,6 +181,7 @@ class Sending:
         )
         if published:
             intent.sends.update(aside.sends)
+        return None
 
     def do_bind(self) -> None:
         """Bind a queue by a key that nobody publishes with, or unbind it."""

@@ -5,6 +5,7 @@ And protocols for it that are wrong on purpose, each of which must be caught.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -148,10 +149,8 @@ def run(act: Act, at: int | None, fault: Fault | None, *, late: bool = False) ->
     place = Place(at, fault)
     batch = place.client.queue("in").receive(10) if act is settles_leased else None
     place.injector.arm()
-    try:
+    with contextlib.suppress(Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
         act(place.client, batch)
-    except (Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
-        pass
     place.check(late=late)
     return place.injector.calls
 
@@ -206,10 +205,8 @@ def not_prepared_first(patch: pytest.MonkeyPatch) -> None:
 
     def follow(self: TransientWork, *, commit: bool) -> None:
         if commit and self:
-            try:
+            with contextlib.suppress(LeaseLost, TxnQueueError):
                 self._seal(model.COMMITTED, lambda kind, stamp: {})
-            except (LeaseLost, TxnQueueError):
-                pass
 
     patch.setattr(TransientWork, "prepare", lambda self, body: None)
     patch.setattr(TransientWork, "follow", follow)

@@ -355,9 +355,9 @@ def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
         elsewhere = spark.newSession()
         rows = elsewhere.table("views_test.orders").collect()
         states = {row["order_id"]: row["_state"] for row in rows}
-        assert states == {0: "in_flight", 1: "rejected", 2: "in_flight"} | {
-            n: "available" for n in (3, 4)
-        }
+        assert states == {0: "in_flight", 1: "rejected", 2: "in_flight"} | dict.fromkeys(
+            (3, 4), "available"
+        )
         assert {row["state"] for row in rows} == {"NY"}
         assert {row["_reason"] for row in rows} == {None, "negative"}
         dead = elsewhere.table("views_test.orders_dead").collect()

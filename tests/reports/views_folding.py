@@ -68,9 +68,9 @@ def replay(info, entries, at_ms):
             state = _standing(posted[key[0]].body, at_ms)
         elif state == "waiting":
             state = "delayed"
-        rows.append(_row(key, posted, claimed, state, count, claim, None))
+        rows.append(_row(key, posted, claimed, state, count, claim=claim, settled=None))
     for key, (state, count, claim, entry) in gone.items():
-        rows.append(_row(key, posted, claimed, state, count, claim, entry))
+        rows.append(_row(key, posted, claimed, state, count, claim=claim, settled=entry))
     return Counter(rows), fold
 
 
@@ -103,7 +103,7 @@ def _standing(body, at_ms):
     return "delayed" if (body.get("available_at") or 0) > at_ms else "available"
 
 
-def _row(key, posted, claimed, state, count, claim, settled):
+def _row(key, posted, claimed, state, count, *, claim, settled):
     position, offset = posted[key[0]], key[1]
     taken = claimed[claim] if claim else None
     return (

@@ -34,9 +34,11 @@ def test_the_examples_run(page: str, spark: Any, tmp_path: Path) -> None:
 def test_every_link_leads_somewhere() -> None:
     broken = []
     for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.name}: {target}")
+        broken += [
+            f"{page.name}: {target}"
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+            if "://" not in target and not (page.parent / target).exists()
+        ]
     assert not broken
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 from collections.abc import Callable
@@ -388,10 +389,8 @@ def test_a_crash_between_the_commits_repeats_the_message_and_loses_no_row(
 
         broken = flow(world.manager("A", injector))
         injector.arm()
-        try:
+        with contextlib.suppress(Crash, ConnectionError, TransactionError):
             broken.process()
-        except (Crash, ConnectionError, TransactionError):
-            pass
         if at < len(injector.calls) and fault not in faults_of(injector.calls[at]):
             continue  # no such call fails so
         broken.close()

@@ -748,7 +748,11 @@ def test_a_queue_that_cannot_be_dispatched_does_not_hide_the_others(
     if away:  # from the second queue on
         opened = channel._manager.queue
         unreachable = iter([opened])
-        monkeypatch.setattr(channel._manager, "queue", lambda name: next(unreachable)(name))
+        monkeypatch.setattr(
+            channel._manager,
+            "queue",
+            lambda name: next(unreachable)(name),  # noqa: PLW0108 - the next one at each call
+        )
     assert carried(channel.dispatch()) == ([1] if away else [1, 2])
 
 

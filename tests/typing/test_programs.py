@@ -21,7 +21,7 @@ def expected(checker: int) -> checkers.Found:
     }
 
 
-@pytest.mark.parametrize("number, checker", [(0, checkers.mypy), (1, checkers.pyright)])
+@pytest.mark.parametrize(("number", "checker"), [(0, checkers.mypy), (1, checkers.pyright)])
 def test_right_programs_pass_and_each_wrong_line_is_refused(number, checker):
     assert checker() == expected(number)
 

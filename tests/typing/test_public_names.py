@@ -80,8 +80,19 @@ NOT_NAMED = {
 }
 """Types in users' signatures that the package does not name, and why."""
 FOREIGN = frozenset(
-    "Any Callable DataFrame Exception Iterator Mapping None Sequence SparkSession StructType "
-    "Unpack".split()
+    [
+        "Any",
+        "Callable",
+        "DataFrame",
+        "Exception",
+        "Iterator",
+        "Mapping",
+        "None",
+        "Sequence",
+        "SparkSession",
+        "StructType",
+        "Unpack",
+    ]
 )
 """Types in users' signatures that come from Python and Spark."""
 
