@@ -19,7 +19,7 @@ from txnqueue.protocols.dtx import XaStatus
 DAY = 24 * 3600
 
 
-def compact_first_lane(keeper, queue):
+def compact_first_lane(keeper: Any, queue: Any) -> Any:
     """Plan the compaction of a queue's first lane; the lock is held."""
     return compaction.compact(keeper.fold(queue.info), 0, keeper.stamp())
 

@@ -73,7 +73,7 @@ class Unlocked(Statements):
 
     def __init__(self, spark: Any, names: TableNames) -> None:
         super().__init__(spark, names)
-        self._locks.of = lambda table: NoLock()  # type: ignore[method-assign]
+        self._locks.of = lambda table: NoLock()
 
     @property
     def appending(self) -> Any:

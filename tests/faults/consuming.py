@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.faults.reference import (
@@ -24,6 +25,22 @@ KINDS = {
 
 class Consuming:
     """What a client does to get messages, and to be done with them."""
+
+    simulation: Any
+    reference: Any
+    call: str
+    ask: Any
+    leased: list[Any]
+    active: Any
+    runtime: Any
+    queue: Any
+    open: dict[Any, Any]
+    doubtful: bool
+    quiet: Any
+    name: str
+    manager: Any
+    do_begin: Callable[[], None]
+    _rows: Any
 
     def _holding(self, batch: Any, inside: bool) -> Holding:
         found = list(self.reference.ids(batch))

@@ -25,6 +25,24 @@ from txnqueue.errors import (
 class Deciding:
     """What a client does to decide, and to find out what was decided."""
 
+    reference: Any
+    ask: Any
+    simulation: Any
+    manager: Any
+    quiet: Any
+    leased: list[Any]
+    active: Any
+    runtime: Any
+    queue: Any
+    open: dict[Any, Any]
+    keys_alone: Any
+    refuses_to_prepare: Any
+    name: str
+    committed_with: Any
+    call: str
+    began: int
+    _send_to: Any
+
     def do_begin(self) -> None:
         key = self.simulation.random.choice((None, self.simulation.key()))
         known = key in self.reference.committed

@@ -166,8 +166,8 @@ class Run:
                     raise AppendConflict("Delta met its own commit")
             return answer
 
-        journal.append = spoiled  # type: ignore[method-assign]
-        journal.read = reads  # type: ignore[method-assign]
+        journal.append = spoiled
+        journal.read = reads
         self._intercept_tables()
 
     def _intercept_tables(self) -> None:
@@ -194,8 +194,8 @@ class Run:
                 raise ConnectionError("no reply")
             return answer
 
-        tables.apply = spoiled  # type: ignore[method-assign]
-        tables.history = looks  # type: ignore[method-assign]
+        tables.apply = spoiled
+        tables.history = looks
 
     def choices(self) -> list[Choice]:
         """List what can happen next."""

@@ -32,9 +32,18 @@ class Fault(str, enum.Enum):
     REFUSED = "refused, as what cannot be read"
 
 
-WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
+WRITES: tuple[str, ...] = ("append", "stage", "create", "create_store", "add_columns", "apply")
 WRITES += ("add", "remove", "forget", "rewrite", "drop")
-READS = ("version", "read", "read_all", "find", "newest", "table", "frame", "texts")
+READS: tuple[str, ...] = (
+    "version",
+    "read",
+    "read_all",
+    "find",
+    "newest",
+    "table",
+    "frame",
+    "texts",
+)
 READS += (
     "lanes",
     "describe",
@@ -319,7 +328,7 @@ class FaultyStore:
         self.transient = TransientStore(store.root)  # each client is a process of its own
 
     def exists(self) -> bool:
-        return self.inner.exists()
+        return bool(self.inner.exists())
 
     def create(self) -> None:
         self.inner.create()

@@ -120,7 +120,7 @@ def _changes_left(world: World, client: QueueManager) -> None:
 def _recover_changes(manager: QueueManager, world: World) -> None:
     waiting = manager.recover().waiting
     if waiting:
-        raise ChangeWaiting(waiting[0].reason)
+        raise ChangeWaiting(waiting[0].reason, change_id=waiting[0].change_id)
 
 
 def _prepared(world: World, client: QueueManager) -> Any:

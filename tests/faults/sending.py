@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from tests.faults.reference import (
@@ -19,6 +20,19 @@ from txnqueue.errors import LeaseLost, QueueNotFound, TransactionAborted, Transa
 
 class Sending:
     """What a client does to put messages somewhere."""
+
+    simulation: Any
+    reference: Any
+    manager: Any
+    ask: Any
+    call: str
+    name: str
+    queue: Any
+    do_begin: Callable[[], None]
+    active: Any
+    _check_receipt: Any
+    quiet: Any
+    _holding: Any
 
     def _rows(self, queue: Any, intent: Intent) -> list[dict[str, int]]:
         draw = self.simulation.random
@@ -91,8 +105,8 @@ class Sending:
 
         def move() -> int:
             if source == "in.dead":
-                return queue.redrive(limit=limit, transaction=tx)
-            return queue.move(target, limit=limit, transaction=tx)
+                return int(queue.redrive(limit=limit, transaction=tx))
+            return int(queue.move(target, limit=limit, transaction=tx))
 
         count, _ = self.ask(move, LeaseLost)
         if count is None:

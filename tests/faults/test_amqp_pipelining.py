@@ -244,7 +244,7 @@ class Controller:
             self.handles[at].append(handle)
             link = self.pipes[at].session.links.get(handle)
             if link is not None:
-                link._credit = self.credit  # type: ignore[attr-defined]
+                link._credit = self.credit
 
     def attach_receiver(self, at: int, name: str, credit: int) -> None:
         with self._refusable():

@@ -135,7 +135,7 @@ def without(kind: Callable[[Condition], bool]) -> Break:
     def broken(patch: pytest.MonkeyPatch) -> None:
         of = Unit.of.__func__  # type: ignore[attr-defined]
 
-        def weaker(cls: Any, append_id: str, entries: Any, conditions: Any, op: str = "") -> Unit:
+        def weaker(cls: Any, append_id: str, entries: Any, conditions: Any, op: str = "") -> Any:
             return of(cls, append_id, entries, [c for c in conditions if not kind(c)], op)
 
         patch.setattr(Unit, "of", classmethod(weaker))
@@ -502,7 +502,7 @@ def landing_late() -> None:
         late[0]()
         return append(units, metadata)
 
-    journal.append = slow  # type: ignore[method-assign]
+    journal.append = slow
 
     def plan(lost: int) -> Plan:
         entry = model.Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=1, count=lost)
@@ -614,7 +614,7 @@ def removes_before_it_says_so(patch: pytest.MonkeyPatch) -> None:
     """Remove entries from the archive, and say after it that the history begins later."""
     real = history_removal.announce
 
-    def hasty(client: Client, removal: history_removal.Removal) -> None:
+    def hasty(client: Client, removal: Any) -> None:
         client.store.journal.archive.forget(removal.day, removal.standing, {})
         real(client, removal)
 

@@ -83,7 +83,7 @@ class Place:
         self.world.create("in", dead_letter=False)
         self.world.create("out", dead_letter=False)
         self.injector = Injector(at, fault)
-        self.store = FaultyStore(self.world.store, self.injector)
+        self.store: Any = FaultyStore(self.world.store, self.injector)
         self.client = self.manager("A")
         self.client.create_exchange("events", "fanout", "i long not null").bind("out")
         queue = self.client.queue("in")
@@ -185,13 +185,13 @@ def overtaken() -> None:
     journal, append = place.world.store.journal, place.world.store.journal.append
 
     def slow(*args: Any) -> Any:
-        journal.append = append  # type: ignore[method-assign]
+        journal.append = append
         answer = append(*args)
         place.world.clock.advance(LEASE_SECONDS + 1)
         other.receive(10)
         return answer
 
-    journal.append = slow  # type: ignore[method-assign]
+    journal.append = slow
     tx.commit()
     place.check()
 
@@ -229,7 +229,7 @@ def doubt_is_no(patch: pytest.MonkeyPatch) -> None:
                 self.roll_back("failed", counted=True)
                 raise
 
-    patch.setattr(TransientWork, "deciding", transient.contextmanager(hasty))
+    patch.setattr(TransientWork, "deciding", contextlib.contextmanager(hasty))
 
 
 def never_follows(patch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def publishing() -> None:
 def in_a_branch() -> None:
     """Publish in a branch: it is refused, or what was published is there after the commit."""
     place = Place()
-    branches = Branches(client_of(place.client))
+    branches: Any = Branches(client_of(place.client))
     session = branches.start("xid:1", 60)
     try:
         session.exchange("events").publish([{"i": 11}], durable=False)

@@ -352,7 +352,7 @@ def commit_with(injector: Injector) -> tuple[Broker, Channel, Any]:
     """Prepare a commit of sends to two queues and of acknowledgements, which may be spoiled."""
     world = World(MemoryStore())
     broker = Broker(world)
-    store = FaultyStore(world.store, injector)
+    store: Any = FaultyStore(world.store, injector)
     store.transient = world.store.transient
     manager = QueueManager(None, world.root, store=store, runtime=world.runtime("x"))
     channel = Connection(manager).channel()
@@ -378,7 +378,7 @@ def test_a_commit_happens_entirely_or_not_at_all() -> None:
         for fault in faults_of(call):
             injector = Injector(at, fault)
             broker, channel, manager = commit_with(injector)
-            transaction = channel.transaction_id
+            transaction: Any = channel.transaction_id
             try:
                 channel.commit()
             except (Crash, KeyboardInterrupt, ConnectionError, TransactionUnknown):
@@ -772,7 +772,8 @@ def test_what_one_receive_brought_is_read_once(world: World) -> None:
     payload.table = counted
     assert [one.message["n"] for one in found] == list(range(50))
     found[0].message["n"] = "spoiled"
-    found[0].message["_message"].clear()
+    spoiled: Any = found[0].message["_message"]
+    spoiled.clear()
     assert carried(list(found)) == list(range(50))
     assert found[0].message["_message"]["id"] == found[0].message_id
     del payload.table
@@ -956,7 +957,7 @@ def test_input_that_cannot_be_is_a_typed_error_and_changes_nothing(world: World)
         lambda: channel.unget("x"),  # type: ignore[arg-type]
         lambda: channel.unget([1]),  # type: ignore[arg-type]
         lambda: channel.cancel("x"),  # type: ignore[arg-type]
-        lambda: channel.reject({"x": 1}),  # type: ignore[arg-type]
+        lambda: channel.reject({"x": 1}),  # type: ignore[dict-item]
         lambda: channel.reject(1, reason=7),  # type: ignore[arg-type]
         lambda: channel.extend_lease(-1),
         lambda: channel.select(transacted="yes"),  # type: ignore[arg-type]
