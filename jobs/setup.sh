@@ -78,9 +78,9 @@ prepare() {
         install
         stamp_now >"$stamp"
     fi
-    # Looks for Delta's jars, and starts Spark only if they were not fetched yet.
-    (cd "$root" && .venv/bin/python -m txnqueue.platform.local_spark fetch) >"$log" 2>&1 \
-        || { tail -n 20 "$log" >&2; stop "Delta's jars could not be fetched; all of the output is in $log."; }
+    # Looks for Delta's jars and the class archive, and starts Spark only for what is not there yet.
+    (cd "$root" && .venv/bin/txnqueue setup) >"$log" 2>&1 \
+        || { tail -n 20 "$log" >&2; stop "Delta's jars and the class archive could not be prepared; all of the output is in $log."; }
 }
 
 # One setup at a time, by a lock on this file; without flock (macOS) the user takes care.

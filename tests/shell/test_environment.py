@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from txnqueue.errors import PlatformMissing
-from txnqueue.platform import local_spark
+from txnqueue.platform import class_archive, local_spark
 from txnqueue.platform.doctor import doctor
 from txnqueue.platform.local_spark import Java
 
@@ -243,17 +243,94 @@ def test_every_meaning_is_one_sentence() -> None:
         assert "\n" not in check.meaning
 
 
-def test_the_command_line_knows_only_fetch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert local_spark.main(["fetsch"]) == 2
-    assert "usage" in capsys.readouterr().err
-
-
-def test_fetch_tells_what_is_missing(
-    versions: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fetching_jars_tells_what_is_missing(versions: dict[str, str]) -> None:
     del versions["delta-spark"]
-    assert local_spark.main(["fetch"]) == 3
-    assert "delta-spark is not installed" in capsys.readouterr().err
+    with pytest.raises(PlatformMissing, match="delta-spark is not installed"):
+        local_spark.fetch_jars()
+
+
+def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[Path]) -> Path:
+    java = local_spark.find_java()
+    assert java is not None
+    monkeypatch.setattr(class_archive, "_folder", lambda: tmp_path / "cache")
+    archive = class_archive.archive_file(java.path, jars)
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    return archive
+
+
+def test_an_archive_belongs_to_the_jars_as_they_are(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
+    java = local_spark.find_java()
+    assert java is not None
+    archive = archived(tmp_path, monkeypatch, jars)
+    assert local_spark._archive(java, jars, {}) == archive
+    making = {"spark.driver.extraJavaOptions": "-XX:ArchiveClassesAtExit=x"}
+    assert local_spark._archive(java, jars, making) is None
+    assert local_spark._archive(java, jars[:1], {}) is None
+    jars[0].write_text("newer")
+    assert local_spark._archive(java, jars, {}) is None
+
+
+def test_jars_come_first_on_the_class_path_and_an_archive_is_named(
+    home: Path, tmp_path: Path
+) -> None:
+    jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
+    given = {"spark.driver.extraClassPath": "mine.jar"}
+    archive = tmp_path / "classes.jsa"
+    merged = local_spark._settings(2, "2g", given, COORDINATE, archive=archive)
+    paths = [*map(str, jars), "mine.jar"]
+    assert merged["spark.driver.extraClassPath"] == os.pathsep.join(paths)
+    assert f"-XX:SharedArchiveFile={archive} " in merged["spark.driver.extraJavaOptions"]
+    assert "SharedArchiveFile" not in settings()["spark.driver.extraJavaOptions"]
+
+
+DELTAS_CLASSES = """
+import sys
+from pathlib import Path
+from txnqueue.platform import class_archive
+from txnqueue.platform.local_spark import local_spark
+class_archive._folder = lambda: Path(sys.argv[3])
+log = "-Xlog:class+load:file=" + sys.argv[1]
+spark = local_spark(memory="1g", settings={"spark.driver.extraJavaOptions": log}, short_lived=True)
+spark.range(3).write.format("delta").save(sys.argv[2])
+assert spark.read.format("delta").load(sys.argv[2]).count() == 3
+"""
+
+
+def delta_classes(tmp_path: Path, archives: Path) -> list[str]:
+    """Start a session in a process of its own, and list where Delta's classes came from."""
+    log = tmp_path / "classes.log"
+    arguments = map(str, (log, tmp_path / "table", archives))
+    subprocess.run([sys.executable, "-c", DELTAS_CLASSES, *arguments], check=True)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line.partition("source: ")[2] for line in lines if " io.delta." in line
+            or " org.apache.spark.sql.delta." in line]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_a_session_takes_deltas_classes_from_the_archive(tmp_path: Path) -> None:
+    jars, java = local_spark.fetch_jars(), local_spark.find_java()
+    archive = class_archive.archive_file(java.path, jars)
+    if not archive.is_file():  # jobs/setup.sh has made it
+        subprocess.run([sys.executable, "-m", "txnqueue.cli.main", "setup"], check=True)
+    sources = delta_classes(tmp_path, archive.parent)
+    archived, read = (
+        sum(source.startswith(start) for source in sources) for start in ("shared objects", "file:")
+    )
+    assert archived > 500 and read < 0.1 * archived
+
+
+@pytest.mark.spark
+def test_an_archive_that_is_broken_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = archived(tmp_path, monkeypatch, local_spark.fetch_jars())
+    broken.write_bytes(b"no archive" * 100)
+    sources = delta_classes(tmp_path, broken.parent)
+    assert sources and not any(source.startswith("shared objects") for source in sources)
 
 
 @pytest.mark.spark

@@ -31,7 +31,7 @@ try:
 
     # isort: off
     # The help lists their commands in this order.
-    from txnqueue.cli import upkeep, queues, messages, consume  # noqa: F401
+    from txnqueue.cli import setup, upkeep, queues, messages, consume  # noqa: F401
     from txnqueue.cli import exchanges, transactions, history  # noqa: F401
 
     # isort: on
