@@ -408,10 +408,14 @@ def late(error: type[BaseException]) -> tuple[Days, QueueManager, LateReply]:
     return days, manager, injector
 
 
+def _removes_decisions(fence: object) -> dict[str, int]:
+    return {}
+
+
 def by_an_older_version(check: Callable[[], None]) -> Callable[[], None]:
     """Let the keepers be of a version that removed decisions with the rest of the history."""
     check = mock.patch.object(model, "KEPT_FOR_EVER", frozenset())(check)
-    return mock.patch.object(txnqueue_forgetting, "_decisions", return_value={})(check)
+    return mock.patch.object(txnqueue_forgetting, "_decisions", _removes_decisions)(check)
 
 
 def what_was_decided_is_known_however_late() -> None:
