@@ -18,6 +18,8 @@ from tests.typing.test_public_names import FOR_USERS
 
 pytest.importorskip("mkdocs")
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 NO_NETWORK = """
 import socket, sys
