@@ -117,7 +117,7 @@ def test_what_lies_outside_of_the_documentation_is_shown_as_it_is_stored(
     site: dict[str, Page],
 ) -> None:
     notebook = site["tutorials/first_ten_minutes.html"]
-    assert {"create-and-send", "who-did-it"} <= notebook.anchors
+    assert {"create-a-queue-and-send-messages", "trace-a-message"} <= notebook.anchors
     assert [load for load in notebook.loads if load.endswith(".png") and "first_ten" in load]
     assert "twenty-lines" in site["start.html"].anchors
     assert {"start.html", "tutorials/first_ten_minutes.html"} <= set(site["index.html"].links)
