@@ -139,15 +139,36 @@ def test_the_declared_queues_can_be_applied(tmp_path: Path) -> None:
     assert terminal.code == 0, "a second time nothing is changed"
 
 
-def test_the_queries_of_the_page_are_a_handler() -> None:
+@pytest.mark.spark
+def test_the_queries_of_the_page_route_a_batch(spark: Any, tmp_path: Path) -> None:
+    from txnqueue.manager import QueueManager
+
     (queries,) = blocks("sql")
-    steps = handlers.parse(queries)
-    assert [(step.verb, step.keys) for step in steps] == [
-        ("reject", ()),
-        ("send", ()),
-        ("append", ()),
-        ("merge", ("carrier",)),
-    ]
+    flights = str(tmp_path / "flights")
+    (tmp_path / "job.sql").write_text(queries.replace("/lake/gold/flights", flights))
+    spark.sql(f"CREATE TABLE delta.`{flights}` (carrier string, flight int) USING delta")
+    spark.sql("CREATE SCHEMA gold")
+    spark.sql("CREATE TABLE gold.totals (carrier string, flights long) USING delta")
+    manager = QueueManager(spark, str(tmp_path / "store"))
+    columns = "carrier string, flight int, dep_time int, dep_delay double"
+    departures = manager.create_queue("departures", columns)
+    rebooking = manager.create_queue("rebooking", columns)
+    times = [(517, 2.0), (533, 90.0), (None, None)]
+    departures.send(
+        [
+            {"carrier": "UA", "flight": n, "dep_time": time, "dep_delay": delay}
+            for n, (time, delay) in enumerate(times)
+        ]
+    )
+    try:
+        result = departures.drain(handlers.read_sql(str(tmp_path / "job.sql")))
+        assert (result.messages, result.applied) == (3, True)
+        assert [row["flight"] for row in rebooking.peek_messages()] == [1]
+        assert [row["flight"] for row in manager.queue("departures.dead").peek_messages()] == [2]
+        assert spark.read.format("delta").load(flights).count() == 2
+        assert [tuple(row) for row in spark.table("gold.totals").collect()] == [("UA", 3)]
+    finally:
+        spark.sql("DROP SCHEMA gold CASCADE")
 
 
 def test_the_script_for_a_scheduler_can_be_read_by_bash() -> None:
