@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation: python jobs/draw_pictures.py
+"""Draw the pictures of the documentation: python jobs/draw_pictures.py [FOLDER]
 
 Each is written down here as boxes and arrows, and drawn as plain SVG, which a code host and the
 site show without any script. A test compares the stored files with what is drawn.
@@ -243,9 +243,9 @@ PICTURES = {
 
 
 def main() -> int:
-    FOLDER.mkdir(exist_ok=True)
+    folder = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
     for name, picture in PICTURES.items():
-        (FOLDER / f"{name}.svg").write_text(picture.svg(), encoding="utf-8")
+        (folder / f"{name}.svg").write_text(picture.svg(), encoding="utf-8")
     return 0
 
 

@@ -7,12 +7,15 @@ store's SQL views, which know nothing of the Python that counted the queues.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from flights_data import DELAYED, Work
+
+from txnqueue import QueueManager
 
 GONE = ("accepted", "rejected", "dead_lettered")
 
@@ -38,7 +41,7 @@ class Messages:
     columns: list[str]
 
     @classmethod
-    def read(cls, spark, view: str, columns: list[str]) -> Messages:
+    def read(cls, spark: Any, view: str, columns: list[str]) -> Messages:
         names = [*columns, "message_id", "state", "delivery_count", "settled_at"]
         quoted = ", ".join(f"`{name}`" for name in names)
         return cls(spark.sql(f"SELECT {quoted} FROM `{view}`").toArrow(), columns)
@@ -48,12 +51,12 @@ class Messages:
         return self.table.select(self.columns)
 
     @property
-    def states(self) -> Counter:
+    def states(self) -> Counter[Any]:
         return Counter(self.table.column("state").to_pylist())
 
     @property
     def distinct(self) -> int:
-        return pc.count_distinct(self.table.column("message_id")).as_py()
+        return int(pc.count_distinct(self.table.column("message_id")).as_py())
 
     def standing(self) -> pa.Table:
         """The rows of the messages that are still there."""
@@ -64,7 +67,7 @@ class Messages:
         return self.table.filter(pc.equal(self.table.column("state"), state)).select(self.columns)
 
 
-def messages(spark, manager, work: Work) -> dict[str, Messages]:
+def messages(spark: Any, manager: QueueManager, work: Work) -> dict[str, Messages]:
     """Read all messages of all queues of the demo by the store's SQL views."""
     manager.create_views()
     columns = {name: list(work.table.column_names) for name in work.queues}
@@ -79,14 +82,14 @@ def same_rows(left: pa.Table, right: pa.Table) -> int:
     """Count the rows that two tables have in common, repeated ones as often as in both."""
     right = right.select(left.column_names).cast(left.schema)
     order = [(name, "ascending") for name in left.column_names]
-    if left.num_rows == right.num_rows and _sortable(left):
-        if left.sort_by(order).equals(right.sort_by(order)):
-            return left.num_rows
+    sortable = left.num_rows == right.num_rows and _sortable(left)
+    if sortable and left.sort_by(order).equals(right.sort_by(order)):
+        return int(left.num_rows)
     return sum((_counted(left) & _counted(right)).values())
 
 
 def prove(
-    spark, work: Work, found: dict[str, Messages], counts: dict[str, dict]
+    spark: Any, work: Work, found: dict[str, Messages], counts: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Proof]:
     """Compare what is where with the source.
 
@@ -121,7 +124,7 @@ def prove(
 
 
 def _prove_routes(flown: pa.Table, found: dict[str, Messages], consumed: int) -> Iterator[Proof]:
-    late = flown.filter(pc.fill_null(pc.greater(flown.column("dep_delay"), 60), False))
+    late = flown.filter(pc.fill_null(pc.greater(flown.column("dep_delay"), 60), fill_value=False))
     rebooking, totals = found["rebooking"].standing(), found["totals"].standing()
     yield Proof(f"rebooking = source rows where {DELAYED}", rebooking.num_rows, late.num_rows)
     yield Proof("  row for row the same", same_rows(late, rebooking), late.num_rows)
@@ -136,7 +139,7 @@ def _prove_routes(flown: pa.Table, found: dict[str, Messages], consumed: int) ->
     yield Proof("carriers whose totals are right", same, len(source))
 
 
-def prove_table(spark, manager, work: Work) -> Iterator[Proof]:
+def prove_table(spark: Any, manager: QueueManager, work: Work) -> Iterator[Proof]:
     """Compare the user's own table with the source, and let the store verify itself."""
     if work.routed:
         path = work.totals_table(manager.root)
@@ -163,7 +166,7 @@ def _per_carrier(table: pa.Table, column: str, how: str) -> dict[str, int]:
     return dict(zip(grouped["carrier"], grouped[f"{column}_{how}"], strict=True))
 
 
-def _rejected(spark, work: Work) -> pa.Array:
+def _rejected(spark: Any, work: Work) -> pa.Array:
     """Say of each source row whether it is to be rejected, without asking the library."""
     if work.routed and work.reject_where == "dep_time IS NULL":
         return pc.is_null(work.table.column("dep_time"))
@@ -179,5 +182,5 @@ def _sortable(table: pa.Table) -> bool:
     return not any(pa.types.is_nested(column.type) for column in table.schema)
 
 
-def _counted(table: pa.Table) -> Counter:
+def _counted(table: pa.Table) -> Counter[Any]:
     return Counter(map(repr, table.to_pylist()))

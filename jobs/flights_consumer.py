@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 import time
+from typing import Any
 
 from flights_data import DELAYED
 
@@ -58,24 +59,24 @@ def wait_to_be_killed() -> None:
 class PausingTables:
     """The user's tables, which a decided change does not reach."""
 
-    def __init__(self, tables) -> None:
+    def __init__(self, tables: Any) -> None:
         self._tables = tables
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._tables, name)
 
-    def apply(self, change, stamp, **_) -> None:
+    def apply(self, change: Any, stamp: Any, **_: Any) -> None:
         tell("decided", transaction_id=stamp.transaction_id, table=change.table)
         wait_to_be_killed()
 
 
-def make_handler(given: argparse.Namespace):
+def make_handler(given: argparse.Namespace) -> Any:
     """Make what is done with each batch, in its transaction."""
     from pyspark.sql import functions as F
 
     handled = 0
 
-    def handle(batch, tx) -> None:
+    def handle(batch: Any, tx: Any) -> None:
         nonlocal handled
         rows = batch.df.cache()
         try:
@@ -112,7 +113,7 @@ def main() -> int:
     spark = local_spark(given.actor, short_lived=True)
     if given.standby and not sys.stdin.readline():
         return 0  # nobody needs this spare any more
-    store = DeltaStore(spark, given.root)
+    store: Any = DeltaStore(spark, given.root)
     if given.pause_before_apply:
         store.tables = PausingTables(store.tables)
     manager = QueueManager(

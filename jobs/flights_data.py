@@ -100,8 +100,8 @@ def _work(table: pa.Table, reject_where: str | None) -> Work:
         raise SystemExit("There are no rows to send.")
     routed = set(table.column_names) >= FLIGHTS_COLUMNS
     if routed:
-        return Work(table, "departures", reject_where or CANCELLED, "cancelled", True)
-    return Work(table, "rows", reject_where, reject_where or "", False)
+        return Work(table, "departures", reject_where or CANCELLED, "cancelled", routed=True)
+    return Work(table, "rows", reject_where, reject_where or "", routed=False)
 
 
 def _simple(table: pa.Table) -> pa.Table:

@@ -23,13 +23,17 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flights_data import Work, digest, flights, own_file
 from flights_report import Report, Stopwatch
 from flights_worker import Worker
 
+from txnqueue import QueueManager, Transaction
 from txnqueue.errors import TxnQueueError
 
 BATCHES = 4
@@ -54,7 +58,11 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def create_queues(spark, manager, work: Work) -> None:
+def _send(queue: str, chunk: Any, tx: Transaction) -> object:
+    return tx.queue(queue).send(chunk)
+
+
+def create_queues(spark: Any, manager: QueueManager, work: Work) -> None:
     manager.create_queue(
         work.queue, like=work.table, lanes=4, group_by=work.group_by, exist_ok=True
     )
@@ -66,7 +74,7 @@ def create_queues(spark, manager, work: Work) -> None:
         spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{table}` ({schema}) USING delta")
 
 
-def produce(manager, work: Work, report: Report) -> int:
+def produce(manager: QueueManager, work: Work, report: Report) -> int:
     """Send chunk by chunk, each in a transaction that happens once however often it is run.
 
     Returns:
@@ -76,7 +84,7 @@ def produce(manager, work: Work, report: Report) -> int:
     with report.progress("sending", work.table.num_rows) as advance:
         for number, chunk in enumerate(work.chunks):
             receipt = manager.run_transaction(
-                lambda tx, chunk=chunk: tx.queue(work.queue).send(chunk),
+                partial(_send, work.queue, chunk),
                 transaction_id=f"produce/{number}",
                 digest=digest(chunk),
             )
@@ -88,7 +96,7 @@ def produce(manager, work: Work, report: Report) -> int:
 def spares(root: str, work: Work, given: argparse.Namespace) -> list[Worker]:
     """Start the consumers, which wait: two will be killed, each at the worst moment."""
     size = given.batch_size or max(1, -(-work.table.num_rows // BATCHES))
-    victims: list[dict] = []
+    victims: list[dict[str, Any]] = []
     if not given.no_kill:
         victims.append({"pause_at": 1 if work.table.num_rows > size else 0})
         victims += [{"pause_before_apply": True}] if work.routed else []
@@ -98,7 +106,7 @@ def spares(root: str, work: Work, given: argparse.Namespace) -> list[Worker]:
     ]
 
 
-def consume(manager, work: Work, workers: list[Worker], report: Report) -> int | None:
+def consume(manager: QueueManager, work: Work, workers: list[Worker], report: Report) -> int | None:
     """Let one consumer after the other work, until one finishes.
 
     Returns:
@@ -121,7 +129,9 @@ def consume(manager, work: Work, workers: list[Worker], report: Report) -> int |
     return killed_at[0] if killed_at else None
 
 
-def audit(spark, manager, work: Work, marks: dict[str, int | None], report: Report) -> bool:
+def audit(
+    spark: Any, manager: QueueManager, work: Work, marks: dict[str, int | None], report: Report
+) -> bool:
     """Print what is where, what was earlier, who did it, and the proof."""
     import flights_audit
 
@@ -141,7 +151,7 @@ def audit(spark, manager, work: Work, marks: dict[str, int | None], report: Repo
     return all(proof.holds for proof in proofs)
 
 
-def trace(manager, work: Work, table) -> tuple[str, list[dict]]:
+def trace(manager: QueueManager, work: Work, table: Any) -> tuple[str, Sequence[Mapping[str, Any]]]:
     """Follow one message: of those that were delivered twice, the first that was accepted."""
     import pyarrow.compute as pc
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 try:
     from rich.console import Console
@@ -73,7 +73,7 @@ class Report:
             task = shown.add_task(what, total=total)
             yield lambda count: shown.advance(task, count)
 
-    def killed(self, worker: Worker, event: dict) -> None:
+    def killed(self, worker: Worker, event: dict[str, Any]) -> None:
         who = (
             f"Killed {worker.actor} (process {worker.process.pid}, exit code "
             f"{worker.process.returncode})"
@@ -89,7 +89,7 @@ class Report:
                 f"{event['transaction_id']}, all work done and nothing committed."
             )
 
-    def finished(self, event: dict) -> None:
+    def finished(self, event: dict[str, Any]) -> None:
         if event["event"] != "finished":
             return
         if event["already_finished"]:
@@ -100,7 +100,7 @@ class Report:
             f"{event['errors']} errors."
         )
 
-    def queues(self, title: str, rows: Iterable[dict]) -> None:
+    def queues(self, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
         table = Table(title=title, title_justify="left", header_style="bold")
         table.add_column("queue")
         for name in (*COUNTS, "dead"):
@@ -110,7 +110,7 @@ class Report:
             table.add_row(row["queue"], *counts, f"{row['dead_lettered']:,}")
         self.console.print(table)
 
-    def path(self, what: str, steps: Iterable[dict]) -> None:
+    def path(self, what: str, steps: Iterable[Mapping[str, Any]]) -> None:
         title = Text(f"Who processed {what}")
         table = Table(title=title, title_justify="left", header_style="bold")
         for name in ("commit", "step", "where", "transaction", "decision", "by", "reason"):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from flights_data import Work
 
@@ -28,6 +29,7 @@ class Worker:
         work: Work,
         batch_size: int,
         actor: str,
+        *,
         pause_at: int | None = None,
         pause_before_apply: bool = False,
     ) -> None:
@@ -59,7 +61,7 @@ class Worker:
         assert self.process.stdin is not None
         print("begin", file=self.process.stdin, flush=True)
 
-    def events(self, committed: Callable[[int], None]) -> Iterator[dict]:
+    def events(self, committed: Callable[[int], None]) -> Iterator[dict[str, Any]]:
         """Yield what the process tells until it ends; commits go to ``committed``."""
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -49,8 +49,7 @@ ensure_java() {
 }
 
 stamp_now() {  # what .venv is made from, and where: a virtual environment cannot be moved
-    { echo "$root"; cat "$root/setup.cfg" "$root/pyproject.toml" "$root/conf/constraints.txt"; } \
-        | cksum
+    { echo "$root"; cat "$root/pyproject.toml" "$root/conf/constraints.txt"; } | cksum
 }
 
 install() {
@@ -61,9 +60,9 @@ install() {
         note "making .venv with $("$python" --version)"
         "$python" -m venv --clear "$root/.venv"
     fi
-    note "installing what setup.cfg names"
+    note "installing what pyproject.toml names"
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
-        -c conf/constraints.txt -e '.[spark,cli,connect,demo,postgres,notebook,test]') >"$log" 2>&1 \
+        -c conf/constraints.txt -e '.[spark,cli,connect,demo,postgres,notebook,docs,test]') >"$log" 2>&1 \
         || { tail -n 20 "$log" >&2; stop "pip could not install it; all of its output is in $log."; }
     # The one package without wheels: nothing but the octets of AMQP needs it.
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
@@ -79,9 +78,9 @@ prepare() {
         install
         stamp_now >"$stamp"
     fi
-    # Looks for Delta's jars, and starts Spark only if they were not fetched yet.
-    (cd "$root" && .venv/bin/python -m txnqueue.platform.local_spark fetch) >"$log" 2>&1 \
-        || { tail -n 20 "$log" >&2; stop "Delta's jars could not be fetched; all of the output is in $log."; }
+    # Looks for Delta's jars and the class archive, and starts Spark only for what is not there yet.
+    (cd "$root" && .venv/bin/txnqueue setup) >"$log" 2>&1 \
+        || { tail -n 20 "$log" >&2; stop "Delta's jars and the class archive could not be prepared; all of the output is in $log."; }
 }
 
 # One setup at a time, by a lock on this file; without flock (macOS) the user takes care.

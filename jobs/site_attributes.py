@@ -21,5 +21,5 @@ class DescribedAttributes(griffe.Extension):
             if isinstance(section, griffe.DocstringSectionAttributes):
                 for described in section.value:
                     member = cls.members.get(described.name)
-                    if member is not None and member.docstring is None:
+                    if isinstance(member, griffe.Object) and member.docstring is None:
                         member.docstring = griffe.Docstring(described.description, parent=member)

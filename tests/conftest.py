@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,9 @@ from tests.postgres import database, postgres  # noqa: F401
 from txnqueue.core import custody
 
 custody.CHECKED = True  # what threads share is touched with its lock held: asserted in all tests
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 

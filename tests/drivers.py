@@ -54,7 +54,7 @@ def session(name: str) -> Any:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    gateway = launch_gateway()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
     there = gateway.jvm.SparkSession.getDefaultSession().get()
     java = gateway.jvm.JavaSparkContext(there.sparkContext())
     settings = SparkConf(_jvm=gateway.jvm, _jconf=java.getConf())

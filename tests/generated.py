@@ -143,7 +143,8 @@ def _values(kind: T.DataType) -> st.SearchStrategy[Any]:
         T.TimestampNTZType: st.datetimes(),
         T.StringType: st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
     }
-    return plain[type(kind)]
+    drawn: st.SearchStrategy[Any] = plain[type(kind)]
+    return drawn
 
 
 @st.composite

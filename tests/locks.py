@@ -44,4 +44,5 @@ class SingleLock:
         self.release()
 
     def _is_owned(self) -> bool:
-        return self._lock._is_owned()
+        lock: Any = self._lock
+        return bool(lock._is_owned())

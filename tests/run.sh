@@ -32,12 +32,12 @@ if [ $# -eq 0 ]; then
     stage "import rules" "$bin/lint-imports"
 fi
 # Runs one part of the tests, whose line is "name: what pytest is called with", and shows all of
-# what it says at its end.
+# what it says at its end, with the tests that cost most.
 part() {
     local name=${1%%: *} started=$SECONDS said result=ok
     echo "== pytest, $name: started"
     # shellcheck disable=SC2086
-    said=$(eval ".venv/bin/python -m pytest -q -p no:cacheprovider ${1#*: }" 2>&1) || result=FAILED
+    said=$(eval ".venv/bin/python -m pytest -q -p no:cacheprovider --durations=15 ${1#*: }" 2>&1) || result=FAILED
     printf '%s\n== pytest, %s: %s, %s s\n' "$said" "$name" "$result" "$((SECONDS - started))"
     [ "$result" = ok ]
 }

@@ -488,6 +488,7 @@ def claim_batch(
     schema: StructType,
     limit: int,
     attempt: Attempt | None,
+    *,
     lease_seconds: float | None = None,
     upto: VersionLimit | None = None,
     wanted: Wanting | None = None,
@@ -510,7 +511,9 @@ def claim_batch(
         resolve_memory(client)
     else:
         attempt.follow_memory()
-    held = claim(client, info, limit, attempt, lease_seconds, upto, wanted, before)
+    held = claim(
+        client, info, limit, attempt, lease_seconds, upto=upto, wanted=wanted, before=before
+    )
     batch = Batch(client, schema, held, attempt)
     if attempt is not None and held:
         attempt.add_account(batch._account)

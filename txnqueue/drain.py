@@ -86,6 +86,7 @@ class Drain:
         handler: Handler,
         batch_size: int,
         run_id: str | None,
+        *,
         errors_max: int,
         selector: Selector | None = None,
     ) -> None:
@@ -166,7 +167,7 @@ class Drain:
         finished = room() > 0 and not self._of_others
         if finished and self._given:
             finished = self._end()
-        result = replace(self._result(finished), stopped=bounds.stopped())
+        result = replace(self._result(finished=finished), stopped=bounds.stopped())
         self._log("drain ended", None, finished=finished, messages=self._messages)
         return result
 
@@ -344,7 +345,7 @@ class Drain:
                 "The job failed by a mistake of its own, and not by a message: "
                 f"{describe_error(error)} Its batch was given back, and the delivery does not "
                 "count: mend the job and repeat the run.",
-                result=self._result(False),
+                result=self._result(finished=False),
             ) from error
         if fault is Fault.MESSAGE:
             self._charges.failed(batch._account.held, counted=tx.charges)
@@ -352,7 +353,7 @@ class Drain:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
                 f"{describe_error(error)}. Nothing of these batches was committed.",
-                result=self._result(False),
+                result=self._result(finished=False),
             ) from error
 
     def _commit_and_receive(self, tx: Attempt, room: int) -> tuple[Attempt, Batch]:
@@ -375,9 +376,9 @@ class Drain:
             room,
             lease_of(info, following),
             following,
-            upto_of(self._upto, info),
-            tx.attempt_id,
-            wanted,
+            upto=upto_of(self._upto, info),
+            joined_with=tx.attempt_id,
+            wanted=wanted,
         )
         try:
             landed = commit.commit_joined(tx, receiver.plan)
@@ -418,7 +419,7 @@ class Drain:
             commit.rollback(ahead, reason="drain ended", counted=False)
             raise
 
-    def _result(self, finished: bool) -> DrainResult:
+    def _result(self, *, finished: bool) -> DrainResult:
         return DrainResult(
             self._run_id,
             self._batches,

@@ -68,7 +68,7 @@ else:
         return lambda cls: cls
 
 
-def _attribute(*, default: Any, kw_only: bool) -> Any:
+def _attribute(*, default: Any, kw_only: bool) -> Any:  # noqa: ARG001 - for type checkers
     """Declare an attribute, and whether it is given by its name only."""
     return default
 

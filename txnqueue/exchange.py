@@ -236,7 +236,7 @@ class Exchange:
 
         return self._change(plan, "unbind", info)
 
-    def bindings(self, history: bool = False) -> DataFrame:
+    def bindings(self, *, history: bool = False) -> DataFrame:
         """Show the bindings that there are, in the order in which they were made.
 
         Args:
@@ -246,9 +246,9 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return frame_of(self._client, self.binding_rows(history), BINDINGS)
+        return frame_of(self._client, self.binding_rows(history=history), BINDINGS)
 
-    def binding_rows(self, history: bool = False) -> list[BindingRow]:
+    def binding_rows(self, *, history: bool = False) -> list[BindingRow]:
         """List what ``bindings`` shows."""
         entries = self._client.catalog_entries()
         return binding_rows(entries, self._info.exchange_id, history=history)
@@ -338,29 +338,37 @@ class Exchange:
         found = self._client.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
-        kept = is_kept(durable, True, tx, self.name)
+        kept = is_kept(durable, tx, self.name, otherwise=True)
         now_ms = self._client.runtime.now_ms()
         placing = placing_of(
-            QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds
+            QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds=ttl_seconds
         )
-        said = check_headers(headers or {}, header_columns or {})
+        fixed, by_column = check_headers(headers or {}, header_columns or {})
         ordering = ordering_of(order_by, schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not is_frame(rows)
-        routes, targets = routes_of(found, info, key, column, keep_order)
+        routes, targets = routes_of(found, info, key, column, keep_order=keep_order)
         if not kept:
             info, targets = in_memory(info), [target.in_memory() for target in targets]
         about = (self._client, info, schema, routes)
-        send = send_of(*about, placing, ordering, *said, tx.slice, tx.id)
+        send = send_of(
+            *about,
+            placing,
+            order_by=ordering,
+            headers=fixed,
+            header_columns=by_column,
+            slice_=tx.slice,
+            transaction_id=tx.id,
+        )
 
         def note(side: Client, here: object) -> Published:
             put, runs = staged_runs(side, send, here)
             sends = staged_sends(info, routes, targets, put, runs)
             for staged in sends:
                 tx.add_send(staged)
-            return answer(*about, put, runs, sends, tx.id)
+            return answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
 
-        published = stage(self._client, rows, self.name, kept, note)
+        published = stage(self._client, rows, self.name, note, kept=kept)
         if inside is None and published.queues:
             return replace(published, receipt=commit_alone(tx))
         return published
@@ -391,7 +399,7 @@ class Exchange:
     ) -> bool:
         """Append an entry about a binding, planned anew from each reading."""
 
-        def planned(lost: int) -> Plan | None:
+        def planned(_lost: int) -> Plan | None:
             found = self._client.topology()
             now = found.newest(self._info)
             if info.queue_id not in found.queues:

@@ -372,7 +372,9 @@ class QueueManager:
         creation.create_store(self._client)
         existing = self._client.queues().get(name)
         if existing is None:
-            existing = creation.create_queue(self._client, name, columns, settings, exist_ok)
+            existing = creation.create_queue(
+                self._client, name, columns, settings, exist_ok=exist_ok
+            )
         elif existing.closing or not exist_ok:
             raise creation.taken(existing)
         queue = Queue(self._client, existing)
@@ -437,7 +439,7 @@ class QueueManager:
         check_name(name)
         at_once(self._client, "drop_queue")
         if missing_ok and name not in self._client.queues():
-            return DropResult(name, True)
+            return DropResult(name, dropped=True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
 
     def apply(
@@ -466,7 +468,7 @@ class QueueManager:
             manager.apply({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
         """
         declared = read(self._client, declarations)
-        steps = plan(self._client, declared, drop)
+        steps = plan(self._client, declared, drop=drop)
         return steps if dry_run else [self._carry_out(step, declared) for step in steps]
 
     def _carry_out(self, step: Step, declared: Declarations) -> Step:
@@ -837,7 +839,7 @@ class QueueManager:
         check_name(name, "exchange")
         at_once(self._client, "drop_exchange")
         if missing_ok and name not in self._client.topology().exchanges:
-            return ExchangeDrop(name, True)
+            return ExchangeDrop(name, dropped=True)
         return open_exchange(self._client, name).drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:

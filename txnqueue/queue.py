@@ -189,7 +189,7 @@ class Queue:
             return to_origin(self._client.of(part))
 
         selector = self._selector(where, few=limit is not None)
-        return self._move(tx, route_of, "redriven", selector, limit, came_from_elsewhere)
+        return self._move(tx, route_of, "redriven", selector, limit, among=came_from_elsewhere)
 
     def alter(
         self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
@@ -272,7 +272,7 @@ class Queue:
     ) -> Selector | None:
         if where is None and matching is None and on is None:
             return None
-        return Selector(self._client, self.name, self.schema, where, matching, on, few=few)
+        return Selector(self._client, self.name, self.schema, where, matching, on=on, few=few)
 
     def send(
         self,
@@ -331,19 +331,37 @@ class Queue:
         self._client.check_open(self._info)
         info, now_ms = self._info, self._client.runtime.now_ms()
         placing = placing_of(
-            info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds
+            info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds=ttl_seconds
         )
-        kept = is_kept(durable, info.settings.durable, tx, self.name)
-        said = check_headers(headers or {}, header_columns or {})
+        kept = is_kept(durable, tx, self.name, otherwise=info.settings.durable)
+        fixed, by_column = check_headers(headers or {}, header_columns or {})
         try:
             send = staged(
-                self._client, self._info, self.schema, tx, kept, rows, order_by, placing, *said
+                self._client,
+                self._info,
+                self.schema,
+                tx,
+                rows,
+                durable=kept,
+                order_by=order_by,
+                placing=placing,
+                headers=fixed,
+                header_columns=by_column,
             )
         except SchemaMismatch:
             if not self._client.renewed(info):  # columns that came since may be meant
                 raise
             send = staged(
-                self._client, self._info, self.schema, tx, kept, rows, order_by, placing, *said
+                self._client,
+                self._info,
+                self.schema,
+                tx,
+                rows,
+                durable=kept,
+                order_by=order_by,
+                placing=placing,
+                headers=fixed,
+                header_columns=by_column,
             )
         count = sum(run.count for run in send.runs)
         if inside is None and count:
@@ -400,7 +418,13 @@ class Queue:
         while True:
             of_lane = wanted.of_lane if wanted else None
             batch = claim_batch(
-                self._client, self._info, self.schema, limit, tx, lease_seconds, wanted=of_lane
+                self._client,
+                self._info,
+                self.schema,
+                limit,
+                tx,
+                lease_seconds=lease_seconds,
+                wanted=of_lane,
             )
             if len(batch) or not patience.wait_for_change():
                 return batch
@@ -499,7 +523,15 @@ class Queue:
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)
         selector = self._selector(where, few=True)
-        drain = Drain(self._client, self, handler, batch_size, run_id, errors_max, selector)
+        drain = Drain(
+            self._client,
+            self,
+            handler,
+            batch_size,
+            run_id,
+            errors_max=errors_max,
+            selector=selector,
+        )
         return drain.run(until, bounds, on_batch)
 
     # ----------------------------------------------------------------------- for drains
@@ -513,13 +545,21 @@ class Queue:
         reason: str,
         selector: Selector | None,
         limit: int | None,
-        among: Callable[[Segment], bool] = lambda segment: True,
+        *,
+        among: Callable[[Segment], bool] = lambda _segment: True,
     ) -> int:
         """Move what waits, by the commit of an attempt or at once."""
         if tx is not None:
             tx.follow_memory()
         return acquisition.move(
-            self._client, self._info, tx, route_of, reason, selector, limit, among
+            self._client,
+            self._info,
+            tx,
+            route_of,
+            reason,
+            selector=selector,
+            limit=limit,
+            among=among,
         )
 
     def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:

@@ -37,7 +37,7 @@ Assignments = Mapping[str, str] | str | None
 class TableChanges:
     """One of the user's Delta tables, changed by a transaction when it commits."""
 
-    def __init__(self, transaction: Attempt, name: str, lineage: bool) -> None:
+    def __init__(self, transaction: Attempt, name: str, *, lineage: bool) -> None:
         """Change a table in a transaction; users get this from ``tx.table``."""
         self._transaction = transaction
         self._client = transaction.client
@@ -196,7 +196,7 @@ class TableChanges:
         self,
         rows: object,
         schema: StructType | None,
-        meets: Callable[[str], TableInfo | None] = lambda name: None,
+        meets: Callable[[str], TableInfo | None] = lambda _name: None,
         filled: Container[str] = (),
     ) -> Source:
         """Stage rows.
@@ -219,7 +219,7 @@ class TableChanges:
                 check_instants(column, target.schema, target.name)
         plain, staged = _under_plain_names(given, columns)
         types = ",".join(sql_type(column.dataType) for column in staged.fields)
-        payload_id = f"change-{hashlib.md5(types.encode()).hexdigest()[:12]}"
+        payload_id = f"change-{hashlib.md5(types.encode(), usedforsecurity=False).hexdigest()[:12]}"
         client.create_staging(payload_id, staged)
         note = {"transaction_id": tx.id, "table": self._name, **client.author()}
         send_id = client.runtime.new_id()

@@ -41,7 +41,9 @@ class Ids:
         """Draw the next id: 32 hexadecimal digits."""
         import hashlib
 
-        return hashlib.md5(f"{self.seed}/{next(self.numbers)}".encode()).hexdigest()
+        return hashlib.md5(
+            f"{self.seed}/{next(self.numbers)}".encode(), usedforsecurity=False
+        ).hexdigest()
 
 
 def runtime(

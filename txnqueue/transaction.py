@@ -123,7 +123,7 @@ class Transaction:
             lineage: Whether rows written carry the transaction's id, in a column
                 ``_transaction_id`` that the table must have.
         """
-        return TableChanges(self._attempt, name, lineage)
+        return TableChanges(self._attempt, name, lineage=lineage)
 
     @overload
     def enlist(
@@ -160,7 +160,7 @@ class Transaction:
         if self.already_committed:
             self._attempt.participants.ignore(connection)
         else:
-            self._attempt.participants.enlist(name, connection, last)
+            self._attempt.participants.enlist(name, connection, last=last)
         return connection
 
     def auxiliary(self, name: str, connection: Database) -> Auxiliary:

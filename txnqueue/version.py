@@ -1,3 +1,3 @@
 """The version of the package, which every commit of its stores names."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

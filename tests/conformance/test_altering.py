@@ -133,7 +133,7 @@ def test_what_cannot_be_altered_is_refused_and_changes_nothing(world: World) -> 
 @in_memory
 def test_two_alters_at_once_both_count(world: World) -> None:
     queue = world.queue()
-    append, met = world.store.journal.append, []
+    append, met = world.store.journal.append, list[Any]()
     other = world.open(queue, "b")
 
     def crossed(units: Any, metadata: Any) -> Any:

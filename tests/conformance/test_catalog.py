@@ -1,11 +1,15 @@
 """Making and finding queues and stores."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from tests.conformance.conftest import SCHEMA, in_memory, rows
+from tests.conformance.conftest import SCHEMA, World, in_memory, rows
 from txnqueue.errors import (
     InvalidInput,
     InvalidName,
@@ -16,7 +20,7 @@ from txnqueue.errors import (
 )
 
 
-def test_a_queue_is_made_once_with_its_dead_letter_queue(world):
+def test_a_queue_is_made_once_with_its_dead_letter_queue(world: World) -> None:
     name = world.name("orders")
     orders = world.manager().create_queue(name, SCHEMA, lanes=2)
     other = world.manager("b")
@@ -29,23 +33,23 @@ def test_a_queue_is_made_once_with_its_dead_letter_queue(world):
 
 
 @in_memory
-def test_whoever_makes_a_queue_knows_of_it_what_others_know(world):
+def test_whoever_makes_a_queue_knows_of_it_what_others_know(world: World) -> None:
     orders = world.queue()
     assert orders.info == world.open(orders, "b").info
 
 
 @in_memory
-def test_an_existing_queue_is_used_only_with_its_own_schema(world):
+def test_an_existing_queue_is_used_only_with_its_own_schema(world: World) -> None:
     name = world.queue().name
     for other in ("n long", "n string, key string", "n long, key string, more long"):
         with pytest.raises(SchemaMismatch, match=name):
             world.manager("b").create_queue(name, other, exist_ok=True)
 
 
-def test_a_schema_comes_as_ddl_as_a_struct_or_from_a_table(world):
+def test_a_schema_comes_as_ddl_as_a_struct_or_from_a_table(world: World) -> None:
     manager = world.manager()
     struct = T.StructType([T.StructField("n", T.LongType()), T.StructField("key", T.StringType())])
-    given = [
+    given: list[dict[str, Any]] = [
         {"schema": SCHEMA},
         {"schema": struct},
         {"like": pa.Table.from_pylist(rows(1, key="k"))},
@@ -60,7 +64,7 @@ def test_a_schema_comes_as_ddl_as_a_struct_or_from_a_table(world):
 
 
 @in_memory
-def test_settings_that_cannot_be_make_no_queue(world):
+def test_settings_that_cannot_be_make_no_queue(world: World) -> None:
     manager, name = world.manager(), world.name("never")
     world.queue()
     refused = [
@@ -68,9 +72,9 @@ def test_settings_that_cannot_be_make_no_queue(world):
         (InvalidName, lambda: manager.queue("../etc")),
         (InvalidInput, lambda: manager.create_queue(name)),
         (InvalidInput, lambda: manager.create_queue(name, SCHEMA, like=pa.table({"n": [1]}))),
-        (InvalidInput, lambda: manager.create_queue(name, like=5)),
+        (InvalidInput, lambda: manager.create_queue(name, like=5)),  # type: ignore[arg-type]
         (InvalidInput, lambda: manager.create_queue(name, SCHEMA, lanes=0)),
-        (InvalidInput, lambda: manager.create_queue(name, SCHEMA, lease_seconds="60")),
+        (InvalidInput, lambda: manager.create_queue(name, SCHEMA, lease_seconds="60")),  # type: ignore[arg-type]
         (SchemaMismatch, lambda: manager.create_queue(name, "no schema at all")),
         (SchemaMismatch, lambda: manager.create_queue(name, "send_id string")),
         (SchemaMismatch, lambda: manager.create_queue(name, "n long, N long")),
@@ -83,7 +87,7 @@ def test_settings_that_cannot_be_make_no_queue(world):
 
 
 @in_memory
-def test_a_queue_that_is_not_there_is_named_with_those_that_are(world):
+def test_a_queue_that_is_not_there_is_named_with_those_that_are(world: World) -> None:
     name = world.queue().name
     with pytest.raises(QueueNotFound, match=name) as caught:
         world.manager("b").queue(world.name("ordres"))
@@ -93,7 +97,7 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are(world):
 
 
 @in_memory
-def test_a_dead_letter_queue_that_exists_must_have_the_same_schema(world):
+def test_a_dead_letter_queue_that_exists_must_have_the_same_schema(world: World) -> None:
     """Moved messages are read with the schema of the queue that they stand in."""
     manager, name = world.manager(), world.name("orders")
     manager.create_queue(f"{name}.dead", "other string", dead_letter=False)
@@ -101,16 +105,16 @@ def test_a_dead_letter_queue_that_exists_must_have_the_same_schema(world):
         manager.create_queue(name, SCHEMA)
 
 
-def test_a_store_that_is_not_there_is_not_made_by_looking_for_it(alone):
+def test_a_store_that_is_not_there_is_not_made_by_looking_for_it(alone: World) -> None:
     """A mistyped root is an error, not a new and empty store."""
     manager = alone.manager()
     calls = [
         lambda: manager.queue("orders"),
-        lambda: manager.list_queues(),
+        manager.list_queues,
         lambda: manager.outcome("night"),
-        lambda: manager.recover(),
+        manager.recover,
         lambda: manager.transaction().commit(),
-        lambda: manager.history.as_of(),
+        manager.history.as_of,
     ]
     for call in calls:
         with pytest.raises(StoreNotFound):

@@ -65,7 +65,7 @@ def import_nothing(batch: Any, tx: Any) -> None:
     importlib.import_module("no_such_module")
 
 
-def misspelt(batch: Any, tx: Any) -> None:
+def misspelt(batch: Any, tx: Any) -> Any:
     return btach  # type: ignore[name-defined]  # noqa: F821
 
 
@@ -370,7 +370,7 @@ def test_what_cannot_be_planned_of_the_next_claim_leaves_no_handled_batch_undeci
 ) -> None:
     from txnqueue.messages import duplicates
 
-    orders, handled, reported, asked = world.queue(), [], [], []
+    orders, handled, reported, asked = world.queue(), list[Any](), list[Any](), list[Any]()
     orders.send(rows(*range(4)))
     real = duplicates.left_out
 

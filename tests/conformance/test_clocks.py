@@ -176,7 +176,9 @@ def test_every_fresh_client_counts_a_compacted_lease_from_where_it_began(drivers
 
 def started(manager: QueueManager, name: str = "b", seconds: float = 60) -> BranchSession:
     """Start a branch in which several sessions may work."""
-    return Branches(client_of(manager)).start(f"xid:{name}", seconds)
+    session = Branches(client_of(manager)).start(f"xid:{name}", seconds)
+    assert isinstance(session, BranchSession)
+    return session
 
 
 @pytest.mark.parametrize("sees", ["its claim", "another commit"])

@@ -1,8 +1,12 @@
 """The scheduled job: drain a queue, batch by batch."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.inside import client_of
 from txnqueue import Status
 from txnqueue.core import model
@@ -11,12 +15,12 @@ from txnqueue.storage.journal import AppendConflict
 from txnqueue.transactions.attempt import Attempt
 
 
-def test_a_drain_consumes_what_was_there_at_its_start(world):
+def test_a_drain_consumes_what_was_there_at_its_start(world: World) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2, 3))
     seen = []
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         seen.append(numbers(batch))
         tx.queue(invoices.name).send(batch.messages())
         orders.send(rows(9))
@@ -29,11 +33,11 @@ def test_a_drain_consumes_what_was_there_at_its_start(world):
 
 
 @in_memory
-def test_a_drain_until_empty_takes_what_comes_meanwhile(world):
+def test_a_drain_until_empty_takes_what_comes_meanwhile(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         if numbers(batch) == [1]:
             tx.queue(orders.name).send(rows(2))
 
@@ -42,7 +46,7 @@ def test_a_drain_until_empty_takes_what_comes_meanwhile(world):
 
 
 @on_delta_when_long
-def test_a_finished_run_claims_nothing(world):
+def test_a_finished_run_claims_nothing(world: World) -> None:
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
     assert orders.drain(lambda batch, tx: None, run_id=run_id).messages == 1
@@ -53,14 +57,14 @@ def test_a_finished_run_claims_nothing(world):
 
 
 @in_memory
-def test_a_run_whose_end_is_not_recorded_is_not_finished(world):
+def test_a_run_whose_end_is_not_recorded_is_not_finished(world: World) -> None:
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
     client = world.open(orders, "b")
     journal = client_of(client).store.journal
     append = journal.append
 
-    def crowded(units, metadata):
+    def crowded(units: Any, metadata: Any) -> Any:
         ends = [e.kind for unit in units for e in unit.entries if e.stream == f"{run_id}/end"]
         if model.COMMITTED in ends:
             raise AppendConflict("somebody was faster")
@@ -76,13 +80,15 @@ def test_a_run_whose_end_is_not_recorded_is_not_finished(world):
 
 @in_memory
 @pytest.mark.parametrize("asleep", ["in its handler", "between two batches"])
-def test_a_driver_that_slept_uses_no_number_that_was_archived_meanwhile(world, asleep):
+def test_a_driver_that_slept_uses_no_number_that_was_archived_meanwhile(
+    world: World, asleep: Any
+) -> None:
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1, 2))
     first, keeper = world.open(orders, "first"), world.manager("keeper")
     slept = []
 
-    def sleep():
+    def sleep() -> None:
         """Another driver goes on with the run, and everything that it did is archived."""
         slept.append(True)
         world.lease_over()
@@ -95,11 +101,11 @@ def test_a_driver_that_slept_uses_no_number_that_was_archived_meanwhile(world, a
             keeper.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
         orders.send(rows(6, 7, 8))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         if not slept and asleep == "in its handler":
             sleep()
 
-    def on_batch(count):
+    def on_batch(count: int) -> None:
         if not slept and asleep == "between two batches":
             sleep()
 
@@ -110,12 +116,12 @@ def test_a_driver_that_slept_uses_no_number_that_was_archived_meanwhile(world, a
 
 
 @in_memory
-def test_a_run_that_goes_on_does_not_hold_the_horizon_back(world):
+def test_a_run_that_goes_on_does_not_hold_the_horizon_back(world: World) -> None:
     orders = world.queue()
     orders.send(rows(*range(10)))
     keeper, horizons = world.manager("keeper"), []
 
-    def on_batch(count):
+    def on_batch(count: int) -> None:
         world.clock.advance(50)
         horizons.append(keeper.maintain(transaction_seconds_max=60, vacuum=False).horizon)
 
@@ -128,17 +134,17 @@ def test_a_run_that_goes_on_does_not_hold_the_horizon_back(world):
 
 @in_memory
 @pytest.mark.parametrize("run_id", ["", 5, b"night"])
-def test_a_run_id_is_a_string_with_something_in_it(world, run_id):
+def test_a_run_id_is_a_string_with_something_in_it(world: World, run_id: str) -> None:
     with pytest.raises(InvalidInput):
         world.queue().drain(lambda batch, tx: None, run_id=run_id)
 
 
 @in_memory
-def test_a_run_that_another_driver_finished_is_finished(world):
+def test_a_run_that_another_driver_finished_is_finished(world: World) -> None:
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         other = world.open(orders, "c").drain(lambda batch, tx: None, run_id=run_id)
         assert (other.messages, other.finished) == (1, True)
 
@@ -147,11 +153,11 @@ def test_a_run_that_another_driver_finished_is_finished(world):
 
 
 @in_memory
-def test_a_run_that_another_driver_finishes_at_the_same_moment_is_finished(world):
+def test_a_run_that_another_driver_finishes_at_the_same_moment_is_finished(world: World) -> None:
     orders, run_id, appends = world.queue(), world.name("run"), []
     orders.send(rows(1))
 
-    def step(name):
+    def step(name: str) -> None:
         appends.append(name) if name == "append starts" else None
         if name == "append starts" and len(appends) == 3:  # a claim, a commit, now the end
             other = world.open(orders, "c").drain(lambda batch, tx: None, run_id=run_id)
@@ -163,12 +169,12 @@ def test_a_run_that_another_driver_finishes_at_the_same_moment_is_finished(world
 
 
 @on_delta_when_long
-def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
+def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world: World) -> None:
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(*range(6)))
     ids = []
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         ids.append(tx.id)
         if len(ids) == 2:
             raise KeyboardInterrupt
@@ -181,7 +187,7 @@ def test_a_run_that_was_interrupted_goes_on_after_its_last_commit(world):
 
 
 @on_delta_when_long
-def test_a_drain_stops_after_so_many_messages(world):
+def test_a_drain_stops_after_so_many_messages(world: World) -> None:
     orders = world.queue()
     orders.send(rows(*range(6)))
     result = orders.drain(lambda batch, tx: None, batch_size=2, max_messages=3)
@@ -190,7 +196,7 @@ def test_a_drain_stops_after_so_many_messages(world):
 
 
 @in_memory
-def test_a_drain_stops_after_so_many_seconds(world):
+def test_a_drain_stops_after_so_many_seconds(world: World) -> None:
     orders = world.queue()
     orders.send(rows(*range(6)))
     handler = lambda batch, tx: world.clock.advance(20)  # noqa: E731
@@ -199,14 +205,16 @@ def test_a_drain_stops_after_so_many_seconds(world):
 
 
 @in_memory
-def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one(world):
+def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one(
+    world: World,
+) -> None:
     """Maintenance closes the time in which the run's last transaction began."""
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
     consumer = world.open(orders, "b")
-    plan, late = Attempt.plan_seal, []
+    plan, late = Attempt.plan_seal, list[Any]()
 
-    def too_late(self, kind, lost):
+    def too_late(self: Any, kind: Any, lost: int) -> Any:
         if self.id == f"{run_id}/end" and not late:
             late.append(1)
             for n in range(3):
@@ -224,11 +232,11 @@ def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one
 
 
 @in_memory
-def test_a_failing_row_ends_alone_in_the_dead_letter_queue(world):
+def test_a_failing_row_ends_alone_in_the_dead_letter_queue(world: World) -> None:
     orders = world.queue(dead_letter=True, deliveries_max=3)
     orders.send(rows(*range(20)))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         if 7 in numbers(batch):
             raise ValueError("row 7")
 
@@ -239,12 +247,12 @@ def test_a_failing_row_ends_alone_in_the_dead_letter_queue(world):
 
 
 @in_memory
-def test_a_failing_row_takes_nobody_of_another_lane_with_it(world):
+def test_a_failing_row_takes_nobody_of_another_lane_with_it(world: World) -> None:
     """A batch that holds messages that failed holds no others, of whatever lane."""
     orders = world.queue(dead_letter=True, deliveries_max=3, lanes=2)
     orders.send(rows(*range(20)))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         if 7 in numbers(batch):
             raise ValueError("row 7")
 
@@ -253,11 +261,11 @@ def test_a_failing_row_takes_nobody_of_another_lane_with_it(world):
 
 
 @in_memory
-def test_a_handler_that_always_fails_ends_the_drain(world):
+def test_a_handler_that_always_fails_ends_the_drain(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         raise ValueError("never")
 
     with pytest.raises(HandlerFailed, match="never") as caught:
@@ -267,7 +275,9 @@ def test_a_handler_that_always_fails_ends_the_drain(world):
 
 
 @in_memory
-def test_a_handler_slower_than_its_lease_keeps_its_messages_while_nobody_wants_them(world):
+def test_a_handler_slower_than_its_lease_keeps_its_messages_while_nobody_wants_them(
+    world: World,
+) -> None:
     orders = world.queue()
     orders.send(rows(*range(4)))
     result = orders.drain(lambda batch, tx: world.lease_over(), batch_size=2)
@@ -276,11 +286,13 @@ def test_a_handler_slower_than_its_lease_keeps_its_messages_while_nobody_wants_t
 
 
 @in_memory
-def test_a_handler_slower_than_its_lease_loses_its_messages_to_whoever_wants_them(world):
-    orders, taken = world.queue(), []
+def test_a_handler_slower_than_its_lease_loses_its_messages_to_whoever_wants_them(
+    world: World,
+) -> None:
+    orders, taken = world.queue(), list[Any]()
     orders.send(rows(*range(4)))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         if not taken:
             world.lease_over()
             taken.append(world.open(orders, "c").receive(1))
@@ -292,11 +304,11 @@ def test_a_handler_slower_than_its_lease_loses_its_messages_to_whoever_wants_the
 
 
 @in_memory
-def test_each_commit_is_reported_and_what_was_claimed_ahead_goes_back(world):
+def test_each_commit_is_reported_and_what_was_claimed_ahead_goes_back(world: World) -> None:
     orders, reported = world.queue(), []
     orders.send(rows(*range(4)))
 
-    def report(count):
+    def report(count: int) -> None:
         reported.append(count)
         raise StopIteration
 
@@ -308,13 +320,13 @@ def test_each_commit_is_reported_and_what_was_claimed_ahead_goes_back(world):
 
 
 @in_memory
-def test_a_run_leaves_no_number_out(world):
+def test_a_run_leaves_no_number_out(world: World) -> None:
     """Else a driver that commits the left out one believes that the next is free."""
     orders, run_id = world.queue(lanes=1), world.name("run")
     orders.send(rows(*range(6)))
-    refused = []
+    refused: list[Any] = []
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         if tx.id == f"{run_id}/1" and not refused:
             refused.append(tx.id)
             world.lease_over()  # then anybody may abort it, and does

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def prepared(world: World, queue: Any, *sent: int, client: str = "p") -> Any:
     return tx
 
 
-def changes(world: World) -> list[dict[str, Any]]:
+def changes(world: World) -> list[Any]:
     """List what happened, but for the records of what was rolled back."""
     found = world.manager().history.change_rows()
     return [row for row in found if row["kind"] != model.ROLLED_BACK]
@@ -129,16 +130,16 @@ def test_from_the_closing_on_nothing_goes_through(world: World) -> None:
     count = len(changes(world))
 
     opened = clients["f"].queue(queue.name)
-    told = [
+    told: list[Callable[[], object]] = [
         lambda: clients["g"].queue(queue.name).send(rows(9)),
-        lambda: opened.receive(),
+        opened.receive,
         lambda: opened.receive(wait_seconds=10),
-        lambda: opened.purge(),
+        opened.purge,
         lambda: opened.move(other),
         lambda: clients["g"].queue(other.name).move(queue.name),
         lambda: opened.drain(lambda batch, tx: None),
-        lambda: leased.accept(),
-        lambda: leased.release(),
+        leased.accept,
+        leased.release,
         lambda: leased.extend_lease(60),
         lambda: world.manager("h").create_queue(queue.name, SCHEMA, exist_ok=True),
     ]
@@ -250,7 +251,7 @@ def test_a_queue_that_gets_a_dead_letter_queue_and_its_drop_exclude_each_other(
     dead, name = f"{world.name('orders')}.dead", world.name("orders")
     world.manager().create_queue(dead, SCHEMA, dead_letter=False)
     creator, dropper = world.manager("creator"), world.manager("dropper")
-    append, met = world.store.journal.append, []
+    append, met = world.store.journal.append, list[Any]()
 
     def interrupted(units: Any, metadata: Any) -> Any:
         if metadata["operation"] == "close queue" and not met:

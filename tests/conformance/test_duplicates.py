@@ -35,7 +35,7 @@ def ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def queue_of(world: World, word: str = "orders", **settings: Any) -> Queue:
+def queue_of(world: World, word: str = "orders", **settings: Any) -> Any:
     """Create a queue whose messages are named by ``key``."""
     said = {"message_id": "key", "duplicate_window_seconds": WINDOW, **settings}
     return world.queue(word, **said)

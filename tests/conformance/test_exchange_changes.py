@@ -53,7 +53,7 @@ def prepared(world: World, events: Any, *sent: int, client: str = "p") -> Any:
 
 def meanwhile(world: World, operation: str, act: Callable[[], Any]) -> None:
     """Do something right before the first append of an operation."""
-    append, met = world.store.journal.append, []
+    append, met = world.store.journal.append, list[Any]()
 
     def crossed(units: Any, metadata: Any) -> Any:
         if metadata["operation"] == operation and not met:
@@ -165,7 +165,7 @@ def test_a_queue_that_lacks_the_column_is_not_bound_while_it_comes(world: World)
 @in_memory
 def test_a_publish_that_meets_a_new_column_is_staged_once_more(world: World) -> None:
     events, (queue,) = bound(world, "q")
-    payload, met = world.store.payload, []
+    payload, met = world.store.payload, list[Any]()
     stage = payload.stage
 
     def altered(send: Any, given: Any) -> Any:
@@ -461,7 +461,11 @@ def test_payload_of_a_dropped_exchange_stays_as_long_as_anything_names_it(
     manager = world.manager()
     payload = world.store.payload
     owner = events.info.payload_id
-    patience = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+    patience: Any = {
+        "transaction_seconds_max": 0,
+        "payload_retention_days": 0,
+        "vacuum": False,
+    }
     for _ in range(3):
         for _ in range(client_of(manager).slice_width + 1):
             world.queue("other", exist_ok=True).send(rows(0))
@@ -516,7 +520,7 @@ def test_queues_and_an_exchange_go_in_any_order(world: World) -> None:
         left.send(rows(2))
     world.manager().commit(held.id)
     found = world.manager().recover()
-    assert [d.dropped for d in (*found.drops, *found.exchange_drops)] == [True, True]
+    assert [d.dropped for d in found.drops] == [d.dropped for d in found.exchange_drops] == [True]
     assert numbers(right.receive()) == [1]
     assert world.manager().history.as_of().binding_rows() == []
     assert world.manager().history.verify().ok

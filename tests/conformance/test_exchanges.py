@@ -36,7 +36,7 @@ from txnqueue.errors import (
 )
 
 
-def exchange(world: World, kind: str = "direct", word: str = "events", **said: Any) -> Any:
+def exchange(world: World, kind: Any = "direct", word: str = "events", **said: Any) -> Any:
     """Create an exchange by a manager ``a`` of its own."""
     return world.manager().create_exchange(world.name(word), kind, SCHEMA, **said)
 
@@ -71,7 +71,7 @@ def test_one_payload_and_a_position_in_every_queue_that_wants_it(world: World) -
     assert about[2]["id"] == f"{published.send_id}:{about[2]['send_offset']}"
     assert about[3]["origin"] is None
     commit = published.receipt.commit_seq
-    posted = [e for e in world.manager().history.change_rows(commit - 1, commit)]
+    posted = list(world.manager().history.change_rows(commit - 1, commit))
     assert [row["kind"] for row in posted].count("posted") == 3
 
 
@@ -384,7 +384,8 @@ def test_bindings_keep_their_history(world: World) -> None:
     assert not events.unbind(queue, "seen", asked)
     assert events.bind(queue)
     told = [
-        (r["kind"], r["queue"], r["routing_key"], r["actor"]) for r in events.binding_rows(True)
+        (r["kind"], r["queue"], r["routing_key"], r["actor"])
+        for r in events.binding_rows(history=True)
     ]
     assert told == [
         ("bound", queue.name, "seen", world.name("a")),
@@ -485,7 +486,7 @@ def test_two_managers_bind_at_once_and_both_are_bound(world: World) -> None:
     queues = [world.queue(f"q{n}") for n in range(2)]
     other = world.manager("b")
     journal = world.store.journal
-    append, raced = journal.append, []
+    append, raced = journal.append, list[Any]()
 
     def race(units: Any, metadata: Any) -> Any:
         if not raced:
@@ -550,7 +551,7 @@ def test_an_exchange_is_made_once_and_told(world: World) -> None:
 
 @in_memory
 def test_two_managers_create_an_exchange_at_once_and_there_is_one(world: World) -> None:
-    name, made = world.name("events"), []
+    name, made = world.name("events"), list[Any]()
     world.queue("any")
     first, second = world.manager("a"), world.manager("b")
     journal = world.store.journal
@@ -595,7 +596,7 @@ def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
     newest = world.store.journal.version()
     publish = events.publish
 
-    def create(kind: str = "direct", schema: Any = SCHEMA, **said: Any) -> Any:
+    def create(kind: Any = "direct", schema: Any = SCHEMA, **said: Any) -> Any:
         return manager.create_exchange(world.name("fresh"), kind, schema, **said)
 
     def dead(queue: str) -> Any:

@@ -238,7 +238,7 @@ def test_what_a_lease_holds_is_not_settled_in_a_branch(world: World) -> None:
     version = client_of(queue).store.journal.version()
     for settle in (held.accept, held.release, held.reject, held.modify):
         with pytest.raises(BranchMisused, match="receive them in it"):
-            settle(transaction=session)
+            settle(transaction=session)  # type: ignore[arg-type]
     assert client_of(queue).store.journal.version() == version
     assert held.release() == 1  # it is held as before
     assert numbers(branch.queue(queue).receive()) == [1]

@@ -173,7 +173,8 @@ def test_a_transaction_id_is_known_for_ever(world: World) -> None:
 
 @in_memory
 def test_a_branch_of_a_database_is_ended_as_was_decided_however_long_ago(world: World) -> None:
-    queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Hiding()
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    database: Any = Hiding()
     tx = world.manager("b").transaction(world.name("xid"))
     tx.queue(queue.name).send(rows(1))
     tx.enlist("ledger", database)
@@ -349,7 +350,8 @@ def test_what_is_prepared_stays_and_is_decided_however_late(world: World, older:
 def test_a_branch_of_a_database_is_not_ended_by_a_guess(
     world: World, caplog: pytest.LogCaptureFixture, older: None
 ) -> None:
-    queue, keeper, database = world.queue(lanes=1), world.manager("keeper"), Hiding()
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    database: Any = Hiding()
     tx = world.manager("b").transaction(world.name("xid"))
     tx.queue(queue.name).send(rows(1))
     tx.enlist("ledger", database)
@@ -380,7 +382,7 @@ def test_what_was_tampered_with_after_a_removal_is_found(world: World, how: str)
     age(world, keeper, days=0)
     queue.receive(1)
     assert keeper.history.verify().ok
-    journal, payload = world.store.journal, world.store.payload  # type: ignore[union-attr]
+    journal, payload = world.store.journal, world.store.payload
     begins = keeper.history.horizon() >> 10
     if how == "an entry of the archive":
         name = next(n for n, e in journal.archive.kept.items() if e.version > begins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.conformance.conftest import SCHEMA, World, in_memory, on_delta_when_l
 from txnqueue.errors import InvalidInput, SchemaMismatch
 
 
-def headers_of(messages: list[dict[str, Any]]) -> dict[int, dict[str, str] | None]:
+def headers_of(messages: Iterable[Any]) -> dict[int, dict[str, str] | None]:
     """Read the headers of messages by their numbers; Arrow has maps as pairs."""
     return {
         row["n"]: row["_message"]["headers"] and dict(row["_message"]["headers"])
@@ -66,6 +67,7 @@ def test_headers_are_sent_and_read_in_transactions(world: World) -> None:
         for row in tx.queue(queue.name).receive().messages():
             about = row["_message"]
             said = {"correlation_id": about["correlation_id"]} if about["correlation_id"] else {}
+            assert about["reply_to"] is not None
             tx.queue(about["reply_to"]).send([{"n": 10 * row["n"]}], headers=said)
     assert headers_of(answers.peek_messages()) == {10: {"correlation_id": "r-1"}, 20: None}
 
@@ -81,10 +83,11 @@ def test_frames_give_the_same_headers_as_lists(world: World) -> None:
         {"n": 2, "at": None, "yes": None, "word": None},
     ]
     found = []
-    for name, sent in (
+    forms: list[tuple[str, Any]] = [
         ("listed", rows),
         ("framed", world.spark.createDataFrame(rows, f"{schema}, word string")),
-    ):
+    ]
+    for name, sent in forms:
         queue = world.manager().create_queue(world.name(name), schema, dead_letter=False)
         queue.send(sent, header_columns=columns)
         frame = queue.peek()

@@ -1,10 +1,15 @@
 """Every past state can be asked for again."""
 
+from __future__ import annotations
+
 import datetime
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import (
+    World,
     alone_on_delta_when_long,
     in_memory,
     numbers,
@@ -16,13 +21,13 @@ from txnqueue.errors import InvalidInput
 from txnqueue.testing import MemoryStore, plain_schema
 
 
-def counts(snapshot, queue):
+def counts(snapshot: Any, queue: Any) -> dict[Any, Any]:
     """Read one queue's row of a snapshot, without what is zero."""
     (row,) = [row for row in snapshot.queue_rows() if row["queue"] == queue.name]
     return {name: n for name, n in row.items() if isinstance(n, int) and n and name != "lanes"}
 
 
-def test_the_state_after_any_commit_can_be_seen_again(world):
+def test_the_state_after_any_commit_can_be_seen_again(world: World) -> None:
     orders, manager = world.queue(), world.manager("b")
     first = orders.send(rows(1, 2, 3)).receipt
     with manager.transaction() as tx:
@@ -36,7 +41,7 @@ def test_the_state_after_any_commit_can_be_seen_again(world):
 
 
 @in_memory
-def test_the_state_at_an_instant_can_be_seen_again(world):
+def test_the_state_at_an_instant_can_be_seen_again(world: World) -> None:
     orders = world.queue()
     world.clock.advance(60)
     orders.send(rows(1))
@@ -50,17 +55,17 @@ def test_the_state_at_an_instant_can_be_seen_again(world):
 
 
 @in_memory
-def test_what_is_not_a_commit_or_an_instant_is_refused(world):
+def test_what_is_not_a_commit_or_an_instant_is_refused(world: World) -> None:
     orders, history = world.queue(), world.manager("b").history
     newest = orders.send(rows(1)).receipt.commit_seq
     naive = datetime.datetime(2024, 1, 1)
-    refused = [
+    refused: list[Callable[[], object]] = [
         lambda: history.as_of(newest + 1024),
         lambda: history.as_of(-1),
-        lambda: history.as_of("yesterday"),
+        lambda: history.as_of("yesterday"),  # type: ignore[arg-type]
         lambda: history.as_of(timestamp=naive),
         lambda: history.as_of(newest, timestamp=naive),
-        lambda: history.trace(),
+        history.trace,
         lambda: history.trace("nonsense"),
     ]
     for call in refused:
@@ -69,7 +74,7 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world):
 
 
 @on_delta_when_long
-def test_a_message_can_be_followed_through_the_store(world):
+def test_a_message_can_be_followed_through_the_store(world: World) -> None:
     orders = world.queue(dead_letter=True)
     orders.send(rows(1, 2))
     ids = [m["_message"]["id"] for m in orders.peek_messages()]
@@ -86,7 +91,7 @@ def test_a_message_can_be_followed_through_the_store(world):
 
 
 @on_delta_when_long
-def test_transactions_and_dispatches_are_listed_with_who_and_why(world):
+def test_transactions_and_dispatches_are_listed_with_who_and_why(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = world.manager("b").transaction(world.name("night"))
@@ -100,7 +105,7 @@ def test_transactions_and_dispatches_are_listed_with_who_and_why(world):
 
 
 @alone_on_delta_when_long
-def test_what_happened_between_two_commits_is_listed(world):
+def test_what_happened_between_two_commits_is_listed(world: World) -> None:
     manager = world.manager("a")
     orders = manager.create_queue("orders", "n long, key string")
     first = orders.send(rows(1, 2)).receipt.commit_seq
@@ -115,10 +120,10 @@ def test_what_happened_between_two_commits_is_listed(world):
     if world.has_frames:
         assert manager.history.changes(first).count() == 3
     with pytest.raises(InvalidInput):
-        manager.history.change_rows("yesterday")
+        manager.history.change_rows("yesterday")  # type: ignore[arg-type]
 
 
-def test_a_busy_store_is_verified(alone):
+def test_a_busy_store_is_verified(alone: World) -> None:
     manager, other = alone.manager("a"), alone.manager("b")
     orders = manager.create_queue("orders", "n long, key string", lanes=2)
     out = manager.create_queue("out", "n long, key string")
@@ -142,23 +147,23 @@ def test_a_busy_store_is_verified(alone):
     assert out.depth() == 4 and "✓" in repr(found)
 
 
-def tampering(store):
+def tampering(store: Any) -> dict[Any, Any]:
     """Ways to break a store in memory, each with a word of what is then said."""
     journal, payload = store.journal, store.payload
 
-    def entry(kind):
+    def entry(kind: Any) -> Any:
         return next(e for c, _ in journal.commits for e in c if e.kind == kind)
 
-    def again(kind):
+    def again(kind: Any) -> None:
         landed = entry(kind)
         journal.commits.append(((landed,), {}))
         journal._shards[landed.shard].append(landed)
 
-    def without(kind):
+    def without(kind: Any) -> None:
         gone = entry(kind)
         journal._shards[gone.shard].remove(gone)
 
-    def shorter():
+    def shorter() -> None:
         name = next(name for name, table in payload._sends.items() if table.num_rows)
         payload._sends[name] = payload._sends[name].slice(1)
 
@@ -173,7 +178,7 @@ def tampering(store):
 
 @in_memory
 @pytest.mark.parametrize("how", list(tampering(MemoryStore())))
-def test_what_was_tampered_with_is_found(world, how):
+def test_what_was_tampered_with_is_found(world: World, how: str) -> None:
     orders, manager = world.queue(), world.manager("b")
     orders.send(rows(1, 2, 3))
     with manager.transaction() as tx:
@@ -184,7 +189,7 @@ def test_what_was_tampered_with_is_found(world, how):
 
 
 @on_delta_when_long
-def test_a_trace_tells_where_a_message_went_and_what_it_changed(world):
+def test_a_trace_tells_where_a_message_went_and_what_it_changed(world: World) -> None:
     if not world.has_frames:
         world.store.tables.create("gold", plain_schema("n long, key string"))
         table = "gold"

@@ -1,13 +1,17 @@
 """A transaction's id names the work: it happens once, however often it is run."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from txnqueue import Status
 from txnqueue.errors import TransactionAborted, TransactionIdReused
 
 
-def test_under_an_id_that_was_committed_nothing_happens_again(world):
+def test_under_an_id_that_was_committed_nothing_happens_again(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     receipts = []
@@ -22,7 +26,7 @@ def test_under_an_id_that_was_committed_nothing_happens_again(world):
 
 
 @on_delta_when_long
-def test_a_reused_id_is_told_by_its_digest(world):
+def test_a_reused_id_is_told_by_its_digest(world: World) -> None:
     orders, manager = world.queue(), world.manager("b")
     night = world.name("night")
     with manager.transaction(night, digest="monday") as tx:
@@ -35,7 +39,7 @@ def test_a_reused_id_is_told_by_its_digest(world):
 
 
 @on_delta_when_long
-def test_a_rollback_ends_the_attempt_not_the_id(world):
+def test_a_rollback_ends_the_attempt_not_the_id(world: World) -> None:
     orders, manager = world.queue(), world.manager("b")
     orders.send(rows(1))
     night = world.name("night")
@@ -51,7 +55,7 @@ def test_a_rollback_ends_the_attempt_not_the_id(world):
 
 
 @on_delta_when_long
-def test_of_two_attempts_at_once_one_is_committed(world):
+def test_of_two_attempts_at_once_one_is_committed(world: World) -> None:
     orders, night = world.queue(), world.name("night")
     one, two = (world.manager(client).transaction(night) for client in ("b", "c"))
     one.queue(orders.name).send(rows(1))
@@ -64,7 +68,7 @@ def test_of_two_attempts_at_once_one_is_committed(world):
 
 
 @in_memory
-def test_a_fresh_attempt_takes_the_messages_of_an_older_one_at_once(world):
+def test_a_fresh_attempt_takes_the_messages_of_an_older_one_at_once(world: World) -> None:
     orders, night = world.queue(), world.name("night")
     orders.send(rows(1))
     old, new = (world.manager(client).transaction(night) for client in ("b", "c"))
@@ -77,10 +81,10 @@ def test_a_fresh_attempt_takes_the_messages_of_an_older_one_at_once(world):
 
 
 @on_delta_when_long
-def test_run_transaction_under_a_committed_id_does_not_run_the_handler(world):
+def test_run_transaction_under_a_committed_id_does_not_run_the_handler(world: World) -> None:
     orders, manager, ran = world.queue(), world.manager("b"), []
 
-    def handler(tx):
+    def handler(tx: Any) -> None:
         ran.append(tx)
         tx.queue(orders.name).send(rows(1))
 
@@ -93,7 +97,7 @@ def test_run_transaction_under_a_committed_id_does_not_run_the_handler(world):
 
 
 @in_memory
-def test_nobody_knows_an_id_that_was_never_used(world):
+def test_nobody_knows_an_id_that_was_never_used(world: World) -> None:
     world.queue()
     outcome = world.manager("b").outcome(world.name("never"))
     assert (outcome.status, outcome.receipt, outcome.attempts) == (Status.UNDECIDED, None, 0)

@@ -1,13 +1,15 @@
 """What a transaction acquired and keeps: after its commit it is held under a lease."""
 
+from __future__ import annotations
+
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from txnqueue.errors import LeaseLost, TransactionFinished
 
 
 @on_delta_when_long
-def test_what_is_kept_is_settled_after_the_commit(world):
+def test_what_is_kept_is_settled_after_the_commit(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2, 3))
     manager = world.manager("b")
@@ -25,7 +27,7 @@ def test_what_is_kept_is_settled_after_the_commit(world):
 
 
 @in_memory
-def test_a_roll_back_gives_back_what_was_to_be_kept(world):
+def test_a_roll_back_gives_back_what_was_to_be_kept(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = world.manager("b").transaction()
@@ -38,7 +40,7 @@ def test_a_roll_back_gives_back_what_was_to_be_kept(world):
 
 
 @in_memory
-def test_the_lease_of_what_is_kept_ends_like_every_other(world):
+def test_the_lease_of_what_is_kept_ends_like_every_other(world: World) -> None:
     orders = world.queue(lease_seconds=60)
     orders.send(rows(1))
     tx = world.manager("b").transaction(lease_seconds=5)
@@ -58,7 +60,7 @@ def test_the_lease_of_what_is_kept_ends_like_every_other(world):
 
 
 @in_memory
-def test_a_new_instance_of_the_consumer_takes_over_what_is_kept(world):
+def test_a_new_instance_of_the_consumer_takes_over_what_is_kept(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     with world.manager("b").transaction() as tx:
@@ -67,7 +69,7 @@ def test_a_new_instance_of_the_consumer_takes_over_what_is_kept(world):
 
 
 @in_memory
-def test_prepared_and_kept(world):
+def test_prepared_and_kept(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     tx = world.manager("b").transaction("prepared-and-kept")
@@ -82,7 +84,7 @@ def test_prepared_and_kept(world):
 
 
 @in_memory
-def test_keeping_says_nothing_of_a_batch_that_is_held_under_a_lease(world):
+def test_keeping_says_nothing_of_a_batch_that_is_held_under_a_lease(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     batch = orders.receive()

@@ -1,16 +1,27 @@
 """Messages held under a lease, outside of transactions."""
 
+from __future__ import annotations
+
 import contextlib
+from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import SCHEMA, in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    pick,
+    rows,
+)
 from tests.inside import claims_of
 from txnqueue.errors import AlreadySettled, LeaseLost
 
 
 @on_delta_when_long
-def test_what_is_accepted_is_gone_and_settled_once(world):
+def test_what_is_accepted_is_gone_and_settled_once(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     batch = orders.receive()
@@ -22,7 +33,7 @@ def test_what_is_accepted_is_gone_and_settled_once(world):
 
 
 @on_delta_when_long
-def test_what_is_released_stands_where_it_stood_and_was_not_delivered(world):
+def test_what_is_released_stands_where_it_stood_and_was_not_delivered(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2, 3))
     first = orders.receive(1)
@@ -35,7 +46,7 @@ def test_what_is_released_stands_where_it_stood_and_was_not_delivered(world):
 
 
 @on_delta_when_long
-def test_a_batch_is_settled_in_parts(world):
+def test_a_batch_is_settled_in_parts(world: World) -> None:
     orders = world.queue()
     orders.send(rows(*range(6)))
     batch = orders.receive()
@@ -49,7 +60,7 @@ def test_a_batch_is_settled_in_parts(world):
 
 
 @on_delta_when_long
-def test_held_messages_are_nobody_elses_until_the_lease_is_over(world):
+def test_held_messages_are_nobody_elses_until_the_lease_is_over(world: World) -> None:
     orders = world.queue(lease_seconds=60)
     orders.send(rows(1, 2, 3))
     mine, theirs = orders.receive(2), world.open(orders, "b")
@@ -64,7 +75,7 @@ def test_held_messages_are_nobody_elses_until_the_lease_is_over(world):
 
 
 @on_delta_when_long
-def test_a_lost_lease_settles_nothing(world):
+def test_a_lost_lease_settles_nothing(world: World) -> None:
     """A fenced client changes nothing and is told."""
     orders = world.queue(dead_letter=True)
     orders.send(rows(1))
@@ -79,7 +90,7 @@ def test_a_lost_lease_settles_nothing(world):
 
 
 @in_memory
-def test_a_lease_that_is_over_and_not_taken_is_still_good(world):
+def test_a_lease_that_is_over_and_not_taken_is_still_good(world: World) -> None:
     """Clocks only decide when somebody else may try."""
     orders = world.queue()
     orders.send(rows(1))
@@ -90,7 +101,7 @@ def test_a_lease_that_is_over_and_not_taken_is_still_good(world):
 
 
 @on_delta_when_long
-def test_an_extended_lease_holds_longer(world):
+def test_an_extended_lease_holds_longer(world: World) -> None:
     orders = world.queue(lease_seconds=60)
     orders.send(rows(1))
     batch, theirs = orders.receive(), world.open(orders, "b")
@@ -103,7 +114,7 @@ def test_an_extended_lease_holds_longer(world):
 
 
 @in_memory
-def test_extending_a_lease_is_about_what_is_still_held(world):
+def test_extending_a_lease_is_about_what_is_still_held(world: World) -> None:
     orders = world.queue(lanes=2)
     orders.send(rows(1, 2))
     batch = orders.receive()
@@ -114,7 +125,7 @@ def test_extending_a_lease_is_about_what_is_still_held(world):
 
 
 @in_memory
-def test_a_lease_of_nothing_is_not_extended(world):
+def test_a_lease_of_nothing_is_not_extended(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     batch = orders.receive()
@@ -125,7 +136,9 @@ def test_a_lease_of_nothing_is_not_extended(world):
     assert world.store.journal.version() == before
 
 
-def test_a_new_instance_of_a_consumer_takes_over_at_once_and_fences_the_old_one(world):
+def test_a_new_instance_of_a_consumer_takes_over_at_once_and_fences_the_old_one(
+    world: World,
+) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     zombie = orders.receive(1)
@@ -140,7 +153,7 @@ def test_a_new_instance_of_a_consumer_takes_over_at_once_and_fences_the_old_one(
 
 
 @in_memory
-def test_messages_that_were_taken_over_come_again_in_order(world):
+def test_messages_that_were_taken_over_come_again_in_order(world: World) -> None:
     orders = world.queue()
     orders.send(rows(*range(30)))
     orders.receive(20)
@@ -152,19 +165,19 @@ def test_messages_that_were_taken_over_come_again_in_order(world):
 
 
 @in_memory
-def test_settling_reads_a_queue_once_however_many_lanes_it_has(world):
+def test_settling_reads_a_queue_once_however_many_lanes_it_has(world: World) -> None:
     manager, other = world.manager(), world.queue("other")
     orders = manager.create_queue(world.name("many"), SCHEMA, lanes=16, group_by="key")
     orders.send([{"n": n, "key": str(n)} for n in range(200)])
-    batch, calls = orders.receive(200), []
+    batch, calls = orders.receive(200), list[Any]()
     assert len(claims_of(batch)) == 16
 
-    def settled(settle):
+    def settled(settle: Any) -> Any:
         calls.clear()
         settle()
         return calls.count("read")
 
-    def accept_inside():
+    def accept_inside() -> None:
         with manager.transaction() as tx:
             batch.accept(matching=pick(batch, *range(50, 100)), transaction=tx)
 

@@ -1,5 +1,10 @@
 """What a client is told when replies get lost: committed, surely not, or in doubt; never wrong."""
 
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, numbers, pick, rows
@@ -19,16 +24,18 @@ class UnluckyJournal:
     no reply came, and the next read fails too.
     """
 
-    def __init__(self, inner):
-        self.inner, self.faults, self.late = inner, [], []
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.faults: list[Any] = []
+        self.late: list[Any] = []
         self.deaf = self.deaf_later = False
         self.reads_left = -1
         self.meanwhile = lambda: None
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def read(self, *args, **kwargs):
+    def read(self, *args: Any, **kwargs: Any) -> Any:
         self.reads_left -= 1
         if self.reads_left == 0:
             self.land_late()
@@ -37,7 +44,7 @@ class UnluckyJournal:
             raise ConnectionError("no answer")
         return self.inner.read(*args, **kwargs)
 
-    def append(self, units, metadata):
+    def append(self, units: Any, metadata: Any) -> Any:
         fault = self.faults.pop(0) if self.faults else None
         if fault == "conflict":
             raise AppendConflict
@@ -50,29 +57,29 @@ class UnluckyJournal:
             raise ConnectionError("no reply")
         return answer
 
-    def wait(self):
+    def wait(self) -> None:
         self.deaf, self.deaf_later = self.deaf_later, False
         if self.reads_left < 0:
             self.land_late()
         self.meanwhile()
 
-    def land_late(self):
+    def land_late(self) -> None:
         while self.late:
             self.inner.append(*self.late.pop())
 
 
 @pytest.fixture
-def world():
+def world() -> World:
     return World(MemoryStore())
 
 
 @pytest.fixture
-def journal(world):
+def journal(world: World) -> UnluckyJournal:
     return UnluckyJournal(world.store.journal)
 
 
 @pytest.fixture
-def manager(world, journal):
+def manager(world: World, journal: Any) -> QueueManager:
     """The unlucky client; while it waits, what is late lands."""
     store = MemoryStore()
     store.payload, store.journal = world.store.payload, journal
@@ -81,7 +88,7 @@ def manager(world, journal):
     return QueueManager(None, store=store, runtime=made)
 
 
-def test_a_lost_reply_is_no_failure(world, manager, journal):
+def test_a_lost_reply_is_no_failure(world: World, manager: QueueManager, journal: Any) -> None:
     orders = manager.queue(world.queue().name)
     for fault in ("lost", "late"):
         journal.faults = [fault]
@@ -93,7 +100,9 @@ def test_a_lost_reply_is_no_failure(world, manager, journal):
     assert (orders.depth(), orders.in_flight()) == (0, 0)
 
 
-def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(world, manager, journal):
+def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     for fault, status in [("silence", Status.COMMITTED), ("nothing", Status.UNDECIDED)]:
         journal.faults = [fault]
@@ -103,7 +112,9 @@ def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(world, manag
     assert orders.depth() == 1
 
 
-def test_a_settlement_in_doubt_can_be_asked_about_too(world, manager, journal):
+def test_a_settlement_in_doubt_can_be_asked_about_too(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     orders.send(rows(1))
     batch = orders.receive()
@@ -113,7 +124,9 @@ def test_a_settlement_in_doubt_can_be_asked_about_too(world, manager, journal):
     assert manager.outcome(caught.value.transaction_id).status is Status.COMMITTED
 
 
-def test_a_rollback_settles_a_commit_in_doubt(world, manager, journal):
+def test_a_rollback_settles_a_commit_in_doubt(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     """Once it is written, the lost commit cannot land any more."""
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
@@ -127,7 +140,9 @@ def test_a_rollback_settles_a_commit_in_doubt(world, manager, journal):
     assert orders.depth() == 0
 
 
-def test_a_rollback_of_what_was_committed_after_all_is_refused(world, manager, journal):
+def test_a_rollback_of_what_was_committed_after_all_is_refused(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
     orders.send(rows(1), transaction=tx)
@@ -141,8 +156,8 @@ def test_a_rollback_of_what_was_committed_after_all_is_refused(world, manager, j
 @pytest.mark.parametrize("mixed", [True, False])
 @pytest.mark.parametrize("lands", ["before", "after", "never"])
 def test_after_an_interrupted_commit_nothing_is_added_that_it_would_not_name(
-    world, manager, journal, lands, mixed
-):
+    world: World, manager: QueueManager, journal: Any, lands: Any, mixed: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     orders.send(rows(5))
     tx = manager.transaction()
@@ -152,7 +167,7 @@ def test_after_an_interrupted_commit_nothing_is_added_that_it_would_not_name(
         orders.send(rows(3), transaction=tx, durable=False)
     append, on_its_way = journal.append, []
 
-    def interrupted(*asked):
+    def interrupted(*asked: Any) -> None:
         journal.append = append
         on_its_way.append(asked)
         raise KeyboardInterrupt
@@ -178,7 +193,9 @@ def test_after_an_interrupted_commit_nothing_is_added_that_it_would_not_name(
     assert orders.in_flight() == 0
 
 
-def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(world, manager, journal):
+def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
     orders.send(rows(1), transaction=tx)
@@ -189,7 +206,9 @@ def test_a_rollback_of_what_was_prepared_after_all_rolls_it_back(world, manager,
     assert manager.outcome(tx.id).status is Status.ROLLED_BACK
 
 
-def test_a_prepare_that_meets_conflicts_only_is_aborted_like_a_commit(world, manager, journal):
+def test_a_prepare_that_meets_conflicts_only_is_aborted_like_a_commit(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
     orders.send(rows(1), transaction=tx)
@@ -199,7 +218,9 @@ def test_a_prepare_that_meets_conflicts_only_is_aborted_like_a_commit(world, man
     assert tx.status is Status.ROLLED_BACK
 
 
-def test_a_commit_that_meets_conflicts_only_is_aborted(world, manager, journal):
+def test_a_commit_that_meets_conflicts_only_is_aborted(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     journal.faults = ["conflict"] * 12
     with pytest.raises(TransactionAborted):
@@ -207,13 +228,15 @@ def test_a_commit_that_meets_conflicts_only_is_aborted(world, manager, journal):
     assert orders.depth() == 0
 
 
-def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(world, manager, journal):
+def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
 
-    def run(fault):
-        ran = []
+    def run(fault: Any) -> int:
+        ran: list[Any] = []
 
-        def handler(tx):
+        def handler(tx: Any) -> None:
             tx.queue(orders.name).send(rows(len(ran)))
             journal.faults = [] if ran else [fault]
             ran.append(attempt_id(tx))
@@ -225,7 +248,9 @@ def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(world, m
     assert (run("nothing"), orders.depth()) == (2, 2)
 
 
-def test_a_part_that_was_rejected_late_is_rejected_once(world, manager, journal):
+def test_a_part_that_was_rejected_late_is_rejected_once(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue(dead_letter=True).name)
     orders.send(rows(1, 2))
     batch = orders.receive()
@@ -234,7 +259,9 @@ def test_a_part_that_was_rejected_late_is_rejected_once(world, manager, journal)
     assert manager.queue(f"{orders.name}.dead").depth() == 1
 
 
-def test_messages_that_were_claimed_late_are_not_left_lying(world, manager, journal):
+def test_messages_that_were_claimed_late_are_not_left_lying(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     orders.send(rows(*range(4)))
     journal.faults = ["late"]
@@ -246,30 +273,29 @@ def test_messages_that_were_claimed_late_are_not_left_lying(world, manager, jour
 class Late:
     """A journal that lets the first append land at a later step of its client, without a reply."""
 
-    def __init__(self, inner, meanwhile):
+    def __init__(self, inner: Any, meanwhile: Any) -> None:
         self.inner, self.meanwhile, self.armed = inner, meanwhile, False
-        self.late, self.steps_left = None, 0
+        self.late: tuple[Any, ...] | None = None
+        self.steps_left = 0
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def step(self):
+    def step(self) -> None:
         self.steps_left -= 1
         if self.late and self.steps_left == 0:
             self.land()
 
-    def land(self):
-        late, self.late = self.late, None
-        try:
+    def land(self) -> None:
+        late, self.late = self.late or (), None
+        with contextlib.suppress(AppendConflict):
             self.inner.append(*late)
-        except AppendConflict:
-            pass
 
-    def read(self, *args, **kwargs):
+    def read(self, *args: Any, **kwargs: Any) -> Any:
         self.step()
         return self.inner.read(*args, **kwargs)
 
-    def append(self, *args):
+    def append(self, *args: Any) -> Any:
         if self.armed:
             self.armed, self.late = False, args
             self.meanwhile()
@@ -281,18 +307,20 @@ class Late:
 @pytest.mark.parametrize("call", ["receive", "receive inside", "move", "move inside"])
 @pytest.mark.parametrize("steps", range(1, 9))
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_a_try_that_lands_late_takes_no_more_than_was_asked_for(call, steps, lanes):
+def test_a_try_that_lands_late_takes_no_more_than_was_asked_for(
+    call: Any, steps: int, lanes: Any
+) -> None:
     """What comes meanwhile stands in the lanes that are looked at first."""
     world = World(MemoryStore())
     created = world.queue(lanes=lanes, group_by="key")
     world.manager().create_queue("elsewhere", SCHEMA, dead_letter=False)
     turned = world.open(created, "b")
 
-    def come():
+    def come() -> None:
         turned.send([{"n": 100 + n, "key": str(n)} for n in range(16)])
 
     journal = Late(world.store.journal, come)
-    store = MemoryStore()
+    store: Any = MemoryStore()
     store.payload, store.journal = world.store.payload, journal
     runtime = world.runtime("late")
     runtime.sleep = lambda seconds: journal.step()
@@ -314,7 +342,9 @@ def test_a_try_that_lands_late_takes_no_more_than_was_asked_for(call, steps, lan
         assert orders.in_flight() == 2
 
 
-def test_a_read_that_fails_while_a_commit_is_in_doubt_leaves_it_in_doubt(world, manager, journal):
+def test_a_read_that_fails_while_a_commit_is_in_doubt_leaves_it_in_doubt(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     """The try whose reply was lost may still land: that is no failure."""
     orders = manager.queue(world.queue().name)
     tx = manager.transaction()
@@ -325,7 +355,9 @@ def test_a_read_that_fails_while_a_commit_is_in_doubt_leaves_it_in_doubt(world, 
     assert manager.outcome(tx.id).status is Status.COMMITTED
 
 
-def test_a_part_that_was_rejected_at_whatever_moment_is_rejected_once(world, manager, journal):
+def test_a_part_that_was_rejected_at_whatever_moment_is_rejected_once(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue(dead_letter=True).name)
     for reads in range(1, 8):
         orders.send(rows(1, 2))
@@ -337,7 +369,9 @@ def test_a_part_that_was_rejected_at_whatever_moment_is_rejected_once(world, man
         batch.accept()
 
 
-def test_a_claim_that_was_over_by_the_time_it_is_known_is_not_in_the_batch(world, manager, journal):
+def test_a_claim_that_was_over_by_the_time_it_is_known_is_not_in_the_batch(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.queue(world.queue().name)
     orders.send(rows(*range(4)))
     journal.faults, journal.meanwhile = ["late"], world.lease_over
@@ -348,8 +382,8 @@ def test_a_claim_that_was_over_by_the_time_it_is_known_is_not_in_the_batch(world
 
 @pytest.mark.parametrize("lane", ["another", "its own"])
 def test_who_is_fenced_while_a_claim_is_in_doubt_is_told_whether_it_may_land(
-    world, manager, journal, lane
-):
+    world: World, manager: QueueManager, journal: Any, lane: str
+) -> None:
     """What fences it stands in another lane, and does not bar the claim."""
     created = world.queue(lanes=2, group_by="key")
     created.send([{"n": n, "key": str(n)} for n in range(8)])
@@ -358,7 +392,7 @@ def test_who_is_fenced_while_a_claim_is_in_doubt_is_told_whether_it_may_land(
     orders.receive(1)
     append, late = journal.append, []
 
-    def silent(*args):
+    def silent(*args: Any) -> None:
         journal.append = append
         late.append(args)
         raise ConnectionError("no reply")

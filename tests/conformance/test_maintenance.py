@@ -41,7 +41,11 @@ def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
     return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
 
 
-AT_ONCE = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+AT_ONCE: dict[str, Any] = {
+    "transaction_seconds_max": 0,
+    "payload_retention_days": 0,
+    "vacuum": False,
+}
 
 
 def entries_of(world: World, queue: Any) -> list[Any]:
@@ -359,7 +363,7 @@ def test_a_proof_and_a_maintenance_do_not_disturb_each_other(
     queue.send(rows(7))
     asking, keeper = world.manager("asking"), world.manager("keeper")
     payload = client_of(asking).store.payload
-    count, dropped = payload.rows, []
+    count, dropped = payload.rows, list[Any]()
 
     def meanwhile(owner: str, places: Any) -> int:
         if not dropped:
@@ -421,7 +425,8 @@ def test_payload_tables_that_nothing_names_are_listed_and_stay(
     queue = world.queue()
     queue.send(rows(1))
     crashing, keeper = world.manager("crashing"), world.manager("keeper")
-    journal, payload = client_of(crashing).store.journal, client_of(crashing).store.payload
+    journal: Any = client_of(crashing).store.journal
+    payload: Any = client_of(crashing).store.payload
 
     def crash(*given: Any) -> Any:
         raise KeyboardInterrupt
@@ -484,7 +489,7 @@ def test_payload_that_a_prepared_transaction_names_stays(world: World) -> None:
 
 def fill_slice(world: World) -> None:
     """Let so many versions pass that a slice is over."""
-    journal = world.store.journal  # type: ignore[union-attr]
+    journal = world.store.journal
     with journal._lock:
         for _ in range(1_001):
             journal.commits.append(((), {"operation": "idle", "run_id": None}))

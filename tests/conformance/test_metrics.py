@@ -12,7 +12,7 @@ from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_
 from txnqueue.errors import LeaseLost, LimitExceeded
 
 
-def measured(world: World, name: str) -> dict[str, Any]:
+def measured(world: World, name: str) -> Any:
     """Measure one queue."""
     return next(row for row in world.manager().metrics().rows() if row["queue"] == name)
 

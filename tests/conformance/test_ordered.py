@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
 from tests.inside import claims_of
 
 
-def lanes(batch: object) -> set[int]:
+def lanes(batch: Any) -> set[int]:
     """Say which lanes a batch is of."""
     return {one.claim.lane for one in claims_of(batch)}
 

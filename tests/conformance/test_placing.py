@@ -28,7 +28,7 @@ def received(queue: Queue) -> list[int]:
     return found
 
 
-def state_of(world: World, queue: Queue) -> dict[str, Any]:
+def state_of(world: World, queue: Queue) -> Any:
     """Read what the history says of a queue now."""
     rows = world.manager().history.as_of().queue_rows()
     return next(row for row in rows if row["queue"] == queue.name)

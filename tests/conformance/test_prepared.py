@@ -1,14 +1,18 @@
 """Prepared transactions, and what recovery finds."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import client_of
 from txnqueue import Status
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
 
 
-def prepare(world, orders, client="b"):
+def prepare(world: World, orders: Any, client: str = "b") -> Any:
     """Prepare a transaction that received one message and sent another one."""
     tx = world.manager(client).transaction(world.name("two-phase"))
     tx.queue(orders.name).receive(1)
@@ -18,7 +22,7 @@ def prepare(world, orders, client="b"):
 
 
 @on_delta_when_long
-def test_a_prepared_transaction_survives_until_anybody_commits_it(world):
+def test_a_prepared_transaction_survives_until_anybody_commits_it(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = prepare(world, orders)
@@ -34,7 +38,7 @@ def test_a_prepared_transaction_survives_until_anybody_commits_it(world):
 
 
 @in_memory
-def test_a_prepared_transaction_takes_no_more_work(world):
+def test_a_prepared_transaction_takes_no_more_work(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = prepare(world, orders)
@@ -44,7 +48,7 @@ def test_a_prepared_transaction_takes_no_more_work(world):
 
 
 @on_delta_when_long
-def test_rolled_back_by_anybody_a_prepared_transaction_gives_everything_back(world):
+def test_rolled_back_by_anybody_a_prepared_transaction_gives_everything_back(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = prepare(world, orders)
@@ -58,7 +62,9 @@ def test_rolled_back_by_anybody_a_prepared_transaction_gives_everything_back(wor
 
 
 @on_delta_when_long
-def test_what_was_held_under_a_lease_stays_so_when_a_prepared_transaction_is_rolled_back(world):
+def test_what_was_held_under_a_lease_stays_so_when_a_prepared_transaction_is_rolled_back(
+    world: World,
+) -> None:
     orders, manager = world.queue(), world.manager("b")
     orders.send(rows(1))
     batch = manager.queue(orders.name).receive()
@@ -73,7 +79,9 @@ def test_what_was_held_under_a_lease_stays_so_when_a_prepared_transaction_is_rol
 
 
 @in_memory
-def test_after_a_rollback_a_lease_is_respected_by_other_attempts_of_the_id_too(world):
+def test_after_a_rollback_a_lease_is_respected_by_other_attempts_of_the_id_too(
+    world: World,
+) -> None:
     orders, night = world.queue(), world.name("night")
     orders.send(rows(1))
     manager = world.manager("b")
@@ -87,7 +95,7 @@ def test_after_a_rollback_a_lease_is_respected_by_other_attempts_of_the_id_too(w
 
 
 @in_memory
-def test_a_prepared_attempt_keeps_other_attempts_of_its_id_from_committing(world):
+def test_a_prepared_attempt_keeps_other_attempts_of_its_id_from_committing(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     prepare(world, orders)
@@ -100,7 +108,7 @@ def test_a_prepared_attempt_keeps_other_attempts_of_its_id_from_committing(world
 
 
 @in_memory
-def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world):
+def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     old = prepare(world, orders)
@@ -114,7 +122,9 @@ def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world)
 
 @in_memory
 @pytest.mark.parametrize("commit", [True, False], ids=["committed", "rolled back"])
-def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(world, commit):
+def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(
+    world: World, commit: bool
+) -> None:
     orders = world.queue()
     orders.send(rows(1, 2, 3))
     manager = world.manager("b")
@@ -135,14 +145,14 @@ def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(world,
 
 
 @in_memory
-def test_only_what_is_prepared_can_be_decided_by_its_id(world):
+def test_only_what_is_prepared_can_be_decided_by_its_id(world: World) -> None:
     world.queue()
     for decide in (world.manager("c").commit, world.manager("c").rollback):
         with pytest.raises(TransactionMismatch):
             decide(world.name("never"))
 
 
-def test_recovery_aborts_what_dead_clients_left_and_lists_what_is_prepared(alone):
+def test_recovery_aborts_what_dead_clients_left_and_lists_what_is_prepared(alone: World) -> None:
     orders = alone.queue()
     orders.send(rows(1, 2))
     waiting = prepare(alone, orders)

@@ -61,9 +61,10 @@ class Counted:
 
 def brought(store: MemoryStore, ask: Any, *about: Any) -> tuple[int, Any]:
     """Count what a fresh driver's question brings, beside what opening the store does."""
-    counted = MemoryStore()
+    counted: Any = MemoryStore()
     vars(counted).update(vars(store))
-    counted.journal = journal = Counted(store.journal)  # type: ignore[assignment]
+    journal: Any = Counted(store.journal)
+    counted.journal = journal
     journal.archive = archive = Counted(store.journal.archive)
     manager = memory_manager(counted, name="asking")
     manager.list_queues()
@@ -206,8 +207,8 @@ def test_both_stores_find_stream_and_measure_what_a_filter_lets_through(
     meant = list(filters(there))
     in_turn = [*meant[:1], meant[4], meant[14]] if alone.has_frames else meant
     for wanted in meant:
-        right = {e.entry_id: e for e in there if wanted.matches(e)}
-        assert {e.entry_id: e for e in journal.find(wanted)} == right, wanted
+        meant_here = {e.entry_id: e for e in there if wanted.matches(e)}
+        assert {e.entry_id: e for e in journal.find(wanted)} == meant_here, wanted
     either = journal.find(meant[1], meant[5])
     assert {e.entry_id for e in either} == {
         e.entry_id for e in there if meant[1].matches(e) or meant[5].matches(e)
@@ -247,8 +248,7 @@ class Rounds(Past):
         self._queue_id, self._rounds = queue_id, rounds
 
     def stream(self, order: Order) -> Iterator[Entry]:
-        first = self._rounds_by_commit() if order is Order.COMMIT else self._rounds_by_stream()
-        return first
+        return self._rounds_by_commit() if order is Order.COMMIT else self._rounds_by_stream()
 
     def _rounds_by_commit(self) -> Iterator[Entry]:
         for number in range(self._rounds):
@@ -296,11 +296,11 @@ def test_a_proof_says_from_which_version_on_the_log_was_compared(world: World) -
 
     newest = journal.version()
     lately = sum(entry.version == newest for entry in everything(world.store))
-    journal.audit = since(newest, lately)  # type: ignore[method-assign]
+    journal.audit = since(newest, lately)
     proof = world.manager("b").history.verify()
     assert proof.ok and f"from version {newest} on" in str(proof)
-    journal.audit = since(newest, lately - 1)  # type: ignore[method-assign]
+    journal.audit = since(newest, lately - 1)
     assert not world.manager("b").history.verify().ok, "a part of the log is compared as well"
-    journal.audit = since(newest + 1, 0)  # type: ignore[method-assign]
+    journal.audit = since(newest + 1, 0)
     proof = world.manager("b").history.verify()
     assert proof.ok and "could not be compared" in str(proof)

@@ -19,7 +19,7 @@ from txnqueue.protocols.dtx import XaStatus
 DAY = 24 * 3600
 
 
-def compact_first_lane(keeper, queue):
+def compact_first_lane(keeper: Any, queue: Any) -> Any:
     """Plan the compaction of a queue's first lane; the lock is held."""
     return compaction.compact(keeper.fold(queue.info), 0, keeper.stamp())
 
@@ -182,7 +182,7 @@ def test_every_failed_delivery_waits_and_a_plain_release_does_not(
     again = other.receive()
     assert numbers(again) == [1, 2, 3]
     if how in ("lease over", "killed", "recover", "restarted"):
-        with pytest.raises(LeaseLost) if tx is None else pytest.raises(Exception):
+        with pytest.raises(LeaseLost) if tx is None else pytest.raises(Exception):  # noqa: PT011 - whatever there is
             batch.accept()
             tx.commit()
     assert again.accept() == 3

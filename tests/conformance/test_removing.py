@@ -20,7 +20,7 @@ from txnqueue.errors import (
 from txnqueue.queue import Queue
 
 
-def state_of(world: World, queue: Queue) -> dict[str, Any]:
+def state_of(world: World, queue: Queue) -> Any:
     """Read what the history says of a queue now."""
     found = world.manager().history.as_of().queue_rows()
     return next(row for row in found if row["queue"] == queue.name)
@@ -113,7 +113,8 @@ def test_a_receive_waits_for_what_comes(world: World) -> None:
 def test_a_receive_that_waits_hears_of_another_clients_send(world: World) -> None:
     queue = world.queue()
     entered = threading.Event()
-    client_of(queue).runtime.sleep = lambda seconds: (
+    watched: Any = client_of(queue).runtime
+    watched.sleep = lambda seconds: (
         entered.set(),
         world.open(queue, "b").send(rows(7)),
     )

@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.conformance.working import understand_divisors
 from tests.inside import client_of
+from txnqueue.core import ranges
 from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.messages import claim, removal
 from txnqueue.messages import selector as matching
@@ -52,7 +53,7 @@ def test_what_is_seldom_is_looked_for_in_growing_pieces(world: World, looked: li
     whole = selecting.Selector._ranges
 
     def counted(selector: Any, parts: Any) -> Any:
-        looks.append(selecting.ranges.count(one for part in parts for one in part.ranges))
+        looks.append(ranges.count(one for part in parts for one in part.ranges))
         return whole(selector, parts)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,16 +1,18 @@
 """Sending, receiving and looking."""
 
+from __future__ import annotations
+
 import datetime
 
 import pyarrow as pa
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.messages import send
 
 
-def test_what_was_sent_is_received_in_the_order_of_its_commits(world):
+def test_what_was_sent_is_received_in_the_order_of_its_commits(world: World) -> None:
     orders = world.queue()
     orders.send(rows(5, 3))
     orders.send(pa.Table.from_pylist(rows(9, 1)))
@@ -20,7 +22,7 @@ def test_what_was_sent_is_received_in_the_order_of_its_commits(world):
 
 
 @on_delta_when_long
-def test_a_message_says_what_is_known_of_it(world):
+def test_a_message_says_what_is_known_of_it(world: World) -> None:
     orders = world.queue()
     sent = orders.send(rows(7))
     (message,) = orders.receive().messages()
@@ -32,14 +34,14 @@ def test_a_message_says_what_is_known_of_it(world):
     assert about["enqueued_at"].timestamp() * 1000 == world.clock.now_ms
 
 
-def test_order_by_orders_the_messages_of_one_send(world):
+def test_order_by_orders_the_messages_of_one_send(world: World) -> None:
     orders = world.queue()
     orders.send(rows(3, 1, 2), order_by="n")
     assert numbers(orders.peek_messages()) == [1, 2, 3]
 
 
 @in_memory
-def test_what_was_received_can_be_sent_on_as_it_is(world):
+def test_what_was_received_can_be_sent_on_as_it_is(world: World) -> None:
     orders, copies = world.queue(), world.queue("copies")
     orders.send(rows(1, 2))
     assert copies.send(orders.receive().messages()).count == 2
@@ -47,11 +49,11 @@ def test_what_was_received_can_be_sent_on_as_it_is(world):
 
 
 @on_delta_when_long
-def test_a_group_stays_in_one_lane_and_in_order(world):
+def test_a_group_stays_in_one_lane_and_in_order(world: World) -> None:
     orders = world.queue(lanes=4, group_by="key")
     orders.send([{"n": n, "key": f"k{n % 7}"} for n in range(70)])
     messages = orders.receive(70).messages()
-    lanes = {m["key"]: set() for m in messages}
+    lanes: dict[str, set[int]] = {m["key"]: set() for m in messages}
     for message in messages:
         lanes[message["key"]].add(message["_message"]["lane"])
     assert all(len(found) == 1 for found in lanes.values())
@@ -61,7 +63,7 @@ def test_a_group_stays_in_one_lane_and_in_order(world):
 
 
 @on_delta_when_long
-def test_peeking_claims_nothing_and_shows_committed_messages_only(world):
+def test_peeking_claims_nothing_and_shows_committed_messages_only(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     with world.manager("b").transaction() as tx:
@@ -71,7 +73,7 @@ def test_peeking_claims_nothing_and_shows_committed_messages_only(world):
     assert (orders.depth(), orders.in_flight()) == (3, 0)
 
 
-def test_frames_show_what_messages_show(world):
+def test_frames_show_what_messages_show(world: World) -> None:
     if not world.has_frames:
         pytest.skip("a store in memory has no DataFrames")
     orders, others = world.queue(dead_letter=True), world.queue("others")
@@ -84,7 +86,7 @@ def test_frames_show_what_messages_show(world):
 
 
 @on_delta_when_long
-def test_rows_that_do_not_fit_send_nothing(world):
+def test_rows_that_do_not_fit_send_nothing(world: World) -> None:
     orders = world.queue()
     for wrong, column in [([{"m": 1}], "m"), ([{"n": "1"}], "n"), ([{"n": 1}, {"n": 0.5}], "n")]:
         with pytest.raises(SchemaMismatch) as caught:
@@ -94,7 +96,7 @@ def test_rows_that_do_not_fit_send_nothing(world):
 
 
 @in_memory
-def test_no_rows_are_no_commit(world):
+def test_no_rows_are_no_commit(world: World) -> None:
     orders = world.queue()
     sent = orders.send([])
     assert (sent.count, sent.receipt) == (0, None)
@@ -102,7 +104,7 @@ def test_no_rows_are_no_commit(world):
 
 
 @in_memory
-def test_wrong_arguments_are_refused_by_name(world):
+def test_wrong_arguments_are_refused_by_name(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     batch = orders.receive()
@@ -135,7 +137,7 @@ def test_wrong_arguments_are_refused_by_name(world):
 
 
 @in_memory
-def test_a_batch_says_until_when_it_is_held(world):
+def test_a_batch_says_until_when_it_is_held(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     batch = orders.receive(lease_seconds=60)
@@ -146,7 +148,9 @@ def test_a_batch_says_until_when_it_is_held(world):
 
 
 @in_memory
-def test_a_send_that_lies_in_too_many_ranges_says_what_to_do(world, monkeypatch):
+def test_a_send_that_lies_in_too_many_ranges_says_what_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(send, "RANGES_PER_SEND_MAX", 3)
     queue = world.queue(lanes=8)
     with pytest.raises(LimitExceeded, match="coalesce"):

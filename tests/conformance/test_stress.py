@@ -1,9 +1,13 @@
 """Four threads of one manager, with heartbeats and metrics beside: nothing lost, nothing twice."""
 
+from __future__ import annotations
+
 import random
 import sys
 import threading
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -19,7 +23,7 @@ PASSING = (Busy, LeaseLost, TransactionAborted)
 
 
 @contextmanager
-def switching(seconds=1e-6):
+def switching(seconds: float = 1e-6) -> Iterator[Any]:
     """Let threads of Python take turns as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(seconds)
@@ -29,11 +33,11 @@ def switching(seconds=1e-6):
         sys.setswitchinterval(before)
 
 
-def together(*programs):
+def together(*programs: Any) -> None:
     """Run programs in threads of their own, to their ends; raises what one of them raised."""
     errors = []
 
-    def run(program):
+    def run(program: Any) -> None:
         try:
             program()
         except BaseException as error:
@@ -49,7 +53,7 @@ def together(*programs):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed):
+def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
     store, clock = MemoryStore(), Clock()
     manager = memory_manager(store, clock, "m")
     other = memory_manager(store, clock, "n")
@@ -58,22 +62,20 @@ def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed
     sent, accepted, lock = set(), [], threading.Lock()
     over = threading.Event()
 
-    def settle(found):
+    def settle(found: Any) -> None:
         with lock:
             accepted.extend(found)
 
-    def work(client, thread):
-        def program():
+    def work(client: Any, thread: Any) -> Any:
+        def program() -> None:
             dice, queue = random.Random(f"{seed}/{thread}"), client.queue("orders")
             for turn in range(30):
-                try:
+                with suppress(*PASSING):
                     one_turn(dice, client, queue, thread * 1000 + turn * 10)
-                except PASSING:
-                    pass
 
         return program
 
-    def one_turn(dice, client, queue, first):
+    def one_turn(dice: Any, client: Any, queue: Any, first: Any) -> None:
         what = dice.choice(["send", "lease", "transaction", "rollback", "heartbeat"])
         if what == "send":
             mine = list(range(first, first + 4))
@@ -99,7 +101,7 @@ def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed
                     return
             settle(found)
 
-    def watch():
+    def watch() -> None:
         while not over.is_set():
             manager.metrics()
             manager.queue("orders").depth()
@@ -123,7 +125,9 @@ def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed
     assert any(e.kind == model.COMPACTED for e in store.journal.read_all().entries)
 
 
-def test_what_a_compaction_says_is_of_one_version_whatever_other_threads_read(monkeypatch):
+def test_what_a_compaction_says_is_of_one_version_whatever_other_threads_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store, clock = MemoryStore(), Clock()
     manager, other = memory_manager(store, clock, "m"), memory_manager(store, clock, "n")
     queue = manager.create_queue("orders", "n long", dead_letter=False)
@@ -134,9 +138,9 @@ def test_what_a_compaction_says_is_of_one_version_whatever_other_threads_read(mo
     attempt_of(tx).begin()
     other.queue("orders").receive(5, transaction=tx)
     client_of(manager).log_max = 3
-    plain, reading = compaction._waiting, []
+    plain, reading = compaction._waiting, list[Any]()
 
-    def interrupted(lane):
+    def interrupted(lane: Any) -> Any:
         """Between what waits and what is in flight another driver rolls back, a thread reads on."""
         found = plain(lane)
         if not reading:

@@ -1,6 +1,10 @@
 """Several threads of one manager: a heartbeat is one, whoever settles is another."""
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,56 +21,59 @@ from txnqueue.storage.store import MemoryStore
 class Watched:
     """A journal that tells of its calls before they return."""
 
-    def __init__(self, inner):
+    def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.after_read = self.after_append = lambda *_: None
+        self.after_read: Callable[..., Any] = lambda *_: None
+        self.after_append: Callable[..., Any] = lambda *_: None
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def read(self, shards, after=-1, upto=None):
+    def read(self, shards: Any, after: Any = -1, upto: int | None = None) -> Any:
         found = self.inner.read(shards, after, upto)
         self.after_read(shards)
         return found
 
-    def append(self, units, metadata):
+    def append(self, units: Any, metadata: Any) -> Any:
         answer = self.inner.append(units, metadata)
         self.after_append()
         return answer
 
 
 @pytest.fixture
-def world():
+def world() -> World:
     return World(MemoryStore())
 
 
 @pytest.fixture
-def journal(world):
+def journal(world: World) -> Watched:
     return Watched(world.store.journal)
 
 
 @pytest.fixture
-def manager(world, journal):
+def manager(world: World, journal: Any) -> QueueManager:
     store = MemoryStore()
     store.payload, store.journal = world.store.payload, journal
     return QueueManager(None, store=store, runtime=world.runtime("threads"))
 
 
 @pytest.mark.parametrize("settle", ["at once", "in a transaction", "extend", "receive", "purge"])
-def test_while_a_thread_folds_a_queue_no_other_one_does(world, manager, journal, settle):
+def test_while_a_thread_folds_a_queue_no_other_one_does(
+    world: World, manager: QueueManager, journal: Any, settle: Any
+) -> None:
     """What two threads have read at once would be applied twice: then messages stand twice."""
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1, 2, 3))
     batch = orders.receive(1)
     lock, seen = client_of(manager).lock, []
 
-    def free():
+    def free() -> Any:
         taken = lock.acquire(blocking=False)
         if taken:
             lock.release()
         return taken
 
-    def look(shards):
+    def look(shards: Any) -> None:
         if any(shard.startswith("lane/") for shard in shards):
             seen.append(in_another_thread(free))
 
@@ -89,14 +96,14 @@ def test_while_a_thread_folds_a_queue_no_other_one_does(world, manager, journal,
 
 @pytest.mark.parametrize("settle", ["at once", "in a transaction"])
 def test_a_beat_between_the_settlement_and_its_reply_is_no_lost_lease(
-    world, manager, journal, settle
-):
+    world: World, manager: QueueManager, journal: Any, settle: Any
+) -> None:
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1))
     batch = orders.receive()
     with batch.heartbeat(10, every_seconds=0.001) as beating:
 
-        def beat_on():
+        def beat_on() -> None:
             here = threading.current_thread() is beating._thread
             if not here and world.manager("b").queue("orders").in_flight() == 0:
                 beating._thread.join()  # it meets a claim that has ended, and stops
@@ -110,7 +117,9 @@ def test_a_beat_between_the_settlement_and_its_reply_is_no_lost_lease(
         assert not beating.lost
 
 
-def test_a_beat_that_fails_tells_whoever_still_has_messages(world, manager):
+def test_a_beat_that_fails_tells_whoever_still_has_messages(
+    world: World, manager: QueueManager
+) -> None:
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1, 2))
     batch = orders.receive()
@@ -122,11 +131,11 @@ def test_a_beat_that_fails_tells_whoever_still_has_messages(world, manager):
         assert beating.lost
 
 
-def failing(journal, *errors):
+def failing(journal: Any, *errors: Any) -> Any:
     """Let the next appends of leases fail."""
     append, left = journal.append, list(errors)
 
-    def flaky(units, metadata):
+    def flaky(units: Any, metadata: Any) -> Any:
         if metadata["operation"] == "extend lease" and left:
             raise left.pop(0)
         return append(units, metadata)
@@ -135,7 +144,9 @@ def failing(journal, *errors):
     return left
 
 
-def test_a_heartbeat_goes_on_after_an_error_that_passes(world, manager, journal):
+def test_a_heartbeat_goes_on_after_an_error_that_passes(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     """One beat that fails is no lost lease: the next ones hold the messages."""
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1))
@@ -151,7 +162,9 @@ def test_a_heartbeat_goes_on_after_an_error_that_passes(world, manager, journal)
     assert batch.accept() == 1
 
 
-def test_a_heartbeat_that_fails_until_the_lease_is_over_has_lost_it(world, manager, journal):
+def test_a_heartbeat_that_fails_until_the_lease_is_over_has_lost_it(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1))
     batch = orders.receive(lease_seconds=50)
@@ -165,7 +178,9 @@ def test_a_heartbeat_that_fails_until_the_lease_is_over_has_lost_it(world, manag
     assert told.value.__cause__ is not None
 
 
-def test_a_heartbeat_that_failed_last_does_not_fail_the_block(world, manager, journal):
+def test_a_heartbeat_that_failed_last_does_not_fail_the_block(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
     """The messages are held still: whoever settles them is told if that changes."""
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1))
@@ -179,7 +194,7 @@ def test_a_heartbeat_that_failed_last_does_not_fail_the_block(world, manager, jo
     assert batch.accept() == 1
 
 
-def all_places(parts):
+def all_places(parts: Any) -> list[Any]:
     """Name all messages of some parts, as a selector that wants each of them."""
     return [
         (part.send_id, offset, offset)
@@ -191,20 +206,22 @@ def all_places(parts):
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("act", ["receive", "peek", "purge", "move", "move inside", "drain"])
-def test_no_lock_is_held_while_a_selector_looks(manager, monkeypatch, act, durable):
+def test_no_lock_is_held_while_a_selector_looks(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch, act: Any, durable: Any
+) -> None:
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False, lanes=2)
     done = manager.create_queue("done", "n long, key string", dead_letter=False)
     for n in (1, 2, 3):
         orders.send(rows(n), durable=durable)
     client, looks = client_of(manager), []
 
-    def free(lock):
+    def free(lock: Any) -> Any:
         taken = lock.acquire(blocking=False)
         if taken:
             lock.release()
         return taken
 
-    def places(selector, parts):
+    def places(selector: Any, parts: Any) -> Any:
         assert in_another_thread(lambda: free(client.lock) and free(client.transient.lock))
         looks.extend(all_places(parts))
         return all_places(parts)
@@ -227,11 +244,13 @@ def test_no_lock_is_held_while_a_selector_looks(manager, monkeypatch, act, durab
     assert sorted(looks) == sorted(set(looks)), "each message is looked at once in a call"
 
 
-def test_what_comes_while_a_selector_looks_is_left_for_the_next_receive(manager, monkeypatch):
+def test_what_comes_while_a_selector_looks_is_left_for_the_next_receive(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     orders.send(rows(1))
 
-    def places(selector, parts):
+    def places(selector: Any, parts: Any) -> Any:
         orders.send(rows(2))  # another one at each look: a receive ends all the same
         return all_places(parts)
 
@@ -240,8 +259,10 @@ def test_what_comes_while_a_selector_looks_is_left_for_the_next_receive(manager,
     assert orders.depth() == 1
 
 
-def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(manager, monkeypatch):
-    once = {"message_id": "n", "duplicate_window_seconds": 60}
+def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once: dict[str, Any] = {"message_id": "n", "duplicate_window_seconds": 60}
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False, **once)
     grouped = manager.create_queue(
         "grouped", "n long, key string", group_by="key", lanes=4, dead_letter=False
@@ -249,8 +270,8 @@ def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(manager, m
     client, reads = client_of(manager), []
     payload = client.store.payload
 
-    def watched(name, plain):
-        def read(*given):
+    def watched(name: str, plain: Any) -> Any:
+        def read(*given: Any) -> Any:
             reads.append(name)
             taken = in_another_thread(lambda: client.lock.acquire(False) and client.lock.release())
             assert taken is None, "the lock was free"

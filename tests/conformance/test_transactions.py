@@ -1,8 +1,13 @@
 """Transactions: all or nothing, once."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import attempt_id
 from txnqueue import RetryPolicy, Status
 from txnqueue.errors import (
@@ -19,7 +24,7 @@ class Oops(Exception):
     """A handler's own error."""
 
 
-def test_everything_happens_at_the_commit_and_nothing_before(world):
+def test_everything_happens_at_the_commit_and_nothing_before(world: World) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2))
     manager = world.manager("b")
@@ -32,7 +37,7 @@ def test_everything_happens_at_the_commit_and_nothing_before(world):
 
 
 @on_delta_when_long
-def test_an_exception_rolls_everything_back_and_goes_on(world):
+def test_an_exception_rolls_everything_back_and_goes_on(world: World) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2))
     with pytest.raises(Oops), world.manager("b").transaction() as tx:
@@ -46,7 +51,7 @@ def test_an_exception_rolls_everything_back_and_goes_on(world):
 
 
 @in_memory
-def test_receipts_number_commits_in_the_order_in_which_they_happened(world):
+def test_receipts_number_commits_in_the_order_in_which_they_happened(world: World) -> None:
     orders = world.queue()
     receipts = [orders.send(rows(n)).receipt for n in range(3)]
     assert [r.commit_seq for r in receipts] == sorted({r.commit_seq for r in receipts})
@@ -54,7 +59,7 @@ def test_receipts_number_commits_in_the_order_in_which_they_happened(world):
 
 
 @in_memory
-def test_a_transaction_that_did_nothing_writes_nothing(world):
+def test_a_transaction_that_did_nothing_writes_nothing(world: World) -> None:
     orders = world.queue()
     before = orders.send(rows(1)).receipt.journal_version
     with world.manager("b").transaction() as tx:
@@ -64,7 +69,7 @@ def test_a_transaction_that_did_nothing_writes_nothing(world):
 
 
 @on_delta_when_long
-def test_what_is_released_inside_goes_back_and_the_rest_is_accepted(world):
+def test_what_is_released_inside_goes_back_and_the_rest_is_accepted(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2, 3))
     with world.manager("b").transaction() as tx:
@@ -76,7 +81,7 @@ def test_what_is_released_inside_goes_back_and_the_rest_is_accepted(world):
 
 
 @on_delta_when_long
-def test_accepting_a_part_inside_releases_the_rest(world):
+def test_accepting_a_part_inside_releases_the_rest(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2, 3))
     with world.manager("b").transaction() as tx:
@@ -86,7 +91,7 @@ def test_accepting_a_part_inside_releases_the_rest(world):
 
 
 @in_memory
-def test_accepting_a_part_inside_releases_the_rest_in_every_lane(world):
+def test_accepting_a_part_inside_releases_the_rest_in_every_lane(world: World) -> None:
     orders = world.queue(lanes=3)
     orders.send(rows(1, 2, 3))
     with world.manager("b").transaction() as tx:
@@ -95,7 +100,9 @@ def test_accepting_a_part_inside_releases_the_rest_in_every_lane(world):
     assert sorted(numbers(orders.peek_messages())) == [2, 3]
 
 
-def test_a_transaction_whose_lease_is_over_can_be_aborted_by_whoever_wants_its_messages(world):
+def test_a_transaction_whose_lease_is_over_can_be_aborted_by_whoever_wants_its_messages(
+    world: World,
+) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1))
     tx = world.manager("b").transaction(lease_seconds=60)
@@ -109,7 +116,7 @@ def test_a_transaction_whose_lease_is_over_can_be_aborted_by_whoever_wants_its_m
 
 
 @in_memory
-def test_a_transaction_whose_lease_is_over_can_still_commit(world):
+def test_a_transaction_whose_lease_is_over_can_still_commit(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     with world.manager("b").transaction() as tx:
@@ -119,7 +126,7 @@ def test_a_transaction_whose_lease_is_over_can_still_commit(world):
 
 
 @in_memory
-def test_a_transaction_whose_lease_is_over_can_receive_more(world):
+def test_a_transaction_whose_lease_is_over_can_receive_more(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     with world.manager("b").transaction() as tx:
@@ -133,7 +140,7 @@ def test_a_transaction_whose_lease_is_over_can_receive_more(world):
 
 
 @on_delta_when_long
-def test_what_was_held_under_a_lease_can_be_settled_inside(world):
+def test_what_was_held_under_a_lease_can_be_settled_inside(world: World) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2, 3))
     manager = world.manager("b")
@@ -148,7 +155,7 @@ def test_what_was_held_under_a_lease_can_be_settled_inside(world):
 
 
 @on_delta_when_long
-def test_rolled_back_what_was_held_under_a_lease_stays_with_its_holder(world):
+def test_rolled_back_what_was_held_under_a_lease_stays_with_its_holder(world: World) -> None:
     """The other flavour: acquired outside of the transaction, it does not go back."""
     orders = world.queue()
     orders.send(rows(1, 2))
@@ -162,7 +169,7 @@ def test_rolled_back_what_was_held_under_a_lease_stays_with_its_holder(world):
 
 
 @on_delta_when_long
-def test_a_lease_lost_inside_rolls_the_transaction_back(world):
+def test_a_lease_lost_inside_rolls_the_transaction_back(world: World) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1))
     manager = world.manager("b")
@@ -178,7 +185,7 @@ def test_a_lease_lost_inside_rolls_the_transaction_back(world):
 
 
 @in_memory
-def test_what_is_rejected_at_once_is_not_rejected_again_by_a_later_commit(world):
+def test_what_is_rejected_at_once_is_not_rejected_again_by_a_later_commit(world: World) -> None:
     orders = world.queue(dead_letter=True)
     orders.send(rows(1, 2))
     manager = world.manager("b")
@@ -191,7 +198,9 @@ def test_what_is_rejected_at_once_is_not_rejected_again_by_a_later_commit(world)
 
 @in_memory
 @pytest.mark.parametrize("first", ["at once", "another transaction"])
-def test_what_is_settled_elsewhere_meanwhile_is_not_settled_again_by_a_commit(world, first):
+def test_what_is_settled_elsewhere_meanwhile_is_not_settled_again_by_a_commit(
+    world: World, first: Any
+) -> None:
     """A message is retired once: who comes second is told."""
     orders = world.queue(dead_letter=True)
     orders.send(rows(1, 2))
@@ -213,18 +222,18 @@ def test_what_is_settled_elsewhere_meanwhile_is_not_settled_again_by_a_commit(wo
 
 
 @on_delta_when_long
-def test_inside_a_block_a_call_says_in_which_transaction_it_works(world):
+def test_inside_a_block_a_call_says_in_which_transaction_it_works(world: World) -> None:
     manager = world.manager("b")
     orders = manager.queue(world.queue().name)
     orders.send(rows(1))
     leased = orders.receive()
     with manager.transaction(world.name("id")) as tx:
-        calls = [
+        calls: list[Callable[[], object]] = [
             lambda: orders.send(rows(2)),
-            lambda: orders.receive(),
-            lambda: leased.accept(),
-            lambda: leased.release(),
-            lambda: leased.reject(),
+            orders.receive,
+            leased.accept,
+            leased.release,
+            leased.reject,
         ]
         for call in calls:
             with pytest.raises(TransactionNotGiven, match=tx.id) as caught:
@@ -236,7 +245,7 @@ def test_inside_a_block_a_call_says_in_which_transaction_it_works(world):
 
 
 @in_memory
-def test_inside_a_block_none_means_at_once_and_tx_queue_needs_no_argument(world):
+def test_inside_a_block_none_means_at_once_and_tx_queue_needs_no_argument(world: World) -> None:
     manager = world.manager("b")
     orders = manager.queue(world.queue().name)
     with pytest.raises(Oops), manager.transaction() as tx:
@@ -249,7 +258,7 @@ def test_inside_a_block_none_means_at_once_and_tx_queue_needs_no_argument(world)
 
 
 @in_memory
-def test_another_managers_calls_stand_outside_of_the_block(world):
+def test_another_managers_calls_stand_outside_of_the_block(world: World) -> None:
     orders = world.queue()
     with pytest.raises(Oops), world.manager("b").transaction():
         orders.send(rows(1))
@@ -258,12 +267,12 @@ def test_another_managers_calls_stand_outside_of_the_block(world):
 
 
 @in_memory
-def test_a_handler_of_a_drain_stands_in_a_block(world):
+def test_a_handler_of_a_drain_stands_in_a_block(world: World) -> None:
     manager = world.manager("b")
     orders = manager.queue(world.queue().name)
     orders.send(rows(1))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         with pytest.raises(TransactionNotGiven):
             orders.send(rows(2))
 
@@ -274,7 +283,7 @@ def test_a_handler_of_a_drain_stands_in_a_block(world):
 
 
 @in_memory
-def test_a_transaction_that_ended_takes_no_more_work(world):
+def test_a_transaction_that_ended_takes_no_more_work(world: World) -> None:
     orders = world.queue()
     manager = world.manager("b")
     for end in ("commit", "rollback"):
@@ -289,7 +298,7 @@ def test_a_transaction_that_ended_takes_no_more_work(world):
 
 
 @in_memory
-def test_a_batch_is_settled_in_the_transaction_that_received_it(world):
+def test_a_batch_is_settled_in_the_transaction_that_received_it(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     manager = world.manager("b")
@@ -303,7 +312,7 @@ def test_a_batch_is_settled_in_the_transaction_that_received_it(world):
 
 
 @in_memory
-def test_a_queue_works_in_its_own_managers_transactions(world):
+def test_a_queue_works_in_its_own_managers_transactions(world: World) -> None:
     orders = world.queue()
     with pytest.raises(TransactionMismatch, match=r"tx\.queue"):
         orders.send(rows(1), transaction=world.manager("b").transaction())
@@ -314,14 +323,14 @@ def test_a_queue_works_in_its_own_managers_transactions(world):
 
 
 @in_memory
-def test_run_transaction_runs_again_after_a_conflict_and_commits_once(world):
+def test_run_transaction_runs_again_after_a_conflict_and_commits_once(world: World) -> None:
     orders, tries = world.queue(), []
 
-    def handler(tx):
+    def handler(tx: Any) -> None:
         tries.append(attempt_id(tx))
         tx.queue(orders.name).send(rows(len(tries)))
         if len(tries) < 3:
-            raise TransactionAborted("somebody was faster")
+            raise TransactionAborted("somebody was faster", transaction_id="t")
 
     receipt = world.manager("b").run_transaction(handler)
     assert len(set(tries)) == 3
@@ -330,10 +339,10 @@ def test_run_transaction_runs_again_after_a_conflict_and_commits_once(world):
 
 
 @in_memory
-def test_a_handlers_own_error_is_not_tried_again(world):
+def test_a_handlers_own_error_is_not_tried_again(world: World) -> None:
     tries = []
 
-    def handler(tx):
+    def handler(tx: Any) -> None:
         tries.append(tx)
         raise Oops
 
@@ -344,30 +353,30 @@ def test_a_handlers_own_error_is_not_tried_again(world):
 
 
 @in_memory
-def test_attempts_are_bounded(world):
+def test_attempts_are_bounded(world: World) -> None:
     world.queue()
     tries = []
     with pytest.raises(TransactionAborted):
         for attempt in world.manager("b").attempts(RetryPolicy(attempts_max=3)):
             with attempt as tx:
                 tries.append(tx.id)
-                raise TransactionAborted
+                raise TransactionAborted(transaction_id="t")
     assert len(tries) == 3
     assert len(set(tries)) == 1
 
 
 @in_memory
-def test_an_attempt_that_is_lost_settles_the_lease_again(world):
+def test_an_attempt_that_is_lost_settles_the_lease_again(world: World) -> None:
     """What an attempt promised is forgotten with it: the next one can promise it again."""
     orders = world.queue()
     orders.send(rows(1))
     manager = world.manager("b")
     batch, tries = manager.queue(orders.name).receive(), []
 
-    def handler(tx):
+    def handler(tx: Any) -> None:
         tries.append(batch.accept(transaction=tx))
         if len(tries) == 1:
-            raise TransactionAborted
+            raise TransactionAborted(transaction_id="t")
 
     manager.run_transaction(handler)
     assert (tries, orders.in_flight()) == ([1, 1], 0)

@@ -429,7 +429,8 @@ def test_what_is_only_in_memory_waits_for_an_attempt_that_may_land_late(world: W
         journal.read = read
         raise ConnectionError("gone")
 
-    journal.append = silent
+    watched: Any = journal
+    watched.append = silent
     with pytest.raises(TransactionUnknown):
         older.commit()
     with client.transaction(older.id) as younger:
@@ -458,7 +459,8 @@ def test_nothing_is_committed_in_memory_beside_an_attempt_that_is_being_decided(
             younger.commit()
         return append(*args)
 
-    journal.append = meanwhile
+    watched: Any = journal
+    watched.append = meanwhile
     older.commit()
     assert sorted(numbers(queue.receive()) + numbers(queue.receive())) == [1, 3]
 

@@ -1,5 +1,9 @@
 """Claims that land after their transaction was decided: nobody's, and not for a lease's time."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
@@ -8,7 +12,7 @@ from tests.locks import in_another_thread
 from txnqueue.errors import TransactionAborted
 
 
-def drained(queue) -> list[int]:
+def drained(queue: Any) -> list[int]:
     """Receive and accept until nothing comes."""
     found = []
     while len(batch := queue.receive(10)):
@@ -18,7 +22,7 @@ def drained(queue) -> list[int]:
 
 
 @on_delta_when_long
-def test_what_an_aborted_transaction_still_receives_is_free_at_once(world: World):
+def test_what_an_aborted_transaction_still_receives_is_free_at_once(world: World) -> None:
     orders, other = world.queue(lease_seconds=10), world.queue("other", lease_seconds=1e5)
     orders.send(rows(1, 2))
     other.send(rows(3))
@@ -38,7 +42,7 @@ def test_what_an_aborted_transaction_still_receives_is_free_at_once(world: World
 
 
 @in_memory
-def test_what_is_received_by_what_the_horizon_has_passed_is_free_at_once(world: World):
+def test_what_is_received_by_what_the_horizon_has_passed_is_free_at_once(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = world.manager("z").transaction()
@@ -56,7 +60,7 @@ def test_what_is_received_by_what_the_horizon_has_passed_is_free_at_once(world: 
 
 
 @in_memory
-def test_a_waiting_receive_takes_what_is_nobodys(world: World):
+def test_a_waiting_receive_takes_what_is_nobodys(world: World) -> None:
     orders = world.queue(lease_seconds=10)
     orders.send(rows(1))
     late, mine = world.manager("z"), world.manager("x")
@@ -81,7 +85,9 @@ def test_a_waiting_receive_takes_what_is_nobodys(world: World):
 
 
 @in_memory
-def test_what_a_rolled_back_transaction_had_only_settled_stays_with_who_holds_it(world: World):
+def test_what_a_rolled_back_transaction_had_only_settled_stays_with_who_holds_it(
+    world: World,
+) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     holder, other = world.manager("h"), world.manager("x")
@@ -100,7 +106,7 @@ def test_what_a_rolled_back_transaction_had_only_settled_stays_with_who_holds_it
 
 
 @in_memory
-def test_what_is_undecided_or_prepared_is_looked_at_and_left(world: World):
+def test_what_is_undecided_or_prepared_is_looked_at_and_left(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1, 2))
     working, prepared = world.manager("w").transaction(), world.manager("p").transaction()
@@ -123,7 +129,7 @@ def test_what_is_undecided_or_prepared_is_looked_at_and_left(world: World):
 
 
 @in_memory
-def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(world: World):
+def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
     tx = world.manager("w").transaction()
@@ -132,13 +138,14 @@ def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(wo
     mine = other.queue(orders.name)
     key_states = client_of(other).key_states
 
-    def after_a_commit(keys, **more):
+    def after_a_commit(keys: Any, **more: Any) -> Any:
         client_of(other).key_states = key_states
         in_another_thread(tx.commit)
         return key_states(keys, **more)
 
     assert len(mine.receive(1)) == 0  # warm
-    client_of(other).key_states = after_a_commit
+    watched: Any = client_of(other)
+    watched.key_states = after_a_commit
     assert len(mine.receive(1)) == 0
     assert (mine.depth(), mine.in_flight()) == (0, 0)
     assert other.history.verify().ok
@@ -158,7 +165,7 @@ def held_by_nobody(world: World, name: str) -> None:
 
 @in_memory
 @pytest.mark.parametrize("lanes", [1, 4])
-def test_in_a_queue_that_is_never_empty_a_void_claim_ends_soon(world: World, lanes: int):
+def test_in_a_queue_that_is_never_empty_a_void_claim_ends_soon(world: World, lanes: int) -> None:
     orders = world.queue(lease_seconds=10, lanes=lanes)
     orders.send(rows(100))
     held_by_nobody(world, orders.name)
@@ -176,7 +183,7 @@ def test_in_a_queue_that_is_never_empty_a_void_claim_ends_soon(world: World, lan
 
 
 @in_memory
-def test_who_works_on_a_busy_queue_is_asked_for_seldom(world: World):
+def test_who_works_on_a_busy_queue_is_asked_for_seldom(world: World) -> None:
     orders = world.queue(lease_seconds=1e5)
     orders.send(rows(*range(300)))
     working = world.manager("w").transaction()
@@ -185,11 +192,12 @@ def test_who_works_on_a_busy_queue_is_asked_for_seldom(world: World):
     mine, asked = client.queue(orders.name), []
     key_states = client_of(client).key_states
 
-    def counted(keys, **more):
+    def counted(keys: Any, **more: Any) -> Any:
         asked.extend(found := list(keys))
         return key_states(found, **more)
 
-    client_of(client).key_states = counted
+    watched: Any = client_of(client)
+    watched.key_states = counted
     for _ in range(120):  # two minutes
         assert len(mine.receive(1)) == 1
         world.clock.advance(1)

@@ -1,7 +1,11 @@
 """What cannot be meant is refused by one typed error, and changes nothing."""
 
+from __future__ import annotations
+
 import datetime
 import inspect
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +15,7 @@ from txnqueue.errors import InvalidInput, QueueNotFound, TransactionUnknown, Txn
 from txnqueue.storage.store import MemoryStore
 
 JUNK = (5, 1.5, float("nan"), True, "x", "\ud800", b"x", [5], {"a": 5}, object(), None)
-FITS = {  # what a call needs besides
+FITS: dict[str, Any] = {  # what a call needs besides
     "manager": {"transaction_id": "T", "name": "q", "schema": "n long", "reason": "r"},
     "queue": {"rows": rows(1), "to": "q.dead", "handler": lambda batch, tx: None},
     "batch": {"to": "q.dead", "seconds": 5},
@@ -32,7 +36,7 @@ ELSEWHERE = {  # what has tests of its own, or is no call of users
 class Place:
     """A store with something in it, by the names of what users hold."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.store = MemoryStore()
         manager = World(self.store).manager()
         queue = manager.create_queue("q", "n long, key string")
@@ -41,11 +45,11 @@ class Place:
         exchange.bind(queue, "k")
         tx = manager.transaction()
         attempt_of(tx).begin()
-        self.held = {"manager": manager, "queue": queue, "batch": queue.receive(2)}
+        self.held: dict[str, Any] = {"manager": manager, "queue": queue, "batch": queue.receive(2)}
         self.held |= {"exchange": exchange, "tx": tx, "history": manager.history}
 
 
-def calls():
+def calls() -> Iterator[Any]:
     """List every argument of every public call."""
     for what, one in Place().held.items():
         for name, call in inspect.getmembers(type(one), inspect.isfunction):
@@ -57,7 +61,7 @@ def calls():
 
 
 @pytest.mark.parametrize(("what", "name", "argument"), list(calls()))
-def test_nonsense_is_a_typed_error_and_changes_nothing(what, name, argument):
+def test_nonsense_is_a_typed_error_and_changes_nothing(what: Any, name: Any, argument: Any) -> None:
     place = Place()
     signature = inspect.signature(getattr(place.held[what], name))
     needed = [one.name for one in signature.parameters.values() if one.default is one.empty]
@@ -74,7 +78,7 @@ def test_nonsense_is_a_typed_error_and_changes_nothing(what, name, argument):
 
 
 @pytest.mark.parametrize("move", ["queue", "batch", "in a transaction"])
-def test_messages_do_not_move_to_a_queue_of_another_store(move):
+def test_messages_do_not_move_to_a_queue_of_another_store(move: Any) -> None:
     """It has the id of no queue of this store: there they would be lost."""
     here, there = World(MemoryStore()), World(MemoryStore())
     orders, other = here.queue("orders"), there.queue("orders")
@@ -93,7 +97,7 @@ def test_messages_do_not_move_to_a_queue_of_another_store(move):
 
 
 @in_memory
-def test_messages_move_to_a_queue_that_another_manager_opened(world):
+def test_messages_move_to_a_queue_that_another_manager_opened(world: World) -> None:
     orders, other = world.queue("orders"), world.queue("other")
     orders.send(rows(1))
     assert orders.move(world.open(other, "b")) == 1
@@ -101,7 +105,7 @@ def test_messages_move_to_a_queue_that_another_manager_opened(world):
 
 
 @in_memory
-def test_reasons_by_row_are_text_whatever_the_column_holds(world):
+def test_reasons_by_row_are_text_whatever_the_column_holds(world: World) -> None:
     orders = world.queue(dead_letter=True)
     orders.send(rows(1, 2, 3))
     batch = orders.receive()
@@ -112,11 +116,11 @@ def test_reasons_by_row_are_text_whatever_the_column_holds(world):
 
 
 @in_memory
-def test_a_reason_is_written_whatever_characters_an_error_has(world):
+def test_a_reason_is_written_whatever_characters_an_error_has(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))
 
-    def handler(batch, tx):
+    def handler(batch: Any, tx: Any) -> None:
         raise OSError("no such file: \udcff.csv")
 
     with pytest.raises(TxnQueueError, match="rolled back"):
@@ -126,7 +130,7 @@ def test_a_reason_is_written_whatever_characters_an_error_has(world):
 
 
 @pytest.mark.parametrize("junk", [{"message": 5}, {"_message": None}, {"_message": {}}])
-def test_what_is_no_message_is_not_matched(junk):
+def test_what_is_no_message_is_not_matched(junk: Any) -> None:
     orders = World(MemoryStore()).queue()
     orders.send(rows(1))
     batch = orders.receive()
@@ -140,14 +144,14 @@ def test_what_is_no_message_is_not_matched(junk):
 @pytest.mark.parametrize(
     "junk", [{"at": datetime.datetime(2020, 1, 1)}, {5: "a"}, "x", [1], {"a": {1, 2}}]
 )
-def test_metadata_is_what_can_be_written(junk):
+def test_metadata_is_what_can_be_written(junk: Any) -> None:
     manager = World(MemoryStore()).manager()
     with pytest.raises(InvalidInput):
         manager.transaction(metadata=junk)
 
 
 @in_memory
-def test_a_handler_that_is_none_delivers_nothing(world):
+def test_a_handler_that_is_none_delivers_nothing(world: World) -> None:
     orders = world.queue(dead_letter=True, deliveries_max=1)
     orders.send(rows(1))
     before = world.store.journal.version()
@@ -162,7 +166,7 @@ def test_a_handler_that_is_none_delivers_nothing(world):
 
 
 @in_memory
-def test_dead_letters_of_a_queue_that_is_gone_with_them(world):
+def test_dead_letters_of_a_queue_that_is_gone_with_them(world: World) -> None:
     orders, manager = world.queue(dead_letter=True), world.manager()
     manager.drop_queue(orders.name)
     assert len(orders.dead_letters()) == 0
@@ -172,7 +176,7 @@ def test_dead_letters_of_a_queue_that_is_gone_with_them(world):
 
 
 @pytest.mark.spark
-def test_what_spark_cannot_evaluate_is_a_typed_error_and_changes_nothing(spark):
+def test_what_spark_cannot_evaluate_is_a_typed_error_and_changes_nothing(spark: Any) -> None:
     """Of predicates and of frames to match; the messages are those of the twin in memory."""
     world = World(MemoryStore(spark=spark), spark)
     orders = world.queue()

@@ -1,5 +1,9 @@
 """Landing one append, against a journal that answers as a script says."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from txnqueue.client.append import Append
@@ -15,7 +19,7 @@ from txnqueue.testing import Clock, runtime
 SHARD, STREAM = "lane/q/0", "lane/0"
 
 
-def numbered(sequence, word="mine"):
+def numbered(sequence: int, word: str = "mine") -> Plan:
     """Plan an entry that takes a sequence number."""
     entry = Entry(SHARD, STREAM, model.CLAIMED, sequence=sequence, body={"word": word})
     return Plan((entry,), (model.next_sequence(SHARD, STREAM, sequence),))
@@ -30,21 +34,21 @@ class Script:
     client takes the next sequence number first · locked: the store's own error.
     """
 
-    def __init__(self, *script):
+    def __init__(self, *script: Any) -> None:
         self.inner = MemoryJournal()
         self.script = list(script)
-        self.offered = []
-        self.late = []
-        self.later = []
-        self.waits = []
+        self.offered: list[Any] = []
+        self.late: list[Any] = []
+        self.later: list[Any] = []
+        self.waits: list[Any] = []
         self.reads_fail = False
         self.known_version = self.inner.known_version
 
-    def append(self, units, metadata):
+    def append(self, units: Any, metadata: Any) -> Any:
         self.offered.append(units[0])
         what = self.script.pop(0) if self.script else "lands"
         if what == "locked":
-            raise StoreBusy
+            raise StoreBusy(owner=None)
         if what == "late":
             self.late.append((units, metadata))
         if what == "later":
@@ -63,47 +67,48 @@ class Script:
             raise ConnectionError(what)
         return answer
 
-    def read(self, shards, after=-1, upto=None):
+    def read(self, shards: Any, after: Any = -1, upto: int | None = None) -> Any:
         if self.reads_fail:
             raise ConnectionError("cannot read either")
         return self.inner.read(shards, after, upto)
 
-    def next(self):
+    def next(self) -> Any:
         return max((e.sequence for e in self.entries()), default=0) + 1
 
-    def entries(self):
+    def entries(self) -> Any:
         return self.inner.read([SHARD]).entries
 
-    def words(self):
+    def words(self) -> list[Any]:
         return [e.body["word"] for e in self.entries()]
 
-    def land(self, plan, attempts_max=5, **named):
+    def land(self, plan: Any, attempts_max: int = 5, **named: Any) -> Any:
         """Land a plan; while it waits, what is late lands and the clock is turned."""
         clock = Clock()
 
-        def sleep(seconds):
+        def sleep(seconds: float) -> None:
             self.waits.append(seconds)
             clock.advance(seconds)
             while self.late:
                 self.inner.append(*self.late.pop())
 
         policy = RetryPolicy(attempts_max, seconds_max=60, wait_seconds_first=1)
-        return Append(self, runtime(clock, "me", policy, sleep), "test", **named).land(plan)
+        journal: Any = self
+        return Append(journal, runtime(clock, "me", policy, sleep), "test", **named).land(plan)
 
-    def land_next(self, **named):
+    def land_next(self, **named: Any) -> Any:
         """Land an entry with whatever sequence number is next when it is planned."""
         return self.land(lambda lost: numbered(self.next(), f"mine {lost}"), **named)
 
 
 @pytest.mark.parametrize("answer", ["reply lost", "conflict though landed"])
-def test_what_landed_is_done_whatever_the_store_said(answer):
+def test_what_landed_is_done_whatever_the_store_said(answer: Any) -> None:
     script = Script(answer)
     landed = script.land(lambda lost: numbered(1))
     assert (landed.version, landed.entries) == (1, script.entries())
     assert len(script.offered) == 1
 
 
-def test_what_lands_late_lands_once():
+def test_what_lands_late_lands_once() -> None:
     script = Script("late")
     landed = script.land(lambda lost: numbered(1))
     assert landed.version == 1
@@ -111,7 +116,7 @@ def test_what_lands_late_lands_once():
 
 
 @pytest.mark.parametrize("answer", ["fails", "conflict"])
-def test_the_same_content_is_said_again_under_the_same_append_id(answer):
+def test_the_same_content_is_said_again_under_the_same_append_id(answer: Any) -> None:
     """A late first try and its repetition are then one append, not two."""
     script = Script(answer, answer)
     script.land(lambda lost: numbered(1))
@@ -119,10 +124,10 @@ def test_the_same_content_is_said_again_under_the_same_append_id(answer):
     assert len({unit.append_id for unit in script.offered}) == 1
 
 
-def test_content_is_the_same_though_time_has_passed():
+def test_content_is_the_same_though_time_has_passed() -> None:
     script, times = Script("fails"), iter((1, 2))
 
-    def plan(lost):
+    def plan(lost: int) -> Plan:
         entry = Entry(SHARD, STREAM, model.CLAIMED, body={"word": "x"}, recorded_at_ms=next(times))
         return Plan((entry,), (model.layout_unchanged(),))
 
@@ -130,7 +135,7 @@ def test_content_is_the_same_though_time_has_passed():
     assert script.offered[0] is script.offered[1]
 
 
-def test_a_lost_race_is_planned_again_under_a_new_append_id():
+def test_a_lost_race_is_planned_again_under_a_new_append_id() -> None:
     script = Script("rival", "rival")
     landed = script.land_next()
     assert script.words() == ["rival", "rival", "mine 2"]
@@ -138,7 +143,7 @@ def test_a_lost_race_is_planned_again_under_a_new_append_id():
     assert [e.sequence for e in landed.entries] == [3]
 
 
-def test_what_landed_is_read_from_the_journal_not_from_the_last_plan():
+def test_what_landed_is_read_from_the_journal_not_from_the_last_plan() -> None:
     """The first try landed late, and the second plan was lost to it: the first one counts."""
     script = Script("late")
     landed = script.land(lambda lost: numbered(1, f"plan {lost}"))
@@ -146,7 +151,7 @@ def test_what_landed_is_read_from_the_journal_not_from_the_last_plan():
     assert script.words() == ["plan 0"]
 
 
-def test_losing_every_race_is_busy_and_nothing_landed():
+def test_losing_every_race_is_busy_and_nothing_landed() -> None:
     script = Script(*["rival"] * 9)
     with pytest.raises(Busy) as caught:
         script.land_next(attempts_max=4)
@@ -154,14 +159,14 @@ def test_losing_every_race_is_busy_and_nothing_landed():
     assert script.words() == ["rival"] * 4
 
 
-def test_conflicts_alone_are_busy():
+def test_conflicts_alone_are_busy() -> None:
     """A reported conflict that did not land is surely lost: there is nothing in doubt."""
     with pytest.raises(Busy):
         Script("conflict", "conflict").land(lambda lost: numbered(1), attempts_max=2)
 
 
 @pytest.mark.parametrize("answers", [["fails", "fails"], ["fails", "conflict"]])
-def test_giving_up_after_a_lost_reply_is_unknown_not_busy(answers):
+def test_giving_up_after_a_lost_reply_is_unknown_not_busy(answers: Any) -> None:
     """The try whose reply was lost may still land."""
     with pytest.raises(TransactionUnknown) as caught:
         Script(*answers).land(lambda lost: numbered(1), attempts_max=2, transaction_id="k")
@@ -169,7 +174,7 @@ def test_giving_up_after_a_lost_reply_is_unknown_not_busy(answers):
     assert "manager.outcome('k')" in str(caught.value)
 
 
-def test_when_even_reading_fails_the_outcome_is_unknown():
+def test_when_even_reading_fails_the_outcome_is_unknown() -> None:
     script = Script("reply lost")
     script.reads_fail = True
     with pytest.raises(TransactionUnknown) as caught:
@@ -177,82 +182,82 @@ def test_when_even_reading_fails_the_outcome_is_unknown():
     assert isinstance(caught.value.last_error, ConnectionError)
 
 
-def test_an_unknown_append_without_a_transaction_is_known_by_its_append_id():
+def test_an_unknown_append_without_a_transaction_is_known_by_its_append_id() -> None:
     script = Script("fails")
     with pytest.raises(TransactionUnknown) as caught:
         script.land(lambda lost: numbered(1), attempts_max=1)
     assert caught.value.transaction_id == f"append:{script.offered[0].append_id}@{SHARD}"
 
 
-def test_patience_ends_by_time_too():
+def test_patience_ends_by_time_too() -> None:
     script = Script(*["conflict"] * 99)
     with pytest.raises(Busy):
         script.land(lambda lost: numbered(1), attempts_max=99)
     assert 60 <= sum(script.waits) <= 65
 
 
-def test_waits_grow_and_are_drawn_with_jitter():
+def test_waits_grow_and_are_drawn_with_jitter() -> None:
     script = Script(*["conflict"] * 4)
     script.land(lambda lost: numbered(1))
     assert script.waits == [0.5, 1.0, 2.0, 2.5]
 
 
-def test_a_planners_error_goes_on_when_nothing_landed():
+def test_a_planners_error_goes_on_when_nothing_landed() -> None:
     script = Script("rival")
 
-    def plan(lost):
+    def plan(lost: int) -> Any:
         if lost:
-            raise TransactionAborted("somebody was faster")
+            raise TransactionAborted("somebody was faster", transaction_id="t")
         return numbered(1)
 
     with pytest.raises(TransactionAborted, match="faster"):
         script.land(plan)
 
 
-def test_a_planners_error_gives_way_to_an_earlier_try_that_landed():
+def test_a_planners_error_gives_way_to_an_earlier_try_that_landed() -> None:
     """What stands in the way is our own late try: not an error, but the result."""
     script = Script("late")
 
-    def plan(lost):
+    def plan(lost: int) -> Any:
         if script.entries():
-            raise TransactionAborted("it is gone")
+            raise TransactionAborted("it is gone", transaction_id="t")
         return numbered(1)
 
     assert script.land(plan).entries == script.entries()
 
 
-def test_nothing_to_do_is_no_append():
+def test_nothing_to_do_is_no_append() -> None:
     script = Script()
     assert script.land(lambda lost: None) is None
     assert script.offered == []
 
 
-def test_nothing_left_to_do_gives_the_earlier_try_that_landed():
+def test_nothing_left_to_do_gives_the_earlier_try_that_landed() -> None:
     script = Script("late")
     landed = script.land(lambda lost: None if script.entries() else numbered(1))
     assert landed.entries == script.entries()
 
 
-def test_the_stores_own_error_goes_on():
+def test_the_stores_own_error_goes_on() -> None:
     with pytest.raises(StoreBusy):
         Script("locked").land(lambda lost: numbered(1))
 
 
-def test_the_stores_own_error_after_a_lost_reply_is_unknown():
+def test_the_stores_own_error_after_a_lost_reply_is_unknown() -> None:
     with pytest.raises(TransactionUnknown) as caught:
         Script("fails", "locked").land(lambda lost: numbered(1))
     assert isinstance(caught.value.__cause__, StoreBusy)
 
 
-def test_an_interrupt_is_not_swallowed():
-    def plan(lost):
+def test_an_interrupt_is_not_swallowed() -> None:
+    def plan(lost: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Script().land(plan)
 
 
-def test_the_commit_says_who_did_what():
+def test_the_commit_says_who_did_what() -> None:
     script = Script()
     script.land(lambda lost: numbered(1), transaction_id="k", queue="orders")
     _, metadata = script.inner.commits[-1]
@@ -260,15 +265,15 @@ def test_the_commit_says_who_did_what():
     assert said == {"operation": "test", "transaction_id": "k", "queue": "orders", "actor": "me"}
 
 
-def test_a_landed_append_knows_its_commit_seq():
+def test_a_landed_append_knows_its_commit_seq() -> None:
     landed = Script().land(lambda lost: numbered(1))
     assert landed.commit_seq == landed.version * 1024 == 1024
 
 
-def in_lanes(*sequences):
+def in_lanes(*sequences: Any) -> Any:
     """Plan an entry that takes the next number of one lane, and at the next try of another."""
 
-    def plan(lost):
+    def plan(lost: int) -> Plan:
         shard, sequence = f"lane/q/{lost}", sequences[lost]
         entry = Entry(shard, STREAM, model.CLAIMED, sequence=sequence)
         return Plan((entry,), (model.next_sequence(shard, STREAM, sequence),))
@@ -277,14 +282,14 @@ def in_lanes(*sequences):
 
 
 @pytest.mark.parametrize("answer", ["reply lost", "lands"])
-def test_two_tries_that_both_land_are_both_ours(answer):
+def test_two_tries_that_both_land_are_both_ours(answer: Any) -> None:
     """Else the messages of the one are held until its lease ends, and count as delivered."""
     script = Script("later", answer)
     landed = script.land(in_lanes(1, 1))
     assert sorted(e.shard for e in landed.entries) == ["lane/q/0", "lane/q/1"]
 
 
-def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands():
+def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands() -> None:
     """What the next one goes on from is what the first one did."""
     script = Script("late")
     landed = script.land_next()

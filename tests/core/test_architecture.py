@@ -41,7 +41,7 @@ def ways(act: Callable[[], object], deciding: Collection[str]) -> dict[str, list
     found: dict[str, list[str]] = {}
 
     def look(frame: FrameType, event: str, _: object) -> None:
-        name = frame.f_code.co_qualname
+        name = getattr(frame.f_code, "co_qualname", "")
         here = frame.f_code.co_filename.startswith(str(PACKAGE))
         if event == "call" and here and name in deciding and name not in found:
             found[name] = modules_of(frame)
@@ -56,7 +56,7 @@ def ways(act: Callable[[], object], deciding: Collection[str]) -> dict[str, list
 
 def queues() -> tuple[QueueManager, Any, Any]:
     manager = memory_manager()
-    window = {"message_id": "k", "duplicate_window_seconds": 60}
+    window: dict[str, Any] = {"message_id": "k", "duplicate_window_seconds": 60}
     orders = manager.create_queue("orders", "n long, k string", lanes=1, **window)
     return manager, orders, manager.create_queue("out", "n long, k string")
 
@@ -78,7 +78,8 @@ def commit() -> Callable[[], object]:
 def claim() -> Callable[[], object]:
     _, orders, _ = queues()
     orders.send([ROW])
-    return orders.receive
+    receive: Callable[[], object] = orders.receive
+    return receive
 
 
 def change() -> Callable[[], object]:
@@ -94,7 +95,8 @@ def change() -> Callable[[], object]:
 def duplicate() -> Callable[[], object]:
     _, orders, _ = queues()
     orders.send([ROW, ROW])
-    return orders.receive
+    receive: Callable[[], object] = orders.receive
+    return receive
 
 
 APPEND = "MemoryJournal.append"

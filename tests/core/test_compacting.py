@@ -34,7 +34,9 @@ class CompactedLog(Log):
 
     def land(self, entry: Entry) -> Entry:
         body = json.loads(json.dumps(dict(entry.body)))  # what the store gives back
-        return self.append(replace(entry, body=body))[0]
+        (written,) = self.append(replace(entry, body=body))[:1]
+        assert isinstance(written, Entry)
+        return written
 
     def cold(self, without: Any = ()) -> QueueState:
         fold = QueueState("q", len(self.fold.lanes))
@@ -84,10 +86,10 @@ def live(log: CompactedLog, chance: random.Random) -> None:
     elif act == "settle" and claims:
         claim = chance.choice(claims)
         kind = chance.choice((model.ACCEPTED, model.RELEASED, model.REJECTED))
-        items = None
+        items: Any = None
         if chance.random() < 0.5:
-            position_id, parts = next(iter(claim.items.items()))
-            items = ((position_id, ((parts[0][0], parts[0][0]),)),)
+            position_id, standing = next(iter(claim.items.items()))
+            items = ((position_id, ((standing[0][0], standing[0][0]),)),)
         owner = claim.holder if claim.holder.is_transaction else None
         log.settle(claim, kind, items, owner, counted=chance.random() < 0.5)
     elif act in ("extend", "bind") and claims:
@@ -99,10 +101,10 @@ def live(log: CompactedLog, chance: random.Random) -> None:
             log.append(planning.bind("q", claim, OTHER, sequence, STAMP))
     elif act == "refuse" and claims:
         claim = chance.choice(claims)
-        sequence = None if claim.holder.is_transaction else log.fold.lanes[lane].next_sequence
+        place = None if claim.holder.is_transaction else log.fold.lanes[lane].next_sequence
         refused = Disposition(model.RELEASED, counted=True, undeliverable_here=True)
-        owner = claim.holder if sequence is None else None
-        log.append(planning.settlement("q", claim, refused, STAMP, sequence=sequence, owner=owner))
+        owner = claim.holder if place is None else None
+        log.append(planning.settlement("q", claim, refused, STAMP, sequence=place, owner=owner))
     elif act == "purge in flight" and claims:
         held = [
             Segment(log.fold.positions[position_id], parts[0][0], parts[0][0])

@@ -15,7 +15,7 @@ from tests.core.test_ledger import LEASE, offsets
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Selection, Stamp
-from txnqueue.core.redelivery import AT_ONCE
+from txnqueue.core.redelivery import AT_ONCE, CLOCKS_APART_MS
 from txnqueue.core.state import LaneState, QueueState, Segment
 from txnqueue.core.state import compaction as compacting
 from txnqueue.core.state.duplicates import digest, write_ids
@@ -186,9 +186,7 @@ def looks_at_the_clock_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         compacting,
         "recent_after",
-        lambda fold, lane, now_ms: max(
-            lane.recent_after, now_ms - compacting.CLOCKS_APART_MS - WINDOW_MS
-        ),
+        lambda fold, lane, now_ms: max(lane.recent_after, now_ms - CLOCKS_APART_MS - WINDOW_MS),
     )
 
 

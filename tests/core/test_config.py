@@ -1,6 +1,9 @@
 """Settings: names, limits, and how long a retry waits."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +22,7 @@ from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueEr
 
 
 @pytest.mark.parametrize("name", ["a", "Orders", "orders.dead", "a-b_c.9", "x" * 100])
-def test_a_name_may_have_letters_digits_dots_dashes_and_underscores(name):
+def test_a_name_may_have_letters_digits_dots_dashes_and_underscores(name: str) -> None:
     assert check_name(name) == name
 
 
@@ -27,27 +30,27 @@ def test_a_name_may_have_letters_digits_dots_dashes_and_underscores(name):
     "name",
     ["", "1a", ".a", "_a", "a b", "a/b", "a`b", "a'b", "a\n", "ä", "../x", "x" * 101, None, 7],
 )
-def test_any_other_name_is_refused_and_named(name):
+def test_any_other_name_is_refused_and_named(name: str) -> None:
     with pytest.raises(InvalidName) as caught:
         check_name(name)
     assert repr(name) in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["", None, 7, b"x", "x" * 201])
-def test_a_transaction_id_has_1_to_200_characters(key):
+def test_a_transaction_id_has_1_to_200_characters(key: str) -> None:
     with pytest.raises(InvalidInput, match="transaction_id"):
         check_transaction_id(key)
     assert check_transaction_id("x" * 200) == "x" * 200
 
 
 @pytest.mark.parametrize("value", ["5", None, True, [1]])
-def test_what_is_no_number_is_refused_by_name(value):
+def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
     with pytest.raises(InvalidInput, match="limit"):
         check_number("limit", value, 1, 10)
 
 
 @pytest.mark.parametrize("value", [0, 11, -1, math.inf, math.nan])
-def test_a_number_out_of_range_exceeds_a_limit(value):
+def test_a_number_out_of_range_exceeds_a_limit(value: Any) -> None:
     with pytest.raises(LimitExceeded, match="limit"):
         check_number("limit", value, 1, 10)
 
@@ -68,7 +71,7 @@ def test_a_number_out_of_range_exceeds_a_limit(value):
         {"lease_seconds": "60"},
     ],
 )
-def test_a_queue_setting_that_cannot_be_is_refused_by_name(settings):
+def test_a_queue_setting_that_cannot_be_is_refused_by_name(settings: Any) -> None:
     with pytest.raises(InvalidInput, match=next(iter(settings))):
         QueueSettings(**settings)
 
@@ -82,35 +85,35 @@ def test_a_queue_setting_that_cannot_be_is_refused_by_name(settings):
         {"wait_seconds_max": "x"},
     ],
 )
-def test_a_retry_policy_that_cannot_be_is_refused_by_name(policy):
+def test_a_retry_policy_that_cannot_be_is_refused_by_name(policy: Any) -> None:
     with pytest.raises(InvalidInput, match=next(iter(policy))):
         RetryPolicy(**policy)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
-def test_a_wait_is_never_negative_and_never_above_its_maximum(tries, jitter):
+def test_a_wait_is_never_negative_and_never_above_its_maximum(tries: Any, jitter: Any) -> None:
     policy = RetryPolicy(wait_seconds_first=0.5, wait_seconds_max=4.0)
     assert 0 <= policy.wait_seconds(tries, jitter) <= 4.0
 
 
-def test_the_widest_wait_doubles_until_its_maximum():
+def test_the_widest_wait_doubles_until_its_maximum() -> None:
     policy = RetryPolicy(wait_seconds_first=1.0, wait_seconds_max=5.0)
     assert [policy.wait_seconds(tries, 1.0) for tries in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
 
 
-def test_jitter_is_full():
+def test_jitter_is_full() -> None:
     """Drawn from 0 to the widest, so that rivals that met once do not meet again."""
     policy = RetryPolicy(wait_seconds_first=2.0)
     assert [policy.wait_seconds(1, dice) for dice in (0.0, 0.25, 1.0)] == [0, 0.5, 2]
 
 
-def test_every_error_of_ours_can_be_caught_as_one():
+def test_every_error_of_ours_can_be_caught_as_one() -> None:
     assert issubclass(LimitExceeded, InvalidInput)
     assert issubclass(InvalidName, ValueError)
     assert issubclass(InvalidInput, TxnQueueError)
 
 
-def test_an_errors_docstring_is_its_message_and_its_details_are_attributes():
+def test_an_errors_docstring_is_its_message_and_its_details_are_attributes() -> None:
     error = InvalidName(name="x y")
     assert str(error).startswith("A name is 1 to 100 letters")
     assert error.name == "x y"

@@ -1,5 +1,9 @@
 """Where a setting comes from, and what is said when it cannot be used."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from txnqueue.core.configuration import OPTIONS, Configuration, Value
@@ -9,17 +13,18 @@ from txnqueue.manager import QueueManager
 from txnqueue.storage.store import MemoryStore
 
 CONF = {"spark.txnqueue.queue.lanes": "3", "spark.sql.ansi.enabled": "true"}
+NOTHING: dict[str, str] = {}
 ENVIRON = {"TXNQUEUE_QUEUE_LANES": "5", "TXNQUEUE_QUEUE_LEASE_SECONDS": " 12.5 ", "HOME": "/"}
 
 
-def test_an_argument_comes_before_spark_before_the_environment_before_the_default():
+def test_an_argument_comes_before_spark_before_the_environment_before_the_default() -> None:
     both = Configuration(CONF.get, ENVIRON)
     assert both.value("queue.lanes", 7) == Value("queue.lanes", 7, "argument")
     spark = Value("queue.lanes", 3, "spark.txnqueue.queue.lanes")
     assert both.value("queue.lanes") == spark
     variable = Value("queue.lanes", 5, "TXNQUEUE_QUEUE_LANES")
-    assert Configuration({}.get, ENVIRON).value("queue.lanes") == variable
-    assert Configuration({}.get, {}).value("queue.lanes") == Value("queue.lanes", 1, "default")
+    assert Configuration(NOTHING.get, ENVIRON).value("queue.lanes") == variable
+    assert Configuration(NOTHING.get, {}).value("queue.lanes") == Value("queue.lanes", 1, "default")
     assert both.value("queue.lease_seconds").value == 12.5
     assert [value.key for value in both.values()] == list(OPTIONS)
 
@@ -36,10 +41,12 @@ def test_an_argument_comes_before_spark_before_the_environment_before_the_defaul
         ("retry.attempts_max", "10001", LimitExceeded, "a whole number from 1 to 10000"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(key, text, error, allowed):
+def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(
+    key: str, text: str, error: Any, allowed: Any
+) -> None:
     variable = OPTIONS[key].variable
     for said, source in (
-        (Configuration({}.get, {variable: text}), variable),
+        (Configuration(NOTHING.get, {variable: text}), variable),
         (Configuration({f"spark.txnqueue.{key}": text}.get, {}), f"spark.txnqueue.{key}"),
     ):
         with pytest.raises(error) as caught:
@@ -48,15 +55,15 @@ def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(key, text, 
         assert (caught.value.name, caught.value.source) == (key, source)
 
 
-def test_the_defaults_are_those_of_the_library():
-    nothing = Configuration({}.get, {})
+def test_the_defaults_are_those_of_the_library() -> None:
+    nothing = Configuration(NOTHING.get, {})
     assert nothing.retry() == RetryPolicy()
     assert nothing.queue_settings({}) == QueueSettings()
     settings = {name.removeprefix("queue."): None for name in OPTIONS if name[:6] == "queue."}
     assert nothing.queue_settings(settings) == QueueSettings()
 
 
-def test_a_manager_takes_what_the_environment_says(monkeypatch):
+def test_a_manager_takes_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXNQUEUE_ACTOR", "nightly")
     monkeypatch.setenv("TXNQUEUE_RETRY_ATTEMPTS_MAX", "3")
     monkeypatch.setenv("TXNQUEUE_QUEUE_DELIVERIES_MAX", "4")

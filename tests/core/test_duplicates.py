@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ class Everything:
             self.tell(made, *what)
         return made
 
-    def tell(self, client: Duplicates, kind, position, names, twice) -> None:
+    def tell(self, client: Duplicates, kind: Any, position: Any, names: Any, twice: Any) -> None:
         if kind == "posted":
             few = write_ids(map(digest, names)) if position.place[0] % 3 else None
             client.posted(position, few)
@@ -52,7 +53,7 @@ class Everything:
             client.left_out(position.position_id, twice)
             client.retired(position.position_id)
 
-    def note(self, *what) -> None:
+    def note(self, *what: Any) -> None:
         self.log.append(what)
         for client in self.clients:
             self.tell(client, *what)
@@ -60,7 +61,7 @@ class Everything:
     def post(self) -> None:
         draw = self.random
         skew_ms = draw.randint(-HOUR_MS // 2, HOUR_MS // 2)
-        origin = {"queue": "elsewhere"} if draw.random() < 0.1 else None
+        origin: dict[str, object] | None = {"queue": "elsewhere"} if draw.random() < 0.1 else None
         names = [f"k{draw.randrange(12)}" for _ in range(draw.randint(1, 4))]
         position = position_of(len(self.log), len(names), self.now_ms + skew_ms, origin)
         offsets = [n for first, last in position.ranges for n in range(first, last + 1)]

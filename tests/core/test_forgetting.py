@@ -73,7 +73,7 @@ def test_what_concerns_positions_that_are_known_stays() -> None:
     known = retention.standing([*entries, *DAYS], 8)
     assert known == entries[:3]
     assert retention.oldest(known) == {"q": 4, "other": 3}
-    settled = {"claim_lane": 0, "queue_id": "q", "lane": 0}
+    settled: dict[str, Any] = {"claim_lane": 0, "queue_id": "q", "lane": 0}
     later = [
         naming(model.CLAIMED, 9, "a", "gone"),
         naming(model.CLAIMED, 10, "gone"),

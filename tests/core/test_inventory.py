@@ -22,7 +22,7 @@ def entry(taken: Inventory, sequence: int) -> Entry:
 def test_it_is_read_back_as_it_was_written_and_the_newest_counts() -> None:
     found = inventory.read(inventory.newest([entry(TAKEN, 2), entry(Inventory(), 1)]))
     assert found is not None and found.says(TAKEN)
-    assert (found.version, found.day, found.missed) == (7, "2026-01-02", {"b"})
+    assert (found.version, found.day, found.missed) == (7, "2026-01-02", frozenset("b"))
     assert inventory.read(inventory.newest([])) is None
     assert not found.says(Inventory())
 

@@ -1,7 +1,10 @@
 """The fold: what entries make of a queue, message by message."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,19 +32,19 @@ TX = Owner("c1", 1, "k", "a1", 0)
 OTHER = Owner("c2", 1, "k2", "a2", 0)
 
 
-def offsets(parts):
+def offsets(parts: Any) -> list[Any]:
     return [offset for first, last in parts for offset in range(first, last + 1)]
 
 
 class Log:
     """A queue's log, written entry by entry, with the fold that follows it."""
 
-    def __init__(self, lanes=1):
+    def __init__(self, lanes: int = 1) -> None:
         self.fold = QueueState("q", lanes)
-        self.entries = []
+        self.entries: list[Any] = []
         self.version = 0
 
-    def append(self, *entries):
+    def append(self, *entries: Any) -> Any:
         """Land some entries as one append."""
         self.version += 1
         stamped = [
@@ -52,24 +55,28 @@ class Log:
         self.fold.advance(stamped, self.version)
         return stamped
 
-    def post(self, *parts, lane=0, priority=4):
+    def post(self, *parts: Any, lane: int = 0, priority: int = 4) -> Any:
         body = {"payload": "p", "slice": 0, "send": f"s{self.version}", "priority": priority}
         entry = Entry("backlog/q", f"lane/{lane}", model.POSTED, queue_id="q", lane=lane)
         return self.append(replace(entry, ranges=parts, body=body))[0].entry_id
 
-    def select(self, limit=10, lane=0, ended=(), **limits):
+    def select(self, limit: int = 10, lane: int = 0, ended: Any = (), **limits: Any) -> Any:
         """Pick what a claim would take that ends some claims."""
         back = [s for claim in ended for s in self.fold.returning(claim, claim.ended_at_ms(1_000))]
         limits = {"now_ms": 1_000, "rules": AT_ONCE, **limits}
         superseded = [(claim.sequence, claim.ended_at_ms(1_000)) for claim in ended]
         return planning.select(self.fold.lanes[lane], back, limit, supersedes=superseded, **limits)
 
-    def claim(self, limit=10, owner=LEASE, lane=0, ended=(), **limits):
+    def claim(
+        self, limit: int = 10, owner: Any = LEASE, lane: int = 0, ended: Any = (), **limits: Any
+    ) -> Any:
         chosen = self.select(limit, lane, ended, **limits)
         self.append(*planning.claim("q", chosen, owner, 2_000, STAMP).entries)
         return self.fold.claim(lane, chosen.sequence)
 
-    def settle(self, claim, kind, items=None, owner=None, counted=False):
+    def settle(
+        self, claim: Any, kind: str, items: Any = None, owner: Any = None, counted: bool = False
+    ) -> None:
         """End some of a claim: by its lane outside, by a fact of the owner inside."""
         sequence = None if owner else self.fold.lanes[claim.lane].next_sequence
         disposition = Disposition(kind, items, counted=counted)
@@ -77,7 +84,7 @@ class Log:
             planning.settlement("q", claim, disposition, STAMP, sequence=sequence, owner=owner)
         )
 
-    def available(self, lane=0):
+    def available(self, lane: int = 0) -> list[Any]:
         return [
             offset
             for segment in self.fold.lanes[lane].available
@@ -89,14 +96,19 @@ class Log:
 
 POSITION = Position.of(
     Entry(
-        "b", "l", model.POSTED, append_id="a", version=1, body=dict(payload="p", slice=0, send="s")
+        "b",
+        "l",
+        model.POSTED,
+        append_id="a",
+        version=1,
+        body={"payload": "p", "slice": 0, "send": "s"},
     )
 )
 PARTS = st.sets(st.integers(0, 30), min_size=1).map(ranges.of_offsets)
 
 
 @given(PARTS, st.data())
-def test_taking_leaves_exactly_the_rest(have, data):
+def test_taking_leaves_exactly_the_rest(have: Any, data: Any) -> None:
     lane = LaneState(0)
     for first, last in have:
         lane.put(Segment(POSITION, first, last, 2, 7))
@@ -108,7 +120,7 @@ def test_taking_leaves_exactly_the_rest(have, data):
 
 
 @given(PARTS, PARTS)
-def test_taking_what_is_not_there_is_corruption_and_takes_nothing(have, wanted):
+def test_taking_what_is_not_there_is_corruption_and_takes_nothing(have: Any, wanted: Any) -> None:
     lane = LaneState(0)
     for first, last in have:
         lane.put(Segment(POSITION, first, last))
@@ -122,7 +134,7 @@ def test_taking_what_is_not_there_is_corruption_and_takes_nothing(have, wanted):
 
 
 @given(PARTS, st.data())
-def test_what_is_taken_and_put_back_stands_where_it_stood(have, data):
+def test_what_is_taken_and_put_back_stands_where_it_stood(have: Any, data: Any) -> None:
     lane = LaneState(0)
     for first, last in have:
         lane.put(Segment(POSITION, first, last))
@@ -133,7 +145,7 @@ def test_what_is_taken_and_put_back_stands_where_it_stood(have, data):
     assert offsets((s.first, s.last) for s in lane.available) == offsets(have)
 
 
-def test_taking_leaves_other_positions_alone():
+def test_taking_leaves_other_positions_alone() -> None:
     """The same offsets of another send are other messages."""
     log = Log()
     log.post((0, 4))
@@ -145,7 +157,7 @@ def test_taking_leaves_other_positions_alone():
 # --------------------------------------------------------------------------------- order
 
 
-def test_messages_stand_in_commit_order_whatever_the_order_of_reading():
+def test_messages_stand_in_commit_order_whatever_the_order_of_reading() -> None:
     log = Log()
     log.post((5, 6))
     log.post((0, 1))
@@ -155,14 +167,14 @@ def test_messages_stand_in_commit_order_whatever_the_order_of_reading():
     assert log.available() == [5, 6, 0, 1]
 
 
-def test_a_higher_priority_stands_before_earlier_commits():
+def test_a_higher_priority_stands_before_earlier_commits() -> None:
     log = Log()
     log.post((0, 0), priority=4)
     log.post((9, 9), priority=5)
     assert log.available() == [9, 0]
 
 
-def test_positions_of_one_commit_stand_in_the_order_of_its_entries():
+def test_positions_of_one_commit_stand_in_the_order_of_its_entries() -> None:
     log = Log()
     body = {"payload": "p", "slice": 0, "send": "s"}
     entry = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0, body=body)
@@ -170,7 +182,7 @@ def test_positions_of_one_commit_stand_in_the_order_of_its_entries():
     assert log.available() == [7, 3]
 
 
-def test_released_messages_go_back_to_their_original_place():
+def test_released_messages_go_back_to_their_original_place() -> None:
     log = Log()
     log.post((0, 9))
     claim = log.claim(3)
@@ -182,7 +194,7 @@ def test_released_messages_go_back_to_their_original_place():
 # --------------------------------------------------------------------- claims and their end
 
 
-def test_a_claim_takes_messages_out_of_the_available_ones():
+def test_a_claim_takes_messages_out_of_the_available_ones() -> None:
     log = Log()
     log.post((0, 9))
     claim = log.claim(4)
@@ -191,7 +203,7 @@ def test_a_claim_takes_messages_out_of_the_available_ones():
 
 
 @pytest.mark.parametrize("kind", [model.ACCEPTED, model.REJECTED])
-def test_an_accepted_or_rejected_claim_is_gone(kind):
+def test_an_accepted_or_rejected_claim_is_gone(kind: str) -> None:
     log = Log()
     position = log.post((0, 3))
     log.settle(log.claim(), kind)
@@ -199,7 +211,7 @@ def test_an_accepted_or_rejected_claim_is_gone(kind):
     assert position not in log.fold.positions
 
 
-def test_a_part_can_be_settled_and_the_rest_stays_in_flight():
+def test_a_part_can_be_settled_and_the_rest_stays_in_flight() -> None:
     log = Log()
     position = log.post((0, 9))
     claim = log.claim()
@@ -209,7 +221,7 @@ def test_a_part_can_be_settled_and_the_rest_stays_in_flight():
     assert offsets(claim.items[position]) == [0, 1, 4, 6, 7, 8, 9]
 
 
-def test_what_a_settlement_names_twice_is_settled_once():
+def test_what_a_settlement_names_twice_is_settled_once() -> None:
     log = Log()
     position = log.post((0, 3))
     claim = log.claim()
@@ -218,7 +230,7 @@ def test_what_a_settlement_names_twice_is_settled_once():
     assert log.available() == [0, 1]
 
 
-def test_a_settlement_of_an_attempt_that_owns_nothing_does_not_count():
+def test_a_settlement_of_an_attempt_that_owns_nothing_does_not_count() -> None:
     log = Log()
     log.post((0, 3))
     claim = log.claim(owner=TX)
@@ -228,7 +240,7 @@ def test_a_settlement_of_an_attempt_that_owns_nothing_does_not_count():
     assert log.fold.in_flight() == 0
 
 
-def test_a_late_settlement_of_an_ended_claim_changes_nothing():
+def test_a_late_settlement_of_an_ended_claim_changes_nothing() -> None:
     log = Log()
     log.post((0, 3))
     claim = log.claim(owner=TX)
@@ -237,14 +249,14 @@ def test_a_late_settlement_of_an_ended_claim_changes_nothing():
     assert log.available() == [0, 1, 2, 3]
 
 
-def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on():
+def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on() -> None:
     log = Log()
     position = log.post((0, 3))
     claim = log.claim(owner=TX)
     log.settle(claim, model.ACCEPTED, [(position, ((0, 0),))], owner=TX)
-    log.append(planning.kept("q", claim, 3, 777, STAMP, OTHER))
+    log.append(planning.kept("q", claim, 3, 777, STAMP, owner=OTHER))
     assert log.fold.claims()[0].owner.is_transaction, "it is not the owner's word"
-    log.append(planning.kept("q", claim, 3, 777, STAMP, TX))
+    log.append(planning.kept("q", claim, 3, 777, STAMP, owner=TX))
     (held,) = log.fold.claims()
     assert (held.owner.is_transaction, held.deadline_ms, held.count) == (False, 777, 3)
     log.settle(held, model.RELEASED, owner=TX)
@@ -253,7 +265,7 @@ def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on():
     assert log.available() == [1, 2, 3]
 
 
-def test_a_bound_claim_is_ended_by_the_transaction_and_by_nobody_else():
+def test_a_bound_claim_is_ended_by_the_transaction_and_by_nobody_else() -> None:
     log = Log()
     log.post((0, 3))
     claim = log.claim(owner=LEASE)
@@ -265,7 +277,7 @@ def test_a_bound_claim_is_ended_by_the_transaction_and_by_nobody_else():
     assert log.fold.in_flight() == 0
 
 
-def test_a_lease_that_was_extended_has_a_later_deadline():
+def test_a_lease_that_was_extended_has_a_later_deadline() -> None:
     log = Log()
     log.post((0, 3))
     claim = log.claim()
@@ -273,7 +285,7 @@ def test_a_lease_that_was_extended_has_a_later_deadline():
     assert (claim.deadline_ms, log.fold.lanes[0].next_sequence) == (9_000, 3)
 
 
-def test_extending_an_ended_claim_changes_nothing():
+def test_extending_an_ended_claim_changes_nothing() -> None:
     log = Log()
     log.post((0, 3))
     claim = log.claim()
@@ -282,7 +294,7 @@ def test_extending_an_ended_claim_changes_nothing():
     assert log.fold.claims() == []
 
 
-def test_a_claim_that_takes_over_ends_the_former_one():
+def test_a_claim_that_takes_over_ends_the_former_one() -> None:
     log = Log()
     log.post((0, 3))
     former = log.claim(owner=LEASE)
@@ -291,7 +303,7 @@ def test_a_claim_that_takes_over_ends_the_former_one():
     assert (claim.delivery_count, claim.former, claim.sequence) == (1, 4, 2)
 
 
-def test_a_dead_message_leaves_its_lane():
+def test_a_dead_message_leaves_its_lane() -> None:
     log = Log()
     log.post((0, 0))
     for _ in range(2):
@@ -306,7 +318,7 @@ def test_a_dead_message_leaves_its_lane():
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(False, (0, 0)), (True, (1, 4))])
-def test_only_a_counted_release_counts_and_narrows(counted, expected):
+def test_only_a_counted_release_counts_and_narrows(counted: Any, expected: Any) -> None:
     """Given back by its holder a message is as fresh as before; rolled back it is not."""
     log = Log()
     log.post((0, 3))
@@ -315,7 +327,7 @@ def test_only_a_counted_release_counts_and_narrows(counted, expected):
     assert (segment.delivery_count, segment.former) == expected
 
 
-def test_an_uncounted_release_keeps_the_narrowing_that_was():
+def test_an_uncounted_release_keeps_the_narrowing_that_was() -> None:
     log = Log()
     log.post((0, 99))
     for counted in (True, True, False):
@@ -324,7 +336,7 @@ def test_an_uncounted_release_keeps_the_narrowing_that_was():
     assert (segment.last, segment.delivery_count, segment.former) == (9, 2, 100)
 
 
-def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it():
+def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it() -> None:
     log = Log()
     position = log.post((0, 99))
     claim = log.claim(100)
@@ -333,7 +345,7 @@ def test_narrowing_goes_by_the_claims_size_not_by_what_was_left_of_it():
     assert [s.former for s in log.fold.lanes[0].available] == [100]
 
 
-def test_what_failed_knows_when_and_a_plain_release_forgets_it():
+def test_what_failed_knows_when_and_a_plain_release_forgets_it() -> None:
     log = Log()
     log.post((0, 3))
     for counted, at_ms in ((True, STAMP.now_ms), (False, 0)):
@@ -342,7 +354,9 @@ def test_what_failed_knows_when_and_a_plain_release_forgets_it():
 
 
 @pytest.mark.parametrize("said", [{}, {"failed_at": 700}])
-def test_a_tombstone_says_when_the_delivery_ended_and_older_entries_when_they_were_recorded(said):
+def test_a_tombstone_says_when_the_delivery_ended_and_older_entries_when_they_were_recorded(
+    said: Any,
+) -> None:
     log = Log()
     log.post((0, 3))
     held = log.claim(4, TX)
@@ -354,7 +368,7 @@ def test_a_tombstone_says_when_the_delivery_ended_and_older_entries_when_they_we
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_a_take_over_says_when_each_delivery_ended(old):
+def test_a_take_over_says_when_each_delivery_ended(old: Any) -> None:
     log = Log()
     log.post((0, 3))
     log.post((0, 3))
@@ -370,7 +384,7 @@ def test_a_take_over_says_when_each_delivery_ended(old):
     assert [s.failed_at_ms for s in log.fold.lanes[0].available] == expected
 
 
-def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait():
+def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait() -> None:
     rules = Redelivery(deliveries_max=5, delay_ms=100, delay_ms_max=450)
     assert [rules.due_ms(n, 9, 1_000) for n in (1, 2, 3, 4, 900)] == [1100, 1200, 1400, 1450, 1450]
     assert rules.due_ms(5, 1, 1_000) == rules.due_ms(1, 9, 0) == AT_ONCE.due_ms(3, 9, 1_000) == 0
@@ -400,13 +414,13 @@ def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait():
         "another key",
     ],
 )
-def test_who_may_try_to_take_over(taker, now_ms, expected):
+def test_who_may_try_to_take_over(taker: Any, now_ms: int, expected: Any) -> None:
     log = Log()
     log.post((0, 3))
     assert log.claim(owner=TX).takeable(now_ms, taker) is expected
 
 
-def test_a_lease_without_a_transaction_is_not_another_attempt_of_no_key():
+def test_a_lease_without_a_transaction_is_not_another_attempt_of_no_key() -> None:
     log = Log()
     log.post((0, 3))
     assert not log.claim(owner=LEASE).takeable(1_000, Owner("c2", 1))
@@ -418,18 +432,18 @@ def test_a_lease_without_a_transaction_is_not_another_attempt_of_no_key():
 class Reference:
     """Where each single message is, kept by hand beside the fold."""
 
-    def __init__(self, log):
+    def __init__(self, log: Any) -> None:
         self.log = log
-        self.state = {}
+        self.state: dict[Any, Any] = {}
 
-    def move(self, position, offset, before, after):
+    def move(self, position: Any, offset: Any, before: Any, after: Any) -> None:
         assert self.state.get((position, offset)) == before
         self.state[position, offset] = after
 
-    def of_claim(self, claim):
+    def of_claim(self, claim: Any) -> list[tuple[Any, Any]]:
         return [(p, offset) for p, part in claim.items.items() for offset in offsets(part)]
 
-    def check(self):
+    def check(self) -> None:
         fold = self.log.fold
         seen = Counter(
             (s.position.position_id, offset, "available")
@@ -444,7 +458,7 @@ class Reference:
 
 
 @given(st.data())
-def test_each_message_is_available_in_flight_or_retired_after_any_legal_sequence(data):
+def test_each_message_is_available_in_flight_or_retired_after_any_legal_sequence(data: Any) -> None:
     """Exactly one of them, and the one that the sequence of entries says."""
     log = Log(lanes=2)
     reference = Reference(log)
@@ -476,15 +490,15 @@ def test_each_message_is_available_in_flight_or_retired_after_any_legal_sequence
                 for p in {p for p, _ in chosen}
             ]
             kinds = {"accept": model.ACCEPTED, "release": model.RELEASED, "prune": model.REJECTED}
-            for message in chosen:
+            for position, offset in chosen:
                 after = "available" if step == "release" else "retired"
-                reference.move(*message, claim.name, after)
+                reference.move(position, offset, claim.name, after)
             log.settle(claim, kinds[step], items, counted=data.draw(st.booleans()))
         reference.check()
 
 
 @given(st.data())
-def test_a_fold_fed_in_pieces_is_the_fold_fed_at_once(data):
+def test_a_fold_fed_in_pieces_is_the_fold_fed_at_once(data: Any) -> None:
     log = Log()
     for size in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9)):
         log.post((0, size))
@@ -497,7 +511,7 @@ def test_a_fold_fed_in_pieces_is_the_fold_fed_at_once(data):
     assert at_once.version == log.fold.version
 
 
-def test_what_can_be_received_depends_on_the_instant():
+def test_what_can_be_received_depends_on_the_instant() -> None:
     log = Log()
     body = {"payload": "p", "slice": 0, "send": "s", "available_at": 500, "expires_at": 900}
     entry = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0)
@@ -505,30 +519,30 @@ def test_what_can_be_received_depends_on_the_instant():
     assert [log.fold.available(now, AT_ONCE) for now in (499, 500, 899, 900)] == [0, 5, 5, 0]
 
 
-def test_an_unknown_kind_is_corruption():
+def test_an_unknown_kind_is_corruption() -> None:
     with pytest.raises(StoreCorrupt, match="'sung'"):
         Log().append(Entry("lane/q/0", "lane/0", "sung", lane=0))
 
 
-def test_a_claim_of_an_unknown_position_is_corruption():
+def test_a_claim_of_an_unknown_position_is_corruption() -> None:
     entry = Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=1, lane=0, ranges=((0, 0),))
     with pytest.raises(StoreCorrupt, match="unknown position"):
         Log().append(replace(entry, body={"items": [["x", 0, 1]]}))
 
 
-def test_a_fold_names_the_shards_that_it_is_read_from():
+def test_a_fold_names_the_shards_that_it_is_read_from() -> None:
     assert QueueState("q", 2).shards == ("lane/q/0", "lane/q/1", "backlog/q", "fence")
 
 
 # ------------------------------------------------------------------------------- the keys
 
 
-def said(kind, attempt, version, key="k"):
+def said(kind: str, attempt: Any, version: int, key: str = "k") -> Entry:
     shard = model.transaction_shard(key)
     return Entry(shard, key, kind, transaction_key=key, attempt=attempt, version=version)
 
 
-def test_a_key_is_committed_by_the_attempt_that_was():
+def test_a_key_is_committed_by_the_attempt_that_was() -> None:
     history = [said(model.ROLLED_BACK, "a1", 1), said(model.COMMITTED, "a2", 2)]
     state = TransactionState.of("k", history)
     assert state.committed.attempt == "a2"
@@ -536,23 +550,23 @@ def test_a_key_is_committed_by_the_attempt_that_was():
     assert state.rolled_back() == ["a1"]
 
 
-def test_a_prepared_attempt_is_in_doubt_until_it_is_decided():
+def test_a_prepared_attempt_is_in_doubt_until_it_is_decided() -> None:
     history = [said(model.PREPARED, "a1", 1)]
     assert TransactionState.of("k", history).in_doubt.attempt == "a1"
     history.append(said(model.ROLLED_BACK, "a1", 2))
     assert TransactionState.of("k", history).in_doubt is None
 
 
-def test_the_first_decision_of_an_attempt_counts():
+def test_the_first_decision_of_an_attempt_counts() -> None:
     history = [said(model.COMMITTED, "a1", 2), said(model.ROLLED_BACK, "a1", 1)]
     assert TransactionState.of("k", history).decided("a1") == model.ROLLED_BACK
 
 
-def test_other_keys_of_the_shard_say_nothing():
+def test_other_keys_of_the_shard_say_nothing() -> None:
     assert TransactionState.of("k", [said(model.COMMITTED, "a1", 1, key="other")]).committed is None
 
 
-def test_a_claim_is_held_by_its_owner_until_it_is_bound():
+def test_a_claim_is_held_by_its_owner_until_it_is_bound() -> None:
     entry = Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=3, lane=1, count=0)
     body = {"consumer": "c1", "epoch": 1, "deadline": 5, "delivery_count": 0, "former": 0}
     claim = Claim.of(replace(entry, body=body), {})
@@ -561,18 +575,18 @@ def test_a_claim_is_held_by_its_owner_until_it_is_bound():
     assert claim.holder == TX
 
 
-def test_a_branch_that_was_never_started_is_corrupt():
+def test_a_branch_that_was_never_started_is_corrupt() -> None:
     part = replace(said(model.PART, "a1", 1), sequence=3)
     with pytest.raises(StoreCorrupt, match="never started"):
         Branch.of(TransactionState.of("k", [part]))
 
 
-def test_a_kind_that_has_no_place_among_transactions_is_corrupt():
+def test_a_kind_that_has_no_place_among_transactions_is_corrupt() -> None:
     with pytest.raises(StoreCorrupt):
         TransactionState.of("k", [said("surprise", "a1", 1)])
 
 
-def test_a_clock_that_was_looked_at_before_a_claim_was_read_says_nothing_of_its_beginning():
+def test_a_clock_that_was_looked_at_before_a_claim_was_read_says_nothing_of_its_beginning() -> None:
     """A reading may take minutes; a lease that came meanwhile has its whole time."""
     log = Log()
     log.post((0, 3))

@@ -1,8 +1,11 @@
 """What callers hand in, checked against a queue's schema before anything is written."""
 
+from __future__ import annotations
+
 import datetime
 import math
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,11 +28,11 @@ NOON = datetime.datetime(2024, 1, 1, 12)
 UTC = datetime.timezone.utc
 
 
-def one_column(kind, nullable=True):
+def one_column(kind: Any, nullable: bool = True) -> Any:
     return T.StructType([T.StructField("c", kind, nullable)])
 
 
-def mismatch(schema, given):
+def mismatch(schema: Any, given: Any) -> Any:
     """Check that the rows are refused, and return the column that the error names."""
     with pytest.raises(SchemaMismatch) as caught:
         rows.arrow_table(schema, given)
@@ -51,43 +54,43 @@ def mismatch(schema, given):
     ],
     ids=["list", "tuple", "arrow table", "arrow batch", "pandas"],
 )
-def test_rows_come_in_many_forms_and_are_the_same(given):
+def test_rows_come_in_many_forms_and_are_the_same(given: Any) -> None:
     table = rows.arrow_table(SCHEMA, given)
     assert table.to_pylist() == [{**ROW, "day": None, "at": None}]
     assert table.schema.names == SCHEMA.names
 
 
-def test_columns_may_come_in_any_order():
+def test_columns_may_come_in_any_order() -> None:
     table = rows.arrow_table(SCHEMA, [{"name": "n", "id": 1}])
     assert table.to_pylist()[0]["id"] == 1
 
 
-def test_no_rows_are_rows_too():
+def test_no_rows_are_rows_too() -> None:
     assert rows.arrow_table(SCHEMA, []).num_rows == 0
 
 
-def test_the_message_column_is_left_out():
+def test_the_message_column_is_left_out() -> None:
     """What was received can be sent on as it is."""
     assert rows.arrow_table(SCHEMA, [{**ROW, "_message": {"id": "x:0"}}]).num_columns == 5
 
 
-def test_a_missing_nullable_column_is_null():
+def test_a_missing_nullable_column_is_null() -> None:
     assert rows.arrow_table(SCHEMA, [{"id": 1}]).column("name").to_pylist() == [None]
 
 
-def test_a_dictionary_column_is_read_as_its_values():
+def test_a_dictionary_column_is_read_as_its_values() -> None:
     name = pa.array(["x", "x"]).dictionary_encode()
     table = rows.arrow_table(SCHEMA, pa.table({"id": [1, 2], "name": name}))
     assert table.column("name").to_pylist() == ["x", "x"]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint16(), pa.int64()])
-def test_narrower_whole_numbers_fit_into_a_long(kind):
+def test_narrower_whole_numbers_fit_into_a_long(kind: Any) -> None:
     table = rows.arrow_table(SCHEMA, pa.table({"id": pa.array([7], kind)}))
     assert table.column("id").type == pa.int64()
 
 
-def test_an_aware_instant_is_kept_in_utc():
+def test_an_aware_instant_is_kept_in_utc() -> None:
     zone = datetime.timezone(datetime.timedelta(hours=2))
     table = rows.arrow_table(SCHEMA, [{"id": 1, "at": NOON.replace(tzinfo=zone)}])
     assert table.column("at").to_pylist() == [datetime.datetime(2024, 1, 1, 10, tzinfo=UTC)]
@@ -100,12 +103,12 @@ def test_an_aware_instant_is_kept_in_utc():
     "given",
     [[{**ROW, "ID": 1}], pa.table({"id": [1], "ID": [1]}), pd.DataFrame([{**ROW, "ID": 1}])],
 )
-def test_an_unknown_column_is_refused(given):
+def test_an_unknown_column_is_refused(given: Any) -> None:
     assert mismatch(SCHEMA, given) == "ID"
 
 
 @pytest.mark.parametrize("given", [[{"name": "n"}], [{}], pa.table({"name": ["n"]})])
-def test_a_missing_column_that_may_not_be_null_is_refused(given):
+def test_a_missing_column_that_may_not_be_null_is_refused(given: Any) -> None:
     assert mismatch(SCHEMA, given) == "id"
 
 
@@ -117,7 +120,7 @@ def test_a_missing_column_that_may_not_be_null_is_refused(given):
         pa.table({"id": pa.array([1, None], pa.int64())}),
     ],
 )
-def test_a_forbidden_null_is_refused_and_counted(given):
+def test_a_forbidden_null_is_refused_and_counted(given: Any) -> None:
     with pytest.raises(SchemaMismatch, match=r"'id' may not be null, and is in 1 of 2 rows"):
         rows.arrow_table(SCHEMA, given)
 
@@ -155,7 +158,7 @@ def test_a_forbidden_null_is_refused_and_counted(given):
     ],
     ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else repr(given),
 )
-def test_a_value_of_another_type_is_refused(kind, value):
+def test_a_value_of_another_type_is_refused(kind: Any, value: Any) -> None:
     assert mismatch(one_column(kind), [{"c": None}, {"c": value}]) == "c"
 
 
@@ -180,7 +183,7 @@ def test_a_value_of_another_type_is_refused(kind, value):
     ],
     ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else repr(given),
 )
-def test_a_value_is_never_changed_silently(kind, value):
+def test_a_value_is_never_changed_silently(kind: Any, value: Any) -> None:
     """What would arrive as something else is refused, as it is in an Arrow table."""
     assert mismatch(one_column(kind), [{"c": value}]) == "c"
 
@@ -206,7 +209,7 @@ def test_a_value_is_never_changed_silently(kind, value):
     ],
     ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else str(given.type),
 )
-def test_an_arrow_column_of_another_type_is_refused(kind, given):
+def test_an_arrow_column_of_another_type_is_refused(kind: Any, given: Any) -> None:
     assert mismatch(one_column(kind), pa.table({"c": given})) == "c"
 
 
@@ -219,27 +222,27 @@ def test_an_arrow_column_of_another_type_is_refused(kind, given):
         ("day", pd.to_datetime(["2024-01-01"] * 2)),
     ],
 )
-def test_a_pandas_column_of_another_type_is_refused(column, values):
+def test_a_pandas_column_of_another_type_is_refused(column: Any, values: Any) -> None:
     """A whole number column with a gap is a float column to pandas, and says so here."""
     assert mismatch(SCHEMA, pd.DataFrame({"id": [1, 2], column: values})) == column
 
 
-def test_a_pandas_column_of_mixed_types_is_named():
+def test_a_pandas_column_of_mixed_types_is_named() -> None:
     assert mismatch(SCHEMA, pd.DataFrame({"id": [1, 2], "name": ["x", 1]})) == "name"
 
 
-def test_a_column_that_stands_twice_is_refused():
+def test_a_column_that_stands_twice_is_refused() -> None:
     twice = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
     assert mismatch(SCHEMA, twice) == "id"
 
 
 @pytest.mark.parametrize("given", [None, "rows", 5, {"id": [1]}, ["x"], [ROW, None], iter([ROW])])
-def test_rows_in_no_known_form_are_refused(given):
+def test_rows_in_no_known_form_are_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="cannot be sent"):
         rows.arrow_table(SCHEMA, given)
 
 
-def test_a_pandas_series_is_no_table():
+def test_a_pandas_series_is_no_table() -> None:
     with pytest.raises(InvalidInput, match="cannot be sent"):
         rows.arrow_table(SCHEMA, pd.Series([1]))
 
@@ -247,14 +250,14 @@ def test_a_pandas_series_is_no_table():
 # --------------------------------------------------------------------------------- lanes
 
 
-def test_a_keys_lane_never_changes():
+def test_a_keys_lane_never_changes() -> None:
     """pmod(crc32(UTF-8 of the key), lanes), in Spark and in Python alike."""
     assert rows.lane_of("123456789", 256) == 0xCBF43926 % 256  # the checksum's published example
     assert rows.lane_of(123456789, 256) == rows.lane_of("123456789", 256)
     assert [rows.lane_of(key, 8) for key in ("UA", "é", datetime.date(2024, 1, 1))] == [0, 6, 0]
 
 
-def test_a_key_that_is_null_goes_to_the_first_lane():
+def test_a_key_that_is_null_goes_to_the_first_lane() -> None:
     assert rows.lane_of(None, 8) == 0
 
 
@@ -306,7 +309,7 @@ FLOATS = T.ArrayType(T.FloatType())
     ],
     ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else str(given.type),
 )
-def test_an_arrow_value_is_never_changed_silently(kind, given):
+def test_an_arrow_value_is_never_changed_silently(kind: Any, given: Any) -> None:
     """Types are compared all the way down, and so are the values that may not survive."""
     assert mismatch(one_column(kind), pa.table({"c": given})) == "c"
 
@@ -367,7 +370,9 @@ def test_an_arrow_value_is_never_changed_silently(kind, given):
         given.simpleString() if isinstance(given, T.DataType) else str(getattr(given, "type", ""))
     ),
 )
-def test_an_arrow_value_that_stays_what_it_is_may_have_another_type(kind, given, kept):
+def test_an_arrow_value_that_stays_what_it_is_may_have_another_type(
+    kind: Any, given: Any, kept: Any
+) -> None:
     table = rows.arrow_table(one_column(kind), pa.table({"c": given}))
     assert table.column("c").to_pylist() == kept
     assert table.schema == arrow_schema(one_column(kind))
@@ -397,7 +402,9 @@ def test_an_arrow_value_that_stays_what_it_is_may_have_another_type(kind, given,
     ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else "",
 )
 @FORMS
-def test_maps_come_as_dicts_and_arrays_as_those_of_numpy(kind, value, kept, make):
+def test_maps_come_as_dicts_and_arrays_as_those_of_numpy(
+    kind: Any, value: Any, kept: Any, make: Any
+) -> None:
     assert rows.arrow_table(one_column(kind), make(value)).to_pylist() == [{"c": kept}]
 
 
@@ -423,7 +430,7 @@ def test_maps_come_as_dicts_and_arrays_as_those_of_numpy(kind, value, kept, make
     ids=lambda given: given.simpleString() if isinstance(given, T.DataType) else repr(given),
 )
 @FORMS
-def test_maps_and_arrays_are_checked_like_all_else(kind, value, make):
+def test_maps_and_arrays_are_checked_like_all_else(kind: Any, value: Any, make: Any) -> None:
     assert mismatch(one_column(kind), make(value)) == "c"
 
 
@@ -456,7 +463,7 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=5_000 if LONG else 300, suppress_health_check=list(HealthCheck))
 @given(kind=generated.types().filter(generated.can_be), value=ANYTHING, as_pandas=st.booleans())
-def test_any_value_is_kept_or_refused(kind, value, as_pandas):
+def test_any_value_is_kept_or_refused(kind: Any, value: Any, as_pandas: Any) -> None:
     """Nothing else ever comes out of it: no other error, and no other value."""
     given_rows = [{"c": value}]
     if as_pandas:
@@ -474,7 +481,7 @@ def test_any_value_is_kept_or_refused(kind, value, as_pandas):
 
 @settings(max_examples=1_000 if LONG else 50, suppress_health_check=list(HealthCheck))
 @given(drawn=st.lists(generated.columns(), min_size=1, max_size=3))
-def test_what_fits_is_kept_in_every_form(drawn):
+def test_what_fits_is_kept_in_every_form(drawn: Any) -> None:
     schema, made = generated.table(drawn)
     table = rows.arrow_table(schema, made)
     assert generated.equal(table.to_pylist(), made)

@@ -1,5 +1,9 @@
 """What columns a queue may have, and which of a DataFrame's fit them."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
@@ -14,7 +18,7 @@ from txnqueue.testing import plain_schema
 SCHEMA = plain_schema("id long not null, name string, amount double, day date, at timestamp")
 
 
-def one_column(kind, nullable=True):
+def one_column(kind: Any, nullable: bool = True) -> Any:
     return T.StructType([T.StructField("c", kind, nullable)])
 
 
@@ -33,7 +37,7 @@ def one_column(kind, nullable=True):
     ],
     ids=lambda kind: kind.simpleString(),
 )
-def test_a_frames_column_may_be_narrower(have, want):
+def test_a_frames_column_may_be_narrower(have: Any, want: Any) -> None:
     assert schemas.matched_columns(one_column(want), one_column(have)) == one_column(want).fields
 
 
@@ -53,13 +57,13 @@ def test_a_frames_column_may_be_narrower(have, want):
     ],
     ids=lambda kind: kind.simpleString(),
 )
-def test_a_frames_column_of_another_type_is_refused(have, want):
+def test_a_frames_column_of_another_type_is_refused(have: Any, want: Any) -> None:
     with pytest.raises(SchemaMismatch, match="'c' takes") as caught:
         schemas.matched_columns(one_column(want), one_column(have))
     assert caught.value.column == "c"
 
 
-def test_a_frames_unknown_and_missing_columns_are_refused():
+def test_a_frames_unknown_and_missing_columns_are_refused() -> None:
     with pytest.raises(SchemaMismatch, match="'d' is not in the schema"):
         schemas.matched_columns(one_column(T.LongType()), plain_schema("c long, d long"))
     with pytest.raises(SchemaMismatch, match="'c' is missing"):
@@ -68,7 +72,7 @@ def test_a_frames_unknown_and_missing_columns_are_refused():
         )
 
 
-def test_a_frames_nullable_column_may_be_missing():
+def test_a_frames_nullable_column_may_be_missing() -> None:
     schema = plain_schema("c long, d long")
     assert schemas.matched_columns(schema, plain_schema("d long")) == [schema["d"]]
 
@@ -79,18 +83,18 @@ def test_a_frames_nullable_column_may_be_missing():
 @pytest.mark.parametrize(
     "name", ["slice", "send_id", "send_offset", "headers", "SLICE", "_message", "_mine"]
 )
-def test_a_reserved_column_name_is_refused(name):
+def test_a_reserved_column_name_is_refused(name: Any) -> None:
     with pytest.raises(SchemaMismatch, match=f"'{name}'.*reserved"):
         schemas.check_schema(plain_schema(f"id long, {name} string"), None)
 
 
 @pytest.mark.parametrize("twice", ["id", "ID"])
-def test_a_column_twice_in_a_schema_is_refused(twice):
+def test_a_column_twice_in_a_schema_is_refused(twice: bool) -> None:
     with pytest.raises(SchemaMismatch, match=f"'{twice}' stands twice"):
         schemas.check_schema(plain_schema(f"id long, {twice} long"), None)
 
 
-def test_a_schema_without_columns_is_refused():
+def test_a_schema_without_columns_is_refused() -> None:
     with pytest.raises(SchemaMismatch, match="at least one"):
         schemas.check_schema(T.StructType([]), None)
 
@@ -107,19 +111,19 @@ def test_a_schema_without_columns_is_refused():
     ],
     ids=lambda kind: kind.simpleString(),
 )
-def test_a_type_that_not_every_reader_knows_is_refused(kind):
+def test_a_type_that_not_every_reader_knows_is_refused(kind: Any) -> None:
     with pytest.raises(SchemaMismatch, match="'c' has type"):
         schemas.check_schema(one_column(kind), None)
 
 
-def test_a_type_inside_a_struct_is_named_with_its_path():
+def test_a_type_inside_a_struct_is_named_with_its_path() -> None:
     inner = T.StructType([T.StructField("deep", T.NullType())])
     with pytest.raises(SchemaMismatch, match=r"'c\.deep'"):
         schemas.check_schema(one_column(inner), None)
 
 
 @pytest.mark.parametrize("group_by", ["nobody", "amount", "at"])
-def test_messages_are_grouped_by_a_string_a_whole_number_or_a_date(group_by):
+def test_messages_are_grouped_by_a_string_a_whole_number_or_a_date(group_by: Any) -> None:
     with pytest.raises(SchemaMismatch, match=f"group_by='{group_by}'"):
         schemas.check_schema(SCHEMA, group_by)
     for usable in ("id", "name", "day"):
@@ -130,7 +134,7 @@ def test_messages_are_grouped_by_a_string_a_whole_number_or_a_date(group_by):
 
 
 @pytest.mark.parametrize("name", generated.REFUSED_NAMES)
-def test_a_name_that_delta_refuses_is_refused(name):
+def test_a_name_that_delta_refuses_is_refused(name: Any) -> None:
     inner = T.StructType([T.StructField(name, T.LongType())])
     for schema in (
         T.StructType([T.StructField(name, T.LongType())]),
@@ -142,13 +146,13 @@ def test_a_name_that_delta_refuses_is_refused(name):
             schemas.check_schema(schema, None)
 
 
-def test_a_name_that_is_no_text_is_refused():
+def test_a_name_that_is_no_text_is_refused() -> None:
     with pytest.raises(SchemaMismatch, match="surrogates not allowed"):
         schemas.check_schema(T.StructType([T.StructField("\ud83d", T.LongType())]), None)
 
 
 @pytest.mark.parametrize("name", [name for name in generated.ODD_NAMES if name != "_x"])
-def test_a_name_that_sql_would_read_otherwise_is_allowed(name):
+def test_a_name_that_sql_would_read_otherwise_is_allowed(name: Any) -> None:
     inner = T.StructType([T.StructField(name, T.LongType())])
     schema = T.StructType([T.StructField(name, inner)])
     assert schemas.check_schema(schema, None) is schema
@@ -157,7 +161,7 @@ def test_a_name_that_sql_would_read_otherwise_is_allowed(name):
 @pytest.mark.parametrize(
     "pair", ["aA", "ıi", "İi", "ſs", "Kk", "ßẞ", "µμ", "ςσ", "ǅǆ", "Ωω"], ids=ascii
 )
-def test_names_that_spark_cannot_tell_apart_are_refused(pair):
+def test_names_that_spark_cannot_tell_apart_are_refused(pair: Any) -> None:
     """It compares as Java does: small letters alone do not say it."""
     fields = T.StructType([T.StructField(name, T.LongType()) for name in pair])
     for schema in (fields, one_column(fields), one_column(T.ArrayType(fields))):
@@ -180,13 +184,13 @@ def test_names_that_spark_cannot_tell_apart_are_refused(pair):
     ],
     ids=str,
 )
-def test_a_type_that_no_table_can_have_is_refused(kind):
+def test_a_type_that_no_table_can_have_is_refused(kind: Any) -> None:
     for schema in (one_column(kind), one_column(T.ArrayType(kind))):
         with pytest.raises(SchemaMismatch, match="'c"):
             schemas.check_schema(schema, None)
 
 
-def test_types_are_told_apart_whatever_the_names_in_them_look_like():
+def test_types_are_told_apart_whatever_the_names_in_them_look_like() -> None:
     """Written without quotes they would be one type, and share a table of staged rows."""
     kinds = [
         T.StructType([T.StructField("x:bigint,y", T.LongType())]),
@@ -214,13 +218,13 @@ def test_types_are_told_apart_whatever_the_names_in_them_look_like():
     ],
     ids=str,
 )
-def test_a_schema_like_a_table_takes_the_tables_rows(have, want):
+def test_a_schema_like_a_table_takes_the_tables_rows(have: Any, want: Any) -> None:
     """An instant without a zone stays one, so that the rows fit the queue made like them."""
     schema = schema_of(pa.table({"c": pa.array([None], have)}))
     assert schema == one_column(want)
 
 
 @pytest.mark.parametrize("have", [pa.uint64(), pa.duration("us"), pa.month_day_nano_interval()])
-def test_a_schema_like_a_table_of_other_types_is_refused(have):
+def test_a_schema_like_a_table_of_other_types_is_refused(have: Any) -> None:
     with pytest.raises(SchemaMismatch, match="'c'"):
         schemas.check_schema(schema_of(pa.table({"c": pa.array([], have)})), None)

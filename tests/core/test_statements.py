@@ -1,5 +1,7 @@
 """On which thread and session a statement runs, and what waits for it."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
@@ -7,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,7 +30,7 @@ WAIT_SECONDS = 20
 class Session:
     """As much of a Spark session as statements need; it does nothing."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.settings = {APPLICATION: "a cluster's"}
         unset = self.settings.pop
         self.conf = SimpleNamespace(
@@ -36,45 +39,49 @@ class Session:
         context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
         self.sparkContext = SimpleNamespace(_jsc=context, setLocalProperty=lambda *_: None)
 
-    def newSession(self):
+    def newSession(self) -> Session:
         return Session()
 
-    def sql(self, statement):
+    def sql(self, statement: Any) -> SimpleNamespace:
         assert statement.startswith(("SET fs.defaultFS", "SELECT reflect"))
         value = str(os.getpid()) if "reflect" in statement else ("", "file:///")
         return SimpleNamespace(collect=lambda: [value if isinstance(value, tuple) else (value,)])
 
 
 @pytest.fixture
-def statements(tmp_path):
-    return Statements(Session(), TableNames.of(str(tmp_path)))
+def statements(tmp_path: Path) -> Statements:
+    session: Any = Session()
+    return Statements(session, TableNames.of(str(tmp_path)))
 
 
 class Slow:
     """A statement that returns when it is told to."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def __call__(self, *_):
+    def __call__(self, *_: Any) -> str:
         self.begun.set()
         assert self.go_on.wait(WAIT_SECONDS)
         return "done"
 
 
-def in_background(act):
+def in_background(act: Any) -> Any:
     thread = threading.Thread(target=act)
     thread.start()
     return thread
 
 
-def interrupted(act, once):
+def interrupted(act: Any, once: threading.Event) -> None:
     """Do something and press Ctrl-C as soon as something has happened."""
 
-    def press():
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
         assert once.wait(WAIT_SECONDS)
         time.sleep(0.05)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT)
 
     pressing = in_background(press)
     with pytest.raises(KeyboardInterrupt):
@@ -83,7 +90,9 @@ def interrupted(act, once):
 
 
 @pytest.mark.parametrize("what", ["committing", "staging", "reading", "of its own"])
-def test_what_takes_long_keeps_nobody_from_appending_or_reading(statements, what):
+def test_what_takes_long_keeps_nobody_from_appending_or_reading(
+    statements: Statements, what: Any
+) -> None:
     slow = Slow()
     long = {
         "committing": lambda: statements.committing("archive", slow),
@@ -101,8 +110,8 @@ def test_what_takes_long_keeps_nobody_from_appending_or_reading(statements, what
     thread.join()
 
 
-def test_appends_have_a_session_and_a_thread_for_themselves(statements):
-    def where(*sessions):
+def test_appends_have_a_session_and_a_thread_for_themselves(statements: Statements) -> None:
+    def where(*sessions: Any) -> Any:
         return (threading.current_thread().name, *sessions)
 
     appends = {statements.append(where) for _ in range(3)}
@@ -113,10 +122,10 @@ def test_appends_have_a_session_and_a_thread_for_themselves(statements):
     assert thread not in {name for name, _ in others} | {statements.run(where)[0]}
 
 
-def test_of_two_statements_at_once_each_has_a_session_of_its_own(statements):
+def test_of_two_statements_at_once_each_has_a_session_of_its_own(statements: Statements) -> None:
     both, seen = threading.Barrier(2), []
 
-    def together(session):
+    def together(session: Any) -> None:
         both.wait(WAIT_SECONDS)
         seen.append(session)
 
@@ -126,11 +135,13 @@ def test_of_two_statements_at_once_each_has_a_session_of_its_own(statements):
     assert len({id(session) for session in seen}) == 2
 
 
-def test_a_table_is_changed_by_one_statement_at_a_time(statements, monkeypatch):
+def test_a_table_is_changed_by_one_statement_at_a_time(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
     slow, order = Slow(), []
 
-    def one(session):
+    def one(session: Any) -> None:
         slow()
         order.append("first")
 
@@ -148,18 +159,20 @@ def test_a_table_is_changed_by_one_statement_at_a_time(statements, monkeypatch):
 class Nothing:
     """No lock."""
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         return None
 
 
 @pytest.mark.parametrize("after", ["an append", "a reading", "another commit", "a staging"])
-def test_an_interrupted_append_ends_before_anything_else_begins(statements, tmp_path, after):
+def test_an_interrupted_append_ends_before_anything_else_begins(
+    statements: Statements, tmp_path: Path, after: Any
+) -> None:
     slow, order = Slow(), []
 
-    def append(session):
+    def append(session: Any) -> None:
         slow()
         order.append("append")
 
@@ -184,7 +197,9 @@ def test_an_interrupted_append_ends_before_anything_else_begins(statements, tmp_
     other.release()
 
 
-def test_a_lock_is_held_until_an_interrupted_statement_has_returned(statements, tmp_path):
+def test_a_lock_is_held_until_an_interrupted_statement_has_returned(
+    statements: Statements, tmp_path: Path
+) -> None:
     slow = Slow()
     interrupted(lambda: statements.committing("archive", slow), slow.begun)
     other = FileLock(tmp_path / ".locks" / "archive.lock")
@@ -195,13 +210,13 @@ def test_a_lock_is_held_until_an_interrupted_statement_has_returned(statements, 
     other.release()
 
 
-def test_what_numbers_writes_is_unset_in_every_session_of_ours(statements):
-    sessions = [statements.session, statements.appending, statements.compiling]
+def test_what_numbers_writes_is_unset_in_every_session_of_ours(statements: Statements) -> None:
+    sessions: list[Any] = [statements.session, statements.appending, statements.compiling]
     sessions += [statements.alone(lambda session: session)]
     assert all(APPLICATION not in session.settings for session in sessions)
 
 
-def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements):
+def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements: Statements) -> None:
     """Nor do they take a session while they wait."""
     slow, made = Slow(), []
     new = statements.user.newSession
@@ -221,11 +236,13 @@ def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements):
 
 
 @pytest.mark.parametrize("what", ["append", "run", "alone", "committing", "staging"])
-def test_a_call_that_a_close_overtakes_is_told_so(statements, monkeypatch, what):
+def test_a_call_that_a_close_overtakes_is_told_so(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, what: Any
+) -> None:
     look = statements.check_running
     looks_left = [1 if what == "append" else 2]  # the last one is right before the threads
 
-    def check_running():
+    def check_running() -> None:
         look()
         looks_left[0] -= 1
         if looks_left[0] == 0:
@@ -243,14 +260,14 @@ def test_a_call_that_a_close_overtakes_is_told_so(statements, monkeypatch, what)
         calls[what]()
 
 
-def never(*_):
+def never(*_: Any) -> None:
     pytest.fail("it was asked")
 
 
-def test_a_session_is_made_once_whichever_thread_wants_it_first(statements):
+def test_a_session_is_made_once_whichever_thread_wants_it_first(statements: Statements) -> None:
     made, new, both = [], statements.user.newSession, threading.Barrier(2)
 
-    def slowly():
+    def slowly() -> Any:
         made.append(1)
         time.sleep(0.05)
         return new()
@@ -258,7 +275,7 @@ def test_a_session_is_made_once_whichever_thread_wants_it_first(statements):
     statements.user.newSession = slowly
     found = []
 
-    def want():
+    def want() -> None:
         both.wait(WAIT_SECONDS)
         found.append(statements.compiling)
 
@@ -267,57 +284,63 @@ def test_a_session_is_made_once_whichever_thread_wants_it_first(statements):
     assert len(made) == 1 and found[0] is found[1]
 
 
-def test_without_delta_there_is_no_platform(tmp_path, monkeypatch):
+def test_without_delta_there_is_no_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = Session()
     monkeypatch.setitem(sys.modules, "delta.exceptions", None)
     with pytest.raises(PlatformMissing) as caught:
-        Statements(Session(), TableNames.of(str(tmp_path)))
+        Statements(session, TableNames.of(str(tmp_path)))
     assert caught.value.missing == "delta-spark"
 
 
 class Remote:
     """As much of a Spark Connect session as a look at its server's disk needs."""
 
-    def __init__(self, disk):
+    def __init__(self, disk: Any) -> None:
         self.conf = SimpleNamespace(set=lambda *_: None, unset=lambda _: None)
         self.is_stopped, self.client = False, SimpleNamespace(is_closed=True)
         self.read = SimpleNamespace(text=self.text)
         self.disk = disk
 
-    def cloneSession(self):
+    def cloneSession(self) -> Remote:
         return Remote(self.disk)
 
-    def sql(self, statement):
+    def sql(self, statement: Any) -> SimpleNamespace:
         return SimpleNamespace(collect=lambda: [("", "file:///")])
 
-    def text(self, path):
+    def text(self, path: Any) -> SimpleNamespace:
         lines = self.disk(path.removeprefix("file:"))
         return SimpleNamespace(collect=lambda: [(line,) for line in lines])
 
 
-def missing(path):
+def missing(path: Any) -> None:
     raise OSError("no such file")
 
 
 @pytest.mark.parametrize("disk", [missing, lambda path: [], lambda path: ["another's"]])
-def test_a_disk_that_the_connect_server_does_not_share_is_no_place_for_a_store(tmp_path, disk):
-    statements = Statements(Remote(disk), TableNames.of(str(tmp_path / "store")))
+def test_a_disk_that_the_connect_server_does_not_share_is_no_place_for_a_store(
+    tmp_path: Path, disk: Any
+) -> None:
+    remote: Any = Remote(disk)
+    statements = Statements(remote, TableNames.of(str(tmp_path / "store")))
     with pytest.raises(InvalidInput, match="does not share"):
         statements.append(never)
     assert list(tmp_path.iterdir()) == []  # nothing was left behind, nor locked
 
 
-def test_a_disk_that_the_connect_server_shares_is_one(tmp_path):
-    shared = Remote(lambda path: Path(path).read_text().splitlines())
+def test_a_disk_that_the_connect_server_shares_is_one(tmp_path: Path) -> None:
+    shared: Any = Remote(lambda path: Path(path).read_text().splitlines())
     statements = Statements(shared, TableNames.of(str(tmp_path / "store")))
     assert statements._locks.folder() == tmp_path / "store"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_what_surely_did_not_begin_is_refused():
+def test_only_what_surely_did_not_begin_is_refused() -> None:
     from pyspark.errors import AnalysisException, ParseException
 
-    def fails(error):
-        def analyse():
+    def fails(error: Any) -> Any:
+        def analyse() -> None:
             raise error
 
         return analyse
@@ -330,7 +353,7 @@ def test_only_what_surely_did_not_begin_is_refused():
     assert not surely_not_begun(ConnectionError(), never)
 
 
-def test_of_a_stopped_session_nothing_is_asked(statements):
+def test_of_a_stopped_session_nothing_is_asked(statements: Statements) -> None:
     statements.user.sparkContext._jsc = None
     for act in (statements.append, statements.alone, statements.run):
         with pytest.raises(PlatformMissing, match="stopped"):

@@ -1,6 +1,10 @@
 """On storage that does not create files atomically one driver writes, and another is refused."""
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,30 +30,30 @@ from txnqueue.storage.journal.storage import (
 class Bucket:
     """A journal on storage where a put replaces: its commits, each with its writer and time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 1_000_000.0
-        self.commits = [(None, {}, 0)]
+        self.commits: list[Any] = [(None, {}, 0)]
 
-    def commit(self, clock=None):
+    def commit(self, clock: Any = None) -> None:
         """Somebody appends entries."""
         said = self.commits[-1][:2]
         self.commits.append((*said, self.clock_ms() if clock is None else clock))
 
-    def clock_ms(self):
+    def clock_ms(self) -> Any:
         return round(self.now * 1000)
 
 
 class Register:
     """What one driver sees of a bucket: Delta keeps what it has read and written itself."""
 
-    def __init__(self, bucket):
+    def __init__(self, bucket: Any) -> None:
         self.bucket = bucket
-        self.kept = {}
-        self.before_put = lambda: None
+        self.kept: dict[Any, Any] = {}
+        self.before_put: Callable[[], Any] = lambda: None
         self.exists = True
         self.reads = 0
 
-    def read(self):
+    def read(self) -> Registration | None:
         if not self.exists:
             return None
         self.reads += 1
@@ -58,7 +62,7 @@ class Register:
         driver, about, at = self.kept[max(self.kept)]
         return Registration(driver, at, about)
 
-    def write(self, driver, about):
+    def write(self, driver: Any, about: Any) -> Any:
         self.read()
         version = len(self.bucket.commits)
         self.before_put()
@@ -70,22 +74,23 @@ class Register:
 
     overwrites = False
 
-    def written_by(self, version):
+    def written_by(self, version: int) -> Any:
         return self.bucket.commits[version][0]
 
 
 @pytest.fixture
-def bucket():
+def bucket() -> Bucket:
     return Bucket()
 
 
-def driver(bucket, name, *, ahead=0.0, passes=True):
-    def sleep(seconds):
+def driver(bucket: Any, name: str, *, ahead: float = 0.0, passes: bool = True) -> SoleDriver:
+    def sleep(seconds: float) -> None:
         if passes:
             bucket.now += seconds
 
+    register: Any = Register(bucket)
     return SoleDriver(
-        Register(bucket),
+        register,
         lambda: name,
         "s3a://lake/messages",
         now_ms=lambda: bucket.clock_ms() + round(ahead * 1000),
@@ -94,12 +99,16 @@ def driver(bucket, name, *, ahead=0.0, passes=True):
     )
 
 
-def append(one, bucket):
+def register_of(one: SoleDriver) -> Any:
+    return one._register
+
+
+def append(one: Any, bucket: Any) -> None:
     with one.held():
         bucket.commit()
 
 
-def test_a_second_driver_is_refused_as_long_as_the_first_is_heard_of(bucket):
+def test_a_second_driver_is_refused_as_long_as_the_first_is_heard_of(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
     for _ in range(3):
@@ -114,7 +123,7 @@ def test_a_second_driver_is_refused_as_long_as_the_first_is_heard_of(bucket):
     assert refused.value.owner["driver"] == "a"
 
 
-def test_a_driver_that_is_not_heard_of_any_more_is_followed(bucket):
+def test_a_driver_that_is_not_heard_of_any_more_is_followed(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
     bucket.now += SILENCE_SECONDS + 1
@@ -124,7 +133,7 @@ def test_a_driver_that_is_not_heard_of_any_more_is_followed(bucket):
     assert refused.value.driver == "b"
 
 
-def test_a_driver_that_works_without_appending_is_heard_of(bucket):
+def test_a_driver_that_works_without_appending_is_heard_of(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
     for _ in range(10):
@@ -135,17 +144,17 @@ def test_a_driver_that_works_without_appending_is_heard_of(bucket):
         append(second, bucket)
 
 
-def test_a_driver_looks_once_a_minute(bucket):
+def test_a_driver_looks_once_a_minute(bucket: Any) -> None:
     first = driver(bucket, "a")
     for _ in range(100):
         append(first, bucket)
-    assert first._register.reads == 2  # what it found, and before it wrote
+    assert register_of(first).reads == 2  # what it found, and before it wrote
     bucket.now += LOOK_SECONDS + 1
     append(first, bucket)
-    assert first._register.reads == 4
+    assert register_of(first).reads == 4
 
 
-def test_managers_of_one_driver_work_side_by_side(bucket):
+def test_managers_of_one_driver_work_side_by_side(bucket: Any) -> None:
     one, other = driver(bucket, "a"), driver(bucket, "a")
     for _ in range(5):
         append(one, bucket)
@@ -153,7 +162,7 @@ def test_managers_of_one_driver_work_side_by_side(bucket):
         bucket.now += LOOK_SECONDS + 1
 
 
-def test_a_driver_that_left_is_followed_at_once(bucket):
+def test_a_driver_that_left_is_followed_at_once(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
     first.leave()
@@ -164,14 +173,14 @@ def test_a_driver_that_left_is_followed_at_once(bucket):
         append(first, bucket)
 
 
-def test_who_only_read_does_not_leave_for_others(bucket):
+def test_who_only_read_does_not_leave_for_others(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
     second.leave()
     assert bucket.commits[-1][0] == "a"
 
 
-def test_an_operator_takes_over_on_record(bucket):
+def test_an_operator_takes_over_on_record(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
     second.take_over({"actor": "ops", "reason": "its machine is gone"})
@@ -183,14 +192,15 @@ def test_an_operator_takes_over_on_record(bucket):
         append(first, bucket)
 
 
-def test_of_two_that_come_at_once_one_at_most_goes_on(bucket):
+def test_of_two_that_come_at_once_one_at_most_goes_on(bucket: Any) -> None:
     """The one's commit replaces the other's, which has seen its own and keeps it in memory."""
     first, second = driver(bucket, "a", passes=False), driver(bucket, "b", passes=False)
-    first._register.overwrites = second._register.overwrites = True
-    looked, wrote, outcome = threading.Barrier(2), threading.Barrier(2), {}
+    register_of(first).overwrites = register_of(second).overwrites = True
+    looked, wrote = threading.Barrier(2), threading.Barrier(2)
+    outcome: dict[str, Any] = {}
 
-    def come(name, one):
-        one._register.before_put = lambda: looked.wait(20)
+    def come(name: str, one: Any) -> None:
+        register_of(one).before_put = lambda: looked.wait(20)
         one._sleep = lambda seconds: wrote.wait(20)
         try:
             with one.held():
@@ -207,28 +217,28 @@ def test_of_two_that_come_at_once_one_at_most_goes_on(bucket):
     assert outcome == {winner: "writes", ({"a", "b"} - {winner}).pop(): winner}
 
 
-def test_who_is_a_moment_later_is_told_by_the_conflict(bucket):
+def test_who_is_a_moment_later_is_told_by_the_conflict(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
-    second._register.before_put = lambda: append(first, bucket)
+    register_of(second).before_put = lambda: append(first, bucket)
     with pytest.raises(SecondDriver) as refused:
         append(second, bucket)
     assert refused.value.driver == "a"
 
 
-def test_a_conflict_with_an_append_of_our_own_is_tried_again(bucket):
-    first, lost = driver(bucket, "a"), []
+def test_a_conflict_with_an_append_of_our_own_is_tried_again(bucket: Any) -> None:
+    first, lost = driver(bucket, "a"), list[Any]()
 
-    def race():
+    def race() -> None:
         if not lost:
             lost.append(1)
             bucket.commit()
 
-    first._register.before_put = race
+    register_of(first).before_put = race
     append(first, bucket)
     assert bucket.commits[-1][0] == "a" and lost
 
 
-def test_a_clock_that_is_ahead_keeps_a_dead_driver_alive_for_one_silence_only(bucket):
+def test_a_clock_that_is_ahead_keeps_a_dead_driver_alive_for_one_silence_only(bucket: Any) -> None:
     first, second = driver(bucket, "a", ahead=86_400 * 365), driver(bucket, "b")
     with first.held():
         bucket.commit(bucket.clock_ms() + 86_400_000 * 365)
@@ -238,20 +248,20 @@ def test_a_clock_that_is_ahead_keeps_a_dead_driver_alive_for_one_silence_only(bu
     append(second, bucket)
 
 
-def test_before_there_is_a_journal_nothing_is_said(bucket):
+def test_before_there_is_a_journal_nothing_is_said(bucket: Any) -> None:
     first = driver(bucket, "a")
-    first._register.exists = False
+    register_of(first).exists = False
     with first.held():
         pass
     first.take_over({"reason": "x"})
     first.leave()
     assert bucket.commits == [(None, {}, 0)]
-    first._register.exists = True
+    register_of(first).exists = True
     append(first, bucket)
     assert bucket.commits[-1][0] == "a"
 
 
-def test_a_put_that_settles_is_waited_for_once(bucket):
+def test_a_put_that_settles_is_waited_for_once(bucket: Any) -> None:
     first, began = driver(bucket, "a"), bucket.now
     append(first, bucket)
     append(first, bucket)
@@ -270,7 +280,7 @@ def test_a_put_that_settles_is_waited_for_once(bucket):
         ({"spark.delta.logStore.class": "a.Vendors"}, "a.Vendors"),
     ],
 )
-def test_a_log_store_is_found_as_delta_finds_it(conf, found):
+def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
     assert log_store("s3a", conf.get) == found
     assert bears_one_driver("s3a://lake/messages", conf.get) == (found != SEVERAL_DRIVERS)
 
@@ -288,6 +298,6 @@ def test_a_log_store_is_found_as_delta_finds_it(conf, found):
         ("", False),
     ],
 )
-def test_only_storage_whose_put_replaces_bears_one_driver(location, one):
-    assert bears_one_driver(location, {}.get) == one
+def test_only_storage_whose_put_replaces_bears_one_driver(location: Any, one: Any) -> None:
+    assert bears_one_driver(location, dict[str, str]().get) == one
     assert scheme_of("S3A://x") == "s3a"

@@ -36,7 +36,9 @@ def count_calls(branch: Any, killer: Killer) -> None:
         setattr(branch, name, functools.partial(killer.call, f"database {name}", act))
 
 
-def main(root: str, database: str, generation: str, now_ms: str, at: str, fault: str) -> None:
+def main(  # noqa: PLR0917 - the words of the command line
+    root: str, database: str, generation: str, now_ms: str, at: str, fault: str
+) -> None:
     """Move the next message, and be killed at this call."""
     store = DeltaStore(drivers.session("mover"), root)
     world = World(store=store, clock=Clock(int(now_ms)), generation=int(generation))

@@ -28,7 +28,7 @@ class Hiding:
         self.prepared.remove(xid)
         self.committed.append(xid)
 
-    def tpc_rollback(self, xid: Any) -> None:
+    def tpc_rollback(self, xid: Any = None) -> None:
         self.prepared.remove(xid)
 
     def tpc_recover(self) -> list[Any]:

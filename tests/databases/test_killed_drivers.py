@@ -68,7 +68,7 @@ class Lake:
         helper = self.world.helper("recovering")
         with connect(self.database) as connection:
             found = helper.recover({"ledger": connection}, branch_seconds_min=0)
-            assert found.prepared == () == found.databases == found.waiting
+            assert (found.prepared, found.databases, found.waiting) == ((), (), ())
             connection.rollback()
             moved = values(connection)
             assert connection.tpc_recover() == []

@@ -153,7 +153,7 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
         insert(connection, 1)
         return decide()
 
-    last.decide = slow  # type: ignore[method-assign]
+    last.decide = slow
     tx.commit()
     assert found == [(key,)], "it waits for its client"
     assert tx.status is Status.COMMITTED and values(connection) == [1]
@@ -214,7 +214,7 @@ def test_recovering_before_the_row_forbids_it(world: World, file: str) -> None:
         insert(connection, 1)
         return decide()
 
-    last.decide = asleep  # type: ignore[method-assign]
+    last.decide = asleep
     with pytest.raises((TransactionAborted, TransactionUnknown, TransactionFinished)):
         tx.commit()
     assert values(connection) == []
@@ -249,7 +249,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
     def unreachable() -> bool:
         raise sqlite3.OperationalError("gone")
 
-    last.decide = unreachable  # type: ignore[method-assign]
+    last.decide = unreachable
     with pytest.raises(TransactionUnknown):
         tx.commit()
     with pytest.raises(TransactionUnknown):
@@ -300,7 +300,8 @@ def test_what_a_repeated_body_does_again_is_undone(world: World, file: str) -> N
 def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> None:
     connection, key = sqlite3.connect(file), next(_KEYS)
     manager = world.manager("A")
-    journal, runs = client_of(manager).store.journal, []
+    journal: Any = client_of(manager).store.journal
+    runs: list[Any] = []
 
     def handler(tx: Any) -> None:
         runs.append(tx.id)
@@ -309,7 +310,7 @@ def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> N
 
         def decides() -> bool:
             decided = decide()
-            journal.append = unreachable  # type: ignore[method-assign]
+            journal.append = unreachable
             return decided
 
         attempt_of(tx).participants.last.decide = decides
@@ -320,7 +321,7 @@ def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> N
     append = journal.append
     with pytest.raises(TransactionUnknown):
         manager.run_transaction(handler, transaction_id=key)
-    journal.append = append  # type: ignore[method-assign]
+    journal.append = append
     assert runs == [key] and values(connection) == [1]
     assert world.manager("B").recover({"ledger": sqlite3.connect(file)}).prepared == ()
     assert world.manager("C").outcome(key).status is Status.COMMITTED
@@ -337,7 +338,8 @@ def test_one_bad_connection_holds_up_nobody(world: World, file: str) -> None:
     commit._prepare(attempt_of(tx))
     connection.rollback()
     world.clock.advance(61)
-    found = world.manager("B").recover({"broken": Broken(), "ledger": sqlite3.connect(file)})
+    broken: Any = Broken()
+    found = world.manager("B").recover({"broken": broken, "ledger": sqlite3.connect(file)})
     assert found.prepared == ()
 
 
@@ -354,7 +356,7 @@ def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str)
 def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:
     tx = world.manager("A").transaction()
     with pytest.raises(InvalidInput, match="last=True"):
-        tx.enlist("ledger", sqlite3.connect(file))
+        tx.enlist("ledger", sqlite3.connect(file))  # type: ignore[call-overload]
     with pytest.raises(InvalidInput):
         tx.enlist("", sqlite3.connect(file), last=True)
     unlisted = SimpleNamespace(xid=tuple, tpc_begin=print, tpc_prepare=print)

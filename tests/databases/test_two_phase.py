@@ -189,7 +189,7 @@ def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, data
         tx = world.manager("A").transaction(key)
         insert(tx.enlist("ledger", connection), 1)
         branch = attempt_of(tx).participants._branches["ledger"]
-        branch.commit = dying(lambda: None, "before the commit")  # type: ignore[method-assign]
+        branch.commit = dying(lambda: None, "before the commit")
         listed = recovering.tpc_recover
 
         class Meanwhile:

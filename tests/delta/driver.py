@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from tests import drivers
 from txnqueue import QueueManager
@@ -20,7 +21,7 @@ def main(root: str, role: str, name: str, count: str) -> None:
             print(f"sent {n}", flush=True)
     else:
 
-        def handler(batch: object, tx: object) -> None:
+        def handler(batch: Any, tx: Any) -> None:
             tx.queue("out").send(batch.df.select("i"))
 
         manager.recover()

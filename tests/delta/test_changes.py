@@ -79,7 +79,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
-TOTALS = {"update": {"total": "target.total + source.total"}, "insert": "*"}
+TOTALS: dict[str, Any] = {"update": {"total": "target.total + source.total"}, "insert": "*"}
 
 
 # ------------------------------------------------------------------------ what can be done
@@ -388,9 +388,10 @@ def test_a_table_that_is_not_there_is_refused(lake: Lake) -> None:
     for name in (f"{lake.root}/lake/nowhere", "default.nowhere", "nowhere.at.all"):
         with pytest.raises(TableNotFound):
             tx.table(name).append([{"k": "a"}])
-    for name in ("", None, 5):
+    wrong: list[Any] = ["", None, 5]
+    for name in wrong:
         with pytest.raises(InvalidInput):
-            tx.table(name).append([{"k": "a"}])  # type: ignore[arg-type]
+            tx.table(name).append([{"k": "a"}])
 
 
 def test_a_table_that_was_replaced_before_the_commit_aborts_it(lake: Lake) -> None:
@@ -439,7 +440,7 @@ def test_a_change_whose_reply_was_lost_is_applied_once(lake: Lake) -> None:
         real(*args, **kwargs)
         raise ConnectionError("no reply")
 
-    client_of(manager).store.tables.apply = unheard  # type: ignore[method-assign]
+    client_of(manager).store.tables.apply = unheard
     assert tx.commit().applied
     lake.manager("B").recover()
     assert lake.rows(path) == [("a", 1.0)]

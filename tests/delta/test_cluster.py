@@ -85,7 +85,7 @@ def master() -> Iterator[str]:
     where = ("--host", "127.0.0.1", "--webui-port", "0")
     running: list[Daemon] = []
     try:
-        options = (f"{package}.master.Master", "--port", str(port), *where)
+        options: tuple[str, ...] = (f"{package}.master.Master", "--port", str(port), *where)
         running.append(Daemon("I have been elected leader", *options))
         for _ in range(2):
             options = (f"{package}.worker.Worker", url, "--cores", "1", "--memory", "1g", *where)

@@ -7,7 +7,6 @@ In the long run the same on a real HDFS, where a commit is Delta's own and needs
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ class Unlocked(Statements):
 
     def __init__(self, spark: Any, names: TableNames) -> None:
         super().__init__(spark, names)
-        self._locks.of = lambda table: NoLock()  # type: ignore[method-assign]
+        self._locks.of = lambda table: NoLock()
 
     @property
     def appending(self) -> Any:
@@ -84,11 +83,11 @@ class Unlocked(Statements):
 @pytest.fixture(scope="module", params=["local", "hdfs"] if LONG else ["local"])
 def journals(
     request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[DeltaJournal, DeltaJournal, Waiting]]:
+) -> tuple[DeltaJournal, DeltaJournal, Waiting]:
     root = tmp_path_factory.mktemp("conflicts")
     if request.param == "hdfs":
         hdfs = MiniHdfs(root)
-        request.addfinalizer(hdfs.stop)
+        request.addfinalizer(hdfs.stop)  # noqa: PT021 - there is not always one to stop
         names = TableNames.of(f"{hdfs.url}/store")
     else:
         names = TableNames.of(str(root))
@@ -97,7 +96,7 @@ def journals(
     slow.create()
     waiting = Waiting(slow_statements.appending, root)
     slow_statements.waiting = waiting
-    yield slow, fast, waiting
+    return slow, fast, waiting
 
 
 def meet(

@@ -1,8 +1,12 @@
 """A heartbeat beats on Delta while the same manager does what takes long."""
 
+from __future__ import annotations
+
 import os
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def manager(spark, tmp_path_factory):
+def manager(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     manager = QueueManager(spark, str(tmp_path_factory.mktemp("heartbeats") / "store"))
     manager.create_queue("orders", "n long", dead_letter=False)
     manager.create_queue("out", "n long", dead_letter=False).send([{"n": 0}])
@@ -20,7 +24,7 @@ def manager(spark, tmp_path_factory):
     return manager
 
 
-def rows(spark, tasks, seconds, unless="no such file"):
+def rows(spark: Any, tasks: Any, seconds: float, unless: str = "no such file") -> Any:
     """As many rows, each of a task of its own that takes so long, unless a file is there."""
     from pyspark.sql import functions as F
 
@@ -29,7 +33,7 @@ def rows(spark, tasks, seconds, unless="no such file"):
     return spark.range(0, tasks, numPartitions=tasks).select(slow("id").alias("n"))
 
 
-def test_while_one_long_task_is_staged_every_beat_beats(spark, manager):
+def test_while_one_long_task_is_staged_every_beat_beats(spark: Any, manager: QueueManager) -> None:
     batch = manager.queue("orders").receive(1, lease_seconds=8)
     started = time.monotonic()
     with batch.heartbeat(lease_seconds=8, every_seconds=1) as beating:
@@ -42,15 +46,16 @@ def test_while_one_long_task_is_staged_every_beat_beats(spark, manager):
 
 
 def test_where_tasks_fill_all_cores_a_beat_waits_for_one_of_them_and_not_for_all(
-    spark, manager, tmp_path
-):
+    spark: Any, manager: QueueManager, tmp_path: Path
+) -> None:
     seen = tmp_path / "two beats were seen"
     tasks = 400 * spark.sparkContext.defaultParallelism  # minutes, if no beat beats
 
-    def watch(beating):
+    def watch(beating: Any) -> Any:
         while not ended.wait(0.1):
             if beating.beats >= 2:
                 return seen.touch()
+        return None
 
     ended = threading.Event()
     batch = manager.queue("orders").receive(1, lease_seconds=120)
@@ -58,7 +63,7 @@ def test_where_tasks_fill_all_cores_a_beat_waits_for_one_of_them_and_not_for_all
         watching = threading.Thread(target=watch, args=(beating,))
         watching.start()
         try:
-            assert manager.queue("out").send(rows(spark, tasks, 0.5, seen)).count == tasks
+            assert manager.queue("out").send(rows(spark, tasks, 0.5, str(seen))).count == tasks
         finally:
             ended.set()
             watching.join()

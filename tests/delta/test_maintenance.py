@@ -79,7 +79,7 @@ def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     manager = QueueManager(spark, root)
     queue = manager.create_queue("Q.one", "i long", dead_letter=False)
     queue.send([{"i": 1}])
-    payload = client_of(manager).store.payload
+    payload: Any = client_of(manager).store.payload
     for owner in ("Lost-00000001", "Written-00000002"):
         payload.create(owner, queue.schema)
     spark.sql(

@@ -32,7 +32,7 @@ ASKED = [
 
 def ways() -> dict[str, tuple[Routes, dict[str, Any]]]:
     """List ways to route: each destination has a binding of its own, some are grouped."""
-    lanes = {"lanes": 4, "group_by": "key"}
+    lanes: dict[str, Any] = {"lanes": 4, "group_by": "key"}
     topics = [Destination((Binding("q", p),), **lanes) for p in PATTERNS]
     keys = [Destination((Binding("q", w), Binding("q", "b"))) for w in WORDS]
     heads = [Destination((Binding("q", "", *read_arguments(asked)),), **lanes) for asked in ASKED]

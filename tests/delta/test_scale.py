@@ -19,6 +19,7 @@ from tests.faults import bulk
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.storage.journal import archive, delta, selection
+from txnqueue.storage.journal.rows import entry_of
 from txnqueue.storage.journal.tables import JOURNAL_COLUMNS
 
 pytestmark = pytest.mark.spark
@@ -97,7 +98,7 @@ def store(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the entries that are made of rows."""
-    count, plain = [0], selection.entry_of
+    count, plain = [0], entry_of
 
     def counted(row: Any) -> Any:
         count[0] += 1

@@ -1,14 +1,20 @@
 """Whatever a user's session says of reads and writes, messages and table changes stay the same."""
 
+from __future__ import annotations
+
 import datetime
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import LONG
 from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.storage.journal.sessions import APPLICATION
 from txnqueue.storage.payload import writes
 
 pytestmark = pytest.mark.spark
@@ -49,16 +55,16 @@ _NUMBERS = count(1)
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
+def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return str(tmp_path_factory.mktemp("sessions") / "store")
 
 
 @pytest.fixture
-def said(spark):
+def said(spark: Any) -> Iterator[Any]:
     """Say something in the user's session, and take it back after the test."""
-    before = {}
+    before: dict[Any, Any] = {}
 
-    def say(settings):
+    def say(settings: Any) -> None:
         for key, value in settings.items():
             before.setdefault(key, spark.conf.get(key, None))
             spark.conf.set(key, value)
@@ -68,7 +74,7 @@ def said(spark):
         spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
-def frame_of(spark, numbers):
+def frame_of(spark: Any, numbers: Any) -> Any:
     """Rows with everything that a session might see otherwise; made before anything is said."""
     from pyspark.sql import functions as F
 
@@ -84,7 +90,7 @@ def frame_of(spark, numbers):
     )
 
 
-def shown(frame):
+def shown(frame: Any) -> Any:
     """Read a DataFrame of messages by numbers and texts, which no time zone changes."""
     found = frame.selectExpr(
         "n", "unix_micros(at) AS at", "CAST(here AS string) AS here",
@@ -94,7 +100,9 @@ def shown(frame):
 
 
 @pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda found: str(len(found)))
-def test_settings_of_the_users_session_change_nothing(spark, root, said, settings):
+def test_settings_of_the_users_session_change_nothing(
+    spark: Any, root: Any, said: Any, settings: Any
+) -> None:
     name = f"orders{next(_NUMBERS)}"
     table = f"{root}-{name}"
     spark.sql(f"CREATE TABLE delta.`{table}` (n long, total double) USING delta")
@@ -126,7 +134,9 @@ def test_settings_of_the_users_session_change_nothing(spark, root, said, setting
     assert QueueManager(spark, root).queue(name).depth() == 0
 
 
-def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(spark, root, said):
+def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(
+    spark: Any, root: Any, said: Any
+) -> None:
     manager = QueueManager(spark, root)
     manager.create_queue("instants", "n long, at array<timestamp_ltz>", dead_letter=False)
     manager.create_queue("plain", "timestamp long", dead_letter=False)
@@ -138,7 +148,9 @@ def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(sp
     assert manager.queue("plain").send(spark.range(3).toDF("timestamp")).count == 3
 
 
-def test_instants_stay_instants_where_a_session_means_others_by_timestamp(spark, root, said):
+def test_instants_stay_instants_where_a_session_means_others_by_timestamp(
+    spark: Any, root: Any, said: Any
+) -> None:
     from pyspark.sql import types as T
 
     said({"spark.sql.timestampType": "TIMESTAMP_NTZ"})
@@ -169,7 +181,9 @@ def test_instants_stay_instants_where_a_session_means_others_by_timestamp(spark,
     assert [row.later for row in frame.collect()] == [None]
 
 
-def test_a_send_without_rows_sends_nothing_whatever_the_session_says(spark, root, said):
+def test_a_send_without_rows_sends_nothing_whatever_the_session_says(
+    spark: Any, root: Any, said: Any
+) -> None:
     queue = QueueManager(spark, root).create_queue("empty", "n long", dead_letter=False)
     assert queue.send(spark.range(0).toDF("n")).count == 0
     said({k: v for k, v in SETTINGS.items() if "txn" in k})
@@ -177,8 +191,8 @@ def test_a_send_without_rows_sends_nothing_whatever_the_session_says(spark, root
 
 
 def test_a_write_that_delta_passed_over_is_an_error_that_names_the_setting(
-    spark, root, said, monkeypatch
-):
+    spark: Any, root: Any, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = QueueManager(spark, root).create_queue("skipped", "n long", dead_letter=False)
     said({k: v for k, v in SETTINGS.items() if "txn" in k})
     plain, answers = writes._numbering, iter([None])  # they are set just after we have looked
@@ -187,12 +201,14 @@ def test_a_write_that_delta_passed_over_is_an_error_that_names_the_setting(
     answers = iter([None])
     with pytest.raises(InvalidInput, match="txnAppId") as caught:
         queue.send(spark.range(3).toDF("n"))
-    assert caught.value.name == writes.APPLICATION
+    assert caught.value.name == APPLICATION
     assert queue.depth() == 3
 
 
 @pytest.mark.parametrize("wanting", ["ignoreMissingFiles", "ignoreCorruptFiles"])
-def test_a_batch_never_shows_fewer_rows_than_were_received(spark, root, said, tmp_path, wanting):
+def test_a_batch_never_shows_fewer_rows_than_were_received(
+    spark: Any, root: Any, said: Any, tmp_path: Path, wanting: Any
+) -> None:
     from pathlib import Path
 
     name = f"short{next(_NUMBERS)}"
@@ -219,7 +235,9 @@ def test_a_batch_never_shows_fewer_rows_than_were_received(spark, root, said, tm
     assert batch.df.count() == 2
 
 
-def test_after_its_session_was_stopped_a_manager_says_so(spark, root, monkeypatch):
+def test_after_its_session_was_stopped_a_manager_says_so(
+    spark: Any, root: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manager = QueueManager(spark, root)
     queue = manager.create_queue("stopped", "n long", dead_letter=False)
     monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # what stop() leaves

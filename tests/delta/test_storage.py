@@ -133,7 +133,8 @@ def test_a_statement_that_spark_cannot_read_is_refused_and_nothing_is_in_doubt(
                 orders.send([{"n": 1}], transaction=tx)
         assert isinstance(refused.value.__cause__, AnalysisException)
         assert manager.outcome(key).status is not Status.COMMITTED
-    statements = client_of(manager).store.statements
+    store: Any = client_of(manager).store
+    statements = store.statements
     append = statements.append
 
     def landed(statement: Any) -> None:

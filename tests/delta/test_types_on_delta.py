@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import math
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -29,30 +32,34 @@ SEEDS = pytest.mark.parametrize("seed", range(20 if LONG else 1))
 
 
 @pytest.fixture(scope="module")
-def manager(spark, tmp_path_factory):
+def manager(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> QueueManager:
     return QueueManager(spark, str(tmp_path_factory.mktemp("types") / "store"))
 
 
-def create(manager, schema):
+def create(manager: QueueManager, schema: Any) -> Any:
     return manager.create_queue(f"q{next(_NUMBERS)}", schema, dead_letter=False)
 
 
-def payload(table):
+def payload(table: Any) -> Any:
     """Read the payload of messages, by their numbers."""
     if "_message" in table.column_names:
         table = table.drop_columns(["_message"])
     return table.sort_by("n").to_pylist()
 
 
-def pandas_rows(schema, rows):
+def pandas_rows(schema: Any, rows: Any) -> Any:
     return pd.DataFrame(
         {name: pd.Series([row[name] for row in rows], dtype=object) for name in schema.names}
     )
 
 
-def without_nan(rows):
+def without_nan(rows: Any) -> list[Any]:
     """NaN is how pandas says that there is no value."""
-    return [{k: None if v != v else v for k, v in row.items()} for row in rows]
+    return [{k: None if is_nan(v) else v for k, v in row.items()} for row in rows]
+
+
+def is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 # ------------------------------------------------------------------------------- as SQL
@@ -60,22 +67,25 @@ def without_nan(rows):
 
 @settings(max_examples=500 if LONG else 50, suppress_health_check=list(HealthCheck))
 @given(st.lists(generated.types(generated.ANY_NAMES), min_size=20, max_size=20))
-def test_a_type_written_as_sql_means_what_it_meant(spark, kinds):
+def test_a_type_written_as_sql_means_what_it_meant(spark: Any, kinds: Any) -> None:
     text = ", ".join(f"c{number} {sql_type(kind)}" for number, kind in enumerate(kinds))
     read = T.StructType.fromDDL(text)
+    assert isinstance(read, T.StructType)
     assert [column.dataType for column in read.fields] == [stored_type(kind) for kind in kinds]
 
 
 # ------------------------------------------------------------------------- every way in
 
 
-def moved(rows, by):
+def moved(rows: Any, by: Any) -> list[Any]:
     """Give rows other numbers."""
     return [{**row, "n": row["n"] + by} for row in rows]
 
 
 @SEEDS
-def test_what_a_schema_allows_comes_out_as_it_went_in(manager, spark, monkeypatch, seed):
+def test_what_a_schema_allows_comes_out_as_it_went_in(
+    manager: QueueManager, spark: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     schema, rows = generated.wide_table(COLUMNS, seed)
     queue, onward = create(manager, schema), create(manager, schema)
     tables = [arrow_table(schema, moved(rows, by)) for by in range(0, 40, 10)]
@@ -99,7 +109,9 @@ def test_what_a_schema_allows_comes_out_as_it_went_in(manager, spark, monkeypatc
 
 
 @SEEDS
-def test_columns_of_any_type_can_be_added_and_are_shown_by_the_view(manager, spark, seed):
+def test_columns_of_any_type_can_be_added_and_are_shown_by_the_view(
+    manager: QueueManager, spark: Any, seed: int
+) -> None:
     schema, rows = generated.wide_table(COLUMNS, seed)
     added = T.StructType([T.StructField(c.name, c.dataType) for c in schema.fields[1:]])
     queue = create(manager, "n long")
@@ -115,7 +127,9 @@ def test_columns_of_any_type_can_be_added_and_are_shown_by_the_view(manager, spa
 
 
 @SEEDS
-def test_a_table_of_any_types_is_changed_by_what_was_staged(manager, spark, tmp_path, seed):
+def test_a_table_of_any_types_is_changed_by_what_was_staged(
+    manager: QueueManager, spark: Any, tmp_path: Path, seed: int
+) -> None:
     schema, rows = generated.wide_table(COLUMNS, seed)
     path = str(tmp_path / "table")
     empty = pa.Table.from_pylist([], arrow_schema(schema))
@@ -132,7 +146,7 @@ def test_a_table_of_any_types_is_changed_by_what_was_staged(manager, spark, tmp_
 # ---------------------------------------------------------------------- what is refused
 
 
-def test_a_name_inside_of_a_column_is_no_sql(manager, spark):
+def test_a_name_inside_of_a_column_is_no_sql(manager: QueueManager, spark: Any) -> None:
     """It stands in CREATE TABLE, ALTER TABLE, casts and views, and means itself in all of them."""
     evil = "x:bigint>) USING delta TBLPROPERTIES('delta.appendOnly'='true') --"
     for name in (evil, f"x`:bigint>)--{evil}"):
@@ -145,7 +159,8 @@ def test_a_name_inside_of_a_column_is_no_sql(manager, spark):
     queue.alter(add=T.StructType([T.StructField("s", kind)]))
     queue = manager.queue(queue.name)
     queue.send([{"n": 1, "s": dict.fromkeys(names, 7)}])
-    table = client_of(manager).store.names.payload(queue.info.payload_id)
+    store: Any = client_of(manager).store
+    table = store.names.payload(queue.info.payload_id)
     described = spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]
     assert described["partitionColumns"] == ["slice"]
     assert "delta.appendOnly" not in described["properties"]
@@ -154,7 +169,9 @@ def test_a_name_inside_of_a_column_is_no_sql(manager, spark):
     assert payload(queue.receive(1).to_arrow()) == [{"n": 1, "s": dict.fromkeys(names, 7)}]
 
 
-def test_what_is_refused_by_delta_is_refused_before_anything_is_written(manager, spark):
+def test_what_is_refused_by_delta_is_refused_before_anything_is_written(
+    manager: QueueManager, spark: Any
+) -> None:
     """The names that are refused are those that Delta refuses, and those that it would not tell."""
     before = set(manager.list_queues())
     for name in generated.REFUSED_NAMES:
@@ -165,9 +182,11 @@ def test_what_is_refused_by_delta_is_refused_before_anything_is_written(manager,
     assert set(manager.list_queues()) == before
 
 
-def test_a_null_inside_of_a_frame_is_found_where_the_type_allows_none(manager, spark):
+def test_a_null_inside_of_a_frame_is_found_where_the_type_allows_none(
+    manager: QueueManager, spark: Any
+) -> None:
     inner = T.StructType([T.StructField("a.b", T.LongType(), False)])
-    kinds = {
+    kinds: dict[str, tuple[T.DataType, list[Any], list[Any]]] = {
         "struct": (inner, [{"a.b": 1}], [{"a.b": None}]),
         "array": (T.ArrayType(T.LongType(), False), [[1]], [[1, None]]),
         "map": (T.MapType(T.StringType(), inner, False), [{"k": {"a.b": 1}}], [{"k": None}]),
@@ -187,7 +206,9 @@ def test_a_null_inside_of_a_frame_is_found_where_the_type_allows_none(manager, s
             queue.send(spark.createDataFrame([{name: value} for value in wrong], loose))
 
 
-def test_an_instant_without_a_zone_stays_one_whatever_is_set(manager, spark):
+def test_an_instant_without_a_zone_stays_one_whatever_is_set(
+    manager: QueueManager, spark: Any
+) -> None:
     """Also beside messages in memory, and in a session of another time zone."""
     naive = datetime.datetime(2024, 3, 10, 2, 30)  # an hour that New York does not have
     row = {"n": 1, "at": naive, "many": [naive]}
@@ -208,7 +229,9 @@ def test_an_instant_without_a_zone_stays_one_whatever_is_set(manager, spark):
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-def test_rows_of_a_merge_are_not_changed_on_their_way_in(manager, spark, tmp_path):
+def test_rows_of_a_merge_are_not_changed_on_their_way_in(
+    manager: QueueManager, spark: Any, tmp_path: Path
+) -> None:
     path = str(tmp_path / "table")
     spark.sql(f"CREATE TABLE delta.`{path}` (id bigint, at timestamp, tags array<int>) USING delta")
     naive = datetime.datetime(2024, 1, 1)

@@ -89,7 +89,14 @@ class Scene:
         fold = self.fold()
         returning = [segment for held in over for segment in fold.returning(held, 0)]
         superseded = [(held.sequence, 0) for held in over if not held.owner.is_transaction]
-        chosen = planning.select(fold.lanes[lane], returning, 1, 0, AT_ONCE, superseded)
+        chosen = planning.select(
+            lane=fold.lanes[lane],
+            returning=returning,
+            limit=1,
+            now_ms=0,
+            rules=AT_ONCE,
+            supersedes=superseded,
+        )
         return planning.claim(self.queue, chosen, owner, NEVER, STAMP)
 
     def claimed(self, owner: Owner, lane: int = 0) -> Claim:
@@ -102,7 +109,7 @@ class Scene:
     ) -> Plan:
         """Commit an attempt."""
         queues = {fact.queue_id or "" for fact in facts}
-        return decisions.seal(kind, owner, facts, queues, (), STAMP, {})
+        return decisions.seal(kind, owner, facts, queues, (), stamp=STAMP, body={})
 
     def settled(self, held: Claim, owner: Owner) -> Entry:
         """Accept a claim inside a transaction."""
@@ -324,14 +331,14 @@ def a_commit_and_the_horizon(tag: str) -> Pair:
 def two_starts_of_a_branch(tag: str) -> Pair:
     s = Scene(tag)
     key = f"xid:{s.key(1)}"
-    starts = [branches.start(key, f"{a} {key}", 0, a, 60.0, None, STAMP) for a in "ab"]
+    starts = [branches.start(key, f"{a} {key}", 0, a, 60.0, ticket=None, stamp=STAMP) for a in "ab"]
     return s.pair(*starts)
 
 
 def a_join_and_a_commit_of_a_branch(tag: str) -> Pair:
     s = Scene(tag)
     key = f"xid:{s.key(1)}"
-    s.before += branches.start(key, f"a {key}", 0, "a", 60.0, None, STAMP).entries
+    s.before += branches.start(key, f"a {key}", 0, "a", 60.0, ticket=None, stamp=STAMP).entries
     s.before += branches.end(branching.fold(key, s.before), "a", (), (), STAMP).entries
     branch = branching.fold(key, s.before)
     join = branches.associate(branch, "b", None, STAMP)

@@ -144,9 +144,9 @@ def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> 
             say(f"P6 {entry.attempt} published to {exchange_id}, which is closed")
     elif entry.queue_id in ledger.closed and not _may_still(ledger, entry):
         say(f"P6 {kind} in {entry.queue_id} after {ledger.closed[entry.queue_id]}")
-    if kind in (*model.DECISIONS, model.PREPARED) and entry.attempt not in ledger.prepared:
-        if (entry.begun or 0) < ledger.horizon:
-            say(f"P3 {entry.attempt} was decided below the horizon")
+    decides = kind in (*model.DECISIONS, model.PREPARED) and entry.attempt not in ledger.prepared
+    if decides and (entry.begun or 0) < ledger.horizon:
+        say(f"P3 {entry.attempt} was decided below the horizon")
     if kind in model.DECISIONS:
         _decided(ledger, entry)
     elif kind == model.HORIZON_ADVANCED:

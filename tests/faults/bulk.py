@@ -27,7 +27,8 @@ def a_round(queue_id: str, send_id: str, number: int, index: int = 0) -> list[En
     """
     key = model.generated_key(number % model.TRANSACTION_SHARDS, f"{_hex(queue_id, number)}")
     posted_by, claimed_by, accepted_by = (f"{queue_id}/{number}/{n}" for n in range(3))
-    part, common = ((number, number),), {"queue_id": queue_id, "lane": 0, "count": 1}
+    part = ((number, number),)
+    common: dict[str, Any] = {"queue_id": queue_id, "lane": 0, "count": 1}
     manifest = {"v": 1, "manifest": {"posted": {queue_id: 1}, "settled": {}}}
     sent = {"v": 1, "slice": 0, "send": send_id, "priority": 4, "payload": queue_id, "schema": 1}
     items = [[posted_by, index + 1, 1]]

@@ -34,6 +34,9 @@ STANDS_FOR_ITSELF = {"rollback", "close queue", "recover"}
 """Appends of calls that make several: what landed before one that did not is not undone."""
 
 
+PASSING: tuple[type[Exception], ...] = (Busy, ConnectionError, QueueClosed, QueueNotFound)
+
+
 class Luck:
     """What happens to the store calls of one client."""
 
@@ -88,8 +91,9 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         self.runtime.consumer = self.reference.consumers[self.name] = consumer
         self.runtime.sleep = lambda seconds: simulation.pause()
         self.began = 0
-        self.runtime.dice = lambda: simulation.random.random()
-        store = FaultyStore(simulation.store, Luck(simulation, self))
+        self.runtime.dice = simulation.random.random
+        luck: Any = Luck(simulation, self)
+        store: Any = FaultyStore(simulation.store, luck)
         self.manager = QueueManager(None, store=store, runtime=self.runtime)
         self.forget_all()
         client_of(self.manager).log_max = simulation.random.choice((3, 10, 1_000))
@@ -136,11 +140,12 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         except TransactionUnknown as error:
             self.reference.counts["in doubt"] += 1
             return None, error
-        except (Busy, ConnectionError, QueueClosed, QueueNotFound, *expected) as error:
+        except PASSING + expected as error:
             self.reference.follow()
             self.reference.counts[type(error).__name__] += 1
             if is_closed(error):
-                queue_id = error.queue_id.removesuffix(model.IN_MEMORY)
+                closed: Any = error
+                queue_id = closed.queue_id.removesuffix(model.IN_MEMORY)
                 assert queue_id in self.reference.closed, f"P9 it is open: {error}"
             landed = set(self.reference.landed[self.call]) - STANDS_FOR_ITSELF
             assert HandlerFailed in expected or not landed or self.doubtful, (

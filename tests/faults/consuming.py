@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.faults.reference import (
@@ -24,6 +25,22 @@ KINDS = {
 
 class Consuming:
     """What a client does to get messages, and to be done with them."""
+
+    simulation: Any
+    reference: Any
+    call: str
+    ask: Any
+    leased: list[Any]
+    active: Any
+    runtime: Any
+    queue: Any
+    open: dict[Any, Any]
+    doubtful: bool
+    quiet: Any
+    name: str
+    manager: Any
+    do_begin: Callable[[], None]
+    _rows: Any
 
     def _holding(self, batch: Any, inside: bool) -> Holding:
         found = list(self.reference.ids(batch))
@@ -62,6 +79,7 @@ class Consuming:
             if any(holding.messages & other.messages for other in intent.said):
                 del self.open[tx]  # it took over a lease of its own that it was to settle
             intent.said[holding] = {}
+        return None
 
     # -------------------------------------------------------------------------- settling
 
@@ -110,6 +128,7 @@ class Consuming:
             if not isinstance(error, TransactionUnknown):
                 self.reference.denied.add(self.call)
             self.leased.remove(holding)
+        return None
 
     def do_settle_inside(self) -> None:
         tx, intent = self.active()
@@ -117,6 +136,7 @@ class Consuming:
         if not held:
             return self.do_receive_inside()
         self._settle_in(tx, intent, self.simulation.random.choice(held))
+        return None
 
     def do_keep(self) -> None:
         """Let the commit leave what is not spoken of with this client."""
@@ -127,6 +147,7 @@ class Consuming:
         holding = self.simulation.random.choice(held)
         holding.keeping = True
         holding.batch.keep()
+        return None
 
     def do_adopt(self) -> None:
         """Settle in a transaction what is held under a lease."""
@@ -136,6 +157,7 @@ class Consuming:
         if tx is None or not held:
             return self.do_receive()
         self._settle_in(tx, intent, self.simulation.random.choice(held))
+        return None
 
     def _settle_in(self, tx: Any, intent: Intent, holding: Holding) -> None:
         kind, chosen, matching = self._choose(holding)

@@ -54,7 +54,7 @@ class Start:
     def _frozen(self, store: MemoryStore) -> bytes:
         into = io.BytesIO()
         pickler = pickle.Pickler(into)
-        pickler.persistent_id = self._name  # type: ignore[method-assign]
+        pickler.persistent_id = self._name
         pickler.dump((store.journal, store.payload, store.tables))
         return into.getvalue()
 
@@ -75,7 +75,7 @@ class Start:
             return step if name == "step" else self._shared[name]
 
         unpickler = pickle.Unpickler(io.BytesIO(self._store))
-        unpickler.persistent_load = found  # type: ignore[method-assign]
+        unpickler.persistent_load = found
         store = MemoryStore(step=step)
         store.journal, store.payload, store.tables = unpickler.load()
         return store

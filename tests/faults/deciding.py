@@ -25,6 +25,24 @@ from txnqueue.errors import (
 class Deciding:
     """What a client does to decide, and to find out what was decided."""
 
+    reference: Any
+    ask: Any
+    simulation: Any
+    manager: Any
+    quiet: Any
+    leased: list[Any]
+    active: Any
+    runtime: Any
+    queue: Any
+    open: dict[Any, Any]
+    keys_alone: Any
+    refuses_to_prepare: Any
+    name: str
+    committed_with: Any
+    call: str
+    began: int
+    _send_to: Any
+
     def do_begin(self) -> None:
         key = self.simulation.random.choice((None, self.simulation.key()))
         known = key in self.reference.committed
@@ -55,13 +73,14 @@ class Deciding:
         if receipt is not None:
             self.committed_with(tx)
         self._ended(tx, intent, error)
+        return None
 
     def do_prepare(self) -> None:
         tx, intent = self.active()
         if tx is None:
             return self.do_begin()
         if self.refuses_to_prepare(tx):
-            return
+            return None
         if self.simulation.random.random() < 0.5:
             self._send_to(COMES_AND_GOES, tx, intent)
         self.reference.preparing.add(attempt_id(tx))
@@ -70,6 +89,7 @@ class Deciding:
             self.reference.preparing.remove(attempt_id(tx))
             assert attempt_id(tx) in self.reference.prepared, "P5 it is said to be prepared"
         self._ended(tx, intent, error)
+        return None
 
     def do_rollback(self) -> None:
         tx, intent = self.active(ending=True)
@@ -79,6 +99,7 @@ class Deciding:
         if error is None:
             self.reference.denied.add(attempt_id(tx))
         self._ended(tx, intent, error)
+        return None
 
     def _ended(self, tx: Any, intent: Intent, error: Exception | None) -> None:
         """Believe what was said of a transaction, and forget it."""

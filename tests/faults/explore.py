@@ -11,6 +11,7 @@ already.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -165,8 +166,8 @@ class Run:
                     raise AppendConflict("Delta met its own commit")
             return answer
 
-        journal.append = spoiled  # type: ignore[method-assign]
-        journal.read = reads  # type: ignore[method-assign]
+        journal.append = spoiled
+        journal.read = reads
         self._intercept_tables()
 
     def _intercept_tables(self) -> None:
@@ -193,8 +194,8 @@ class Run:
                 raise ConnectionError("no reply")
             return answer
 
-        tables.apply = spoiled  # type: ignore[method-assign]
-        tables.history = looks  # type: ignore[method-assign]
+        tables.apply = spoiled
+        tables.history = looks
 
     def choices(self) -> list[Choice]:
         """List what can happen next."""
@@ -223,10 +224,8 @@ class Run:
             self.world.lease_over()
             return
         if what == "land":
-            try:
+            with contextlib.suppress(AppendConflict):
                 self.late.pop(number)[1]()
-            except AppendConflict:
-                pass
             return
         client = self.clients[number]
         if what != "step":

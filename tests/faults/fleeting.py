@@ -7,6 +7,7 @@ was; whether it was is for the journal to say, or, without durable work, for the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ class Fleeting:
     runtime: Any
     ask: Any
     active: Any
-    do_begin: Any
+    do_begin: Callable[[], None]
     call: str
 
     def forget_all(self) -> None:
@@ -53,7 +54,10 @@ class Fleeting:
 
     def do_fleeting_send_inside(self) -> None:
         tx, _ = self.active()
-        return self.do_begin() if tx is None else self._send(tx)
+        if tx is None:
+            self.do_begin()
+        else:
+            self._send(tx)
 
     def do_fleeting_receive(self) -> None:
         batch = self._receive(None)
@@ -69,6 +73,7 @@ class Fleeting:
         if batch:
             self.working.add(attempt_id(tx))
             self.taken += [(message, attempt_id(tx)) for message in _numbers(batch)]
+        return None
 
     def refuses_to_prepare(self, tx: Any) -> bool:
         """Whether a transaction has work in memory, and then refuses to be prepared."""

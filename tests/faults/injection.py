@@ -5,6 +5,7 @@ The same wrapper serves the store in memory and the one on Delta.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +32,18 @@ class Fault(str, enum.Enum):
     REFUSED = "refused, as what cannot be read"
 
 
-WRITES = ("append", "stage", "create", "create_store", "add_columns", "apply")
+WRITES: tuple[str, ...] = ("append", "stage", "create", "create_store", "add_columns", "apply")
 WRITES += ("add", "remove", "forget", "rewrite", "drop")
-READS = ("version", "read", "read_all", "find", "newest", "table", "frame", "texts")
+READS: tuple[str, ...] = (
+    "version",
+    "read",
+    "read_all",
+    "find",
+    "newest",
+    "table",
+    "frame",
+    "texts",
+)
 READS += (
     "lanes",
     "describe",
@@ -80,10 +90,8 @@ class Injector:
     def flush(self) -> None:
         """Let what was on its way land now."""
         while self.late:
-            try:
+            with contextlib.suppress(AppendConflict):  # it lost, as a late statement may
                 self.late.pop(0)()
-            except AppendConflict:
-                pass  # it lost, as a late statement may
 
     def call(self, name: str, perform: Callable[[], Any]) -> Any:
         """Make one call, spoiled or not."""
@@ -320,7 +328,7 @@ class FaultyStore:
         self.transient = TransientStore(store.root)  # each client is a process of its own
 
     def exists(self) -> bool:
-        return self.inner.exists()
+        return bool(self.inner.exists())
 
     def create(self) -> None:
         self.inner.create()

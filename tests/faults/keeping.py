@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from tests.faults.injection import Crash, Fault, Injector, Meanwhile, faults_of
 from tests.faults.matrix import fresh
@@ -114,17 +115,14 @@ def nobody_decides_below_the_horizon() -> None:
     batch = world.manager("next").queue("in").receive(1)
     assert len(batch), "P2 the message does not come back"
     batch.accept()
-    try:
+    with contextlib.suppress(TransactionAborted):
         sleeper.commit()
-    except TransactionAborted:
-        pass
     world.ledger()
 
 
 def what_was_prepared_can_be_carried_out() -> None:
     """Let a prepared send wait while its slice of the payload is long over."""
-    width, creation.SLICE_WIDTH = creation.SLICE_WIDTH, 1
-    try:
+    with mock.patch.object(creation, "SLICE_WIDTH", 1):
         world = fresh()
         tx = world.helper("preparing").transaction("P")
         tx.queue("in").send([{"i": 77}])
@@ -148,8 +146,6 @@ def what_was_prepared_can_be_carried_out() -> None:
         assert keeper.recover().prepared == (), "P5 what is decided is prepared again"
         world.explicit.add("P")
         world.ledger()
-    finally:
-        creation.SLICE_WIDTH = width
 
 
 def an_id_is_used_once() -> None:
@@ -218,7 +214,7 @@ def what_the_horizon_has_passed_is_over() -> None:
     world.helper("user").queue("in").send([{"i": 1}])
     slow = world.manager("slow")
     begun = client_of(slow).store.journal.version()
-    client_of(slow).version_to_begin = lambda: begun  # type: ignore[method-assign]
+    client_of(slow).version_to_begin = lambda: begun
     branches, sessions = Branches(client_of(slow)), []
     used(world)
 

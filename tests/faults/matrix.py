@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tests.faults.injection import Crash, Fault, Injector, faults_of
 from tests.faults.scenarios import Operation
 from tests.faults.world import World, check_exactly_once, drain
+from txnqueue import QueueManager
 from txnqueue.core.receipt import Status
 from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
 from txnqueue.protocols.dtx.sessions import BranchSession
@@ -59,7 +61,7 @@ def fresh(messages: int = 6, *, unique: bool = False) -> World:
     return world
 
 
-def begin(world: World, operation: Operation, client: object) -> object:
+def begin(world: World, operation: Operation, client: QueueManager) -> object:
     """Send the messages and prepare the operation."""
     setup = world.helper("creator")
     setup.queue("in").send([{"i": world.base + i} for i in range(world.messages)])
@@ -103,7 +105,7 @@ def run(world: World, case: Case) -> None:
     world.next()
 
 
-def act(operation: Operation, client: object, subject: object) -> str:
+def act(operation: Operation, client: QueueManager, subject: object) -> str:
     """Do it, and say what the client was told."""
     try:
         operation.act(client, subject)
@@ -118,7 +120,7 @@ def act(operation: Operation, client: object, subject: object) -> str:
     return "ok"
 
 
-def interrupted(subject: object) -> str:
+def interrupted(subject: Any) -> str:
     """Do what a block does when its user presses a key: roll back, whatever is on its way."""
     if not isinstance(subject, Transaction) or subject.status is not Status.ACTIVE:
         return "crashed"
@@ -128,7 +130,8 @@ def interrupted(subject: object) -> str:
         subject.rollback()
     except TransactionFinished:
         return "ok"
-    return "failed" if subject.status is Status.ROLLED_BACK else "unknown"
+    told: Any = subject
+    return "failed" if told.status is Status.ROLLED_BACK else "unknown"
 
 
 def recover(world: World, recovery: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.faults.explore import Program
 from tests.faults.world import (
     LEASE_SECONDS,
@@ -153,7 +155,7 @@ KEY = "xid:1:K"
 def build_branch(world: World) -> None:
     """Besides, a branch that is started, and in which nobody works."""
     build(world)
-    branches = Branches(client_of(world.helper("starter")))
+    branches: Any = Branches(client_of(world.helper("starter")))
     branches.end(branches.start(KEY, LEASE_SECONDS))
 
 
@@ -224,7 +226,7 @@ def starter(name: str) -> Program:
     """Start the branch and work in it; whoever comes second joins."""
 
     def program(world: World) -> None:
-        branches = Branches(client_of(world.manager(name)))
+        branches: Any = Branches(client_of(world.manager(name)))
         try:
             session = branches.start(KEY, LEASE_SECONDS)
         except BranchExists:
@@ -259,7 +261,7 @@ def suspender(name: str) -> Program:
     """Start, work, suspend, resume, work and end."""
 
     def program(world: World) -> None:
-        branches = Branches(client_of(world.manager(name)))
+        branches: Any = Branches(client_of(world.manager(name)))
         session = branches.start(KEY, LEASE_SECONDS)
         consume_and_produce(session.queue("in").receive(1), session)
         branches.end(session, suspend=True)
@@ -283,7 +285,7 @@ def coordinator(name: str, *, one_phase: bool = False, prepared: bool = False) -
     """Prepare and commit the branch, or commit it in one phase."""
 
     def program(world: World) -> None:
-        branches = Branches(client_of(world.manager(name)))
+        branches: Any = Branches(client_of(world.manager(name)))
         if one_phase:
             branches.commit(KEY, one_phase=True)
         elif prepared or branches.prepare(KEY) is Ending.DONE:

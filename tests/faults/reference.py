@@ -197,7 +197,7 @@ class Reference:
         if failed_ms is None or not self.delay_seconds or dead or failed_ms > at_ms + 3_600_000:
             return False
         seconds = min(self.delay_seconds * 2 ** (count - 1), self.delay_seconds_max)
-        return failed_ms + seconds * 1000 > at_ms
+        return bool(failed_ms + seconds * 1000 > at_ms)
 
     def ids(self, batch: Any) -> dict[int, str]:
         """Find the messages of a batch, in delivery order, with their ids."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -111,17 +112,15 @@ def _changes_left(world: World, client: QueueManager) -> None:
     tx = _changing(world, other, "X")
     injector.stop_at = "apply"
     injector.arm()
-    try:
+    with contextlib.suppress(Crash):
         tx.commit()
-    except Crash:
-        pass
     world.lease_over()
 
 
 def _recover_changes(manager: QueueManager, world: World) -> None:
     waiting = manager.recover().waiting
     if waiting:
-        raise ChangeWaiting(waiting[0].reason)
+        raise ChangeWaiting(waiting[0].reason, change_id=waiting[0].change_id)
 
 
 def _prepared(world: World, client: QueueManager) -> Any:

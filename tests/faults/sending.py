@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from tests.faults.reference import (
@@ -19,6 +20,19 @@ from txnqueue.errors import LeaseLost, QueueNotFound, TransactionAborted, Transa
 
 class Sending:
     """What a client does to put messages somewhere."""
+
+    simulation: Any
+    reference: Any
+    manager: Any
+    ask: Any
+    call: str
+    name: str
+    queue: Any
+    do_begin: Callable[[], None]
+    active: Any
+    _check_receipt: Any
+    quiet: Any
+    _holding: Any
 
     def _rows(self, queue: Any, intent: Intent) -> list[dict[str, int]]:
         draw = self.simulation.random
@@ -91,12 +105,12 @@ class Sending:
 
         def move() -> int:
             if source == "in.dead":
-                return queue.redrive(limit=limit, transaction=tx)
-            return queue.move(target, limit=limit, transaction=tx)
+                return int(queue.redrive(limit=limit, transaction=tx))
+            return int(queue.move(target, limit=limit, transaction=tx))
 
         count, _ = self.ask(move, LeaseLost)
         if count is None:
-            return
+            return None
         attempt = attempt_of(tx)
         accounts = attempt.work.accounts[before:]
         batches = [Batch(attempt.client, queue.schema, one.held, attempt) for one in accounts]
@@ -105,6 +119,7 @@ class Sending:
         for holding in moved:
             intent.said[holding] = dict.fromkeys(holding.messages, model.MOVED)
             holding.free.clear()
+        return None
 
     def do_send(self) -> None:
         queue, intent = self.queue(), Intent(self.name)
@@ -123,6 +138,7 @@ class Sending:
         if tx is None:
             return self.do_begin()
         self._send_to(self.queue().name, tx, intent)
+        return None
 
     def _send_to(self, name: str, tx: Any, intent: Intent) -> None:
         try:
@@ -179,6 +195,7 @@ class Sending:
         )
         if published:
             intent.sends.update(aside.sends)
+        return None
 
     def do_bind(self) -> None:
         """Bind a queue by a key that nobody publishes with, or unbind it."""

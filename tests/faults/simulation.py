@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import greenlet
 
@@ -68,9 +69,8 @@ class Simulation:
 
     def _create(self) -> None:
         creator = Client(self, "creator")
-        width, creation.SLICE_WIDTH = creation.SLICE_WIDTH, self.random.choice((4, 20, 1_000))
-        creation.create_store(client_of(creator.manager))
-        creation.SLICE_WIDTH = width
+        with mock.patch.object(creation, "SLICE_WIDTH", self.random.choice((4, 20, 1_000))):
+            creation.create_store(client_of(creator.manager))
         for name in (*QUEUES, COMES_AND_GOES):
             queue = self.create(creator, name, self.lanes, name == "in")
             if name == "in":
@@ -215,7 +215,7 @@ class Simulation:
 
     def _empty(self, client: Client, name: str) -> list[int]:
         """Receive and accept a queue's messages until there are none."""
-        queue, received = client.manager.queue(name), []
+        queue, received = client.manager.queue(name), list[Any]()
         while True:
             client.call = client.runtime.run_id = f"empty {name} {self.number()}"
             batch = queue.receive(1_000)
@@ -237,7 +237,7 @@ def simulate(seed: int, steps: int = STEPS) -> Counter[str]:
         for _ in range(steps):
             simulation.step()
         simulation.settle_down()
-    except BaseException as error:
-        error.add_note(f"Again with: simulate(seed={seed}, steps={steps})")
+    except BaseException:
+        print(f"Again with: simulate(seed={seed}, steps={steps})")
         raise
     return simulation.reference.counts

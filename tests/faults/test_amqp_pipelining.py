@@ -195,7 +195,7 @@ class Controller:
             delivery = list(known.values())[which % len(known)]
             live = delivery.transaction
             txn_id = self._own(at, txn) if live is None else live.txn_id
-            self._dispose(at, delivery.delivery_id, 0, txn_id, outcome, settled)
+            self._dispose(at, delivery.delivery_id, 0, txn_id, outcome, settled=settled)
 
     def post_in_parts(
         self, at: int, txn: int | None, settled: bool, aborted: bool, more: bool
@@ -225,9 +225,9 @@ class Controller:
         self._flow(at, None if whole else self._handle(at, link), self._any(txn), 1)
 
     def retire_anyhow(
-        self, at: int, first: int, more: int, txn: int | None, odd: Any, settled: bool
+        self, at: int, first: int, more: int, txn: int | None, odd: Any, *, settled: bool
     ) -> None:
-        self._dispose(at, first, more, self._any(txn), odd, settled)
+        self._dispose(at, first, more, self._any(txn), odd, settled=settled)
 
     def settle_anyhow(self, at: int, which: int, txn: int, settled: bool) -> None:
         txn_id = self._any(txn)
@@ -244,7 +244,7 @@ class Controller:
             self.handles[at].append(handle)
             link = self.pipes[at].session.links.get(handle)
             if link is not None:
-                link._credit = self.credit  # type: ignore[attr-defined]
+                link._credit = self.credit
 
     def attach_receiver(self, at: int, name: str, credit: int) -> None:
         with self._refusable():
@@ -399,7 +399,7 @@ class Controller:
             )
 
     def _dispose(
-        self, at: int, first: int, more: int, txn_id: bytes | None, outcome: Any, settled: bool
+        self, at: int, first: int, more: int, txn_id: bytes | None, outcome: Any, *, settled: bool
     ) -> None:
         """Say how deliveries end; outside of transactions they are all released."""
         state: DeliveryState = Released()

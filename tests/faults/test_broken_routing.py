@@ -14,7 +14,7 @@ from txnqueue import exchange
 from txnqueue.core import model
 from txnqueue.errors import StoreCorrupt
 from txnqueue.messages import publish
-from txnqueue.storage.payload import Run
+from txnqueue.storage.payload import Run, routes
 from txnqueue.storage.payload.arrangement import Arranged
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import memory_manager
@@ -45,7 +45,7 @@ def binding_elsewhere() -> None:
 
 def creating_twice() -> None:
     """Create one exchange by two managers, the second while the first one's append is made."""
-    store, made = MemoryStore(), []
+    store, made = MemoryStore(), list[Any]()
     first, second = (memory_manager(store, name=name) for name in "ab")
     first.create_queue("q", "n long", dead_letter=False)
     append = store.journal.append
@@ -56,7 +56,7 @@ def creating_twice() -> None:
             second.create_exchange("events", "fanout", "n long", exist_ok=True).bind("q")
         return append(units, metadata)
 
-    store.journal.append = race  # type: ignore[method-assign]
+    store.journal.append = race
     first.create_exchange("events", "fanout", "n long", exist_ok=True)
     entries = store.journal.read([model.CATALOG]).entries
     created = [e for e in entries if e.kind == model.EXCHANGE_CREATED]
@@ -81,17 +81,17 @@ def queue_by_queue(patch: pytest.MonkeyPatch) -> None:
 
 def former_bindings(patch: pytest.MonkeyPatch) -> None:
     """Publish by the bindings that were read first."""
-    real, known = exchange.routes_of, {}
+    real, known = publish.routes_of, dict[Any, Any]()
 
-    def remembered(topology: Any, info: Any, *args: Any) -> Any:
-        return real(known.setdefault(info.name, topology), info, *args)
+    def remembered(topology: Any, info: Any, *args: Any, **named: Any) -> Any:
+        return real(known.setdefault(info.name, topology), info, *args, **named)
 
     patch.setattr(exchange, "routes_of", remembered)
 
 
 def once_per_binding(patch: pytest.MonkeyPatch) -> None:
     """Post a message to a queue as often as the queue is bound."""
-    real = publish.places_of
+    real = routes.places_of
     patch.setattr(publish, "places_of", lambda route: real(route) * 2)
 
 
@@ -103,7 +103,8 @@ def routes_mixed_up(patch: pytest.MonkeyPatch) -> None:
         for place, rows in groupby(self.places):
             count = len(list(rows))
             lane, *rest = place
-            found.append(Run(lane, first, count, *rest, self.routes[first]))
+            run: Any = (lane, first, count, *rest, self.routes[first])
+            found.append(Run(*run))
             first += count
         return found
 

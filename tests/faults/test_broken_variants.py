@@ -135,7 +135,7 @@ def without(kind: Callable[[Condition], bool]) -> Break:
     def broken(patch: pytest.MonkeyPatch) -> None:
         of = Unit.of.__func__  # type: ignore[attr-defined]
 
-        def weaker(cls: Any, append_id: str, entries: Any, conditions: Any, op: str = "") -> Unit:
+        def weaker(cls: Any, append_id: str, entries: Any, conditions: Any, op: str = "") -> Any:
             return of(cls, append_id, entries, [c for c in conditions if not kind(c)], op)
 
         patch.setattr(Unit, "of", classmethod(weaker))
@@ -230,14 +230,14 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
     """Read the queue first and the owner's decision after it."""
 
     def careless(
-        self: Any, fold: QueueState, owner: Any, now_ms: int, closely: bool = False
+        self: Any, fold: QueueState, owner: Any, now_ms: int, *, closely: bool = False
     ) -> Any:
-        found = self._candidates(fold, owner, now_ms, closely)
+        found = self._candidates(fold, owner, now_ms, closely=closely)
         states = self.client.key_states(c.holder.key for c, _ in found if c.holder.key)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
         for claim, over in found:
-            if not receiving.may_end(claim, states, now_ms, over):
+            if not receiving.may_end(claim, states, now_ms, lease_over=over):
                 continue
             holder = claim.holder
             if not holder.is_transaction or states[holder.key].decided(holder.attempt):
@@ -251,8 +251,8 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
 
 def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
     """Let a lease's end abort a prepared transaction."""
-    patch.setattr(receiving, "may_end", lambda *asked: asked[-1] is not False)
-    patch.setattr(recovery, "may_end", lambda *asked: asked[-1] is not False)
+    patch.setattr(receiving, "may_end", lambda *_, lease_over=True: lease_over)
+    patch.setattr(recovery, "may_end", lambda *_: True)
     undecided = model.undecided
     patch.setattr(
         model,
@@ -464,7 +464,7 @@ def delivers_what_was_refused(patch: pytest.MonkeyPatch) -> None:
     real = planning.select
 
     def select(*args: Any, **named: Any) -> Any:
-        return real(*args[:-1], **named)
+        return real(*args, **{**named, "consumer": None})
 
     patch.setattr(planning, "select", select)
 
@@ -502,7 +502,7 @@ def landing_late() -> None:
         late[0]()
         return append(units, metadata)
 
-    journal.append = slow  # type: ignore[method-assign]
+    journal.append = slow
 
     def plan(lost: int) -> Plan:
         entry = model.Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=1, count=lost)
@@ -614,7 +614,7 @@ def removes_before_it_says_so(patch: pytest.MonkeyPatch) -> None:
     """Remove entries from the archive, and say after it that the history begins later."""
     real = history_removal.announce
 
-    def hasty(client: Client, removal: history_removal.Removal) -> None:
+    def hasty(client: Client, removal: Any) -> None:
         client.store.journal.archive.forget(removal.day, removal.standing, {})
         real(client, removal)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.faults.injection import Fault, Injector
 from tests.faults.world import World
 from txnqueue import drain
+from txnqueue.batch import claim_batch
 from txnqueue.errors import TransactionUnknown
 from txnqueue.messages.claim import ClaimPlanner
 
@@ -70,7 +71,7 @@ def test_what_fails_after_a_commit_gives_back_what_was_claimed_with_it(
     queue.send([{"i": n} for n in range(6)])
     if what == "memory fails":
         queue.send([{"i": n} for n in range(6, 8)], durable=False)
-        claim = failing(drain.claim_batch, away, lambda number, given: given.get("before"))
+        claim = failing(claim_batch, away, lambda number, given: given.get("before"))
         monkeypatch.setattr(drain, "claim_batch", claim)
     else:
         monkeypatch.setattr(ClaimPlanner, "held", failing(ClaimPlanner.held, away, second))

@@ -250,7 +250,7 @@ class Branching(RuleBasedStateMachine):
         except (TransactionMismatch, TransactionFinished):
             agreed = branch is not None and branch.heuristic
             assert branch is None or branch.state != PREPARED
-            assert not agreed or commit != (branch.told is XaStatus.HEURCOM)  # type: ignore
+            assert not agreed or commit != (branch.told is XaStatus.HEURCOM)
             return
         assert branch is not None
         if branch.state != PREPARED:

@@ -166,7 +166,8 @@ def prepared_needs_an_open_exchange(patch: pytest.MonkeyPatch) -> None:
 
     def strict(prepared: model.Entry, **kwargs: Any) -> Plan:
         said = prepared.body["manifest"]["entries"]
-        named = {model.published_to(one["kind"], one["body"]) for one in said} - {None}
+        asked = (model.published_to(one["kind"], one["body"]) for one in said)
+        named = {exchange_id for exchange_id in asked if exchange_id is not None}
         return real(prepared, **kwargs) + Plan((), tuple(map(model.exchange_open, sorted(named))))
 
     patch.setattr(decisions, "decide_prepared", strict)
@@ -191,7 +192,7 @@ def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
 
 def checks_columns_once(patch: pytest.MonkeyPatch) -> None:
     """Let the exchange grow by what was found of its queues before."""
-    real, known = exchange_alteration._altered, []
+    real, known = exchange_alteration._altered, list[Any]()
 
     def remembered(*args: Any) -> Any:
         known[:] = known or [real(*args)]

@@ -12,6 +12,7 @@ A failure names its seed: ``simulate(seed)`` runs it again.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,14 +45,14 @@ SEEN = (
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_no_promise_is_broken_by_any_seed(chunk):
+def test_no_promise_is_broken_by_any_seed(chunk: Any) -> None:
     size = SEEDS // CHUNKS
     for seed in range(chunk * size, (chunk + 1) * size):
         TOTALS.update(simulate(seed))
 
 
 @pytest.mark.parametrize("what", SEEN)
-def test_everything_that_can_go_wrong_did(what):
+def test_everything_that_can_go_wrong_did(what: Any) -> None:
     """A simulator that never meets a conflict or a crash proves nothing."""
     if not TOTALS:
         for seed in range(SEEDS // CHUNKS):
@@ -63,11 +64,11 @@ class QueueMachine(RuleBasedStateMachine):
     """The same clients, driven by Hypothesis, which shrinks what it finds."""
 
     @initialize(chance=st.randoms(use_true_random=False))
-    def begin(self, chance):
+    def begin(self, chance: Any) -> None:
         self.simulation = Simulation(chance)
 
     @rule(action=st.sampled_from(list(ACTIONS)), who=st.integers(0, 5))
-    def act(self, action, who):
+    def act(self, action: Any, who: Any) -> None:
         clients = self.simulation.clients
         client = clients[who % len(clients)]
         if client.running is not None:
@@ -76,11 +77,11 @@ class QueueMachine(RuleBasedStateMachine):
             client.start(action)
 
     @rule(seconds=st.sampled_from([1, LEASE_SECONDS + 1]))
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         self.simulation.clock.advance(seconds)
 
     @rule(who=st.integers(0, 5))
-    def die_and_come_back(self, who):
+    def die_and_come_back(self, who: Any) -> None:
         clients = self.simulation.clients
         client = clients[who % len(clients)]
         if not client.dead:
@@ -88,16 +89,16 @@ class QueueMachine(RuleBasedStateMachine):
         clients[clients.index(client)] = Client(self.simulation, client.runtime.consumer)
 
     @rule()
-    def hear_late(self):
+    def hear_late(self) -> None:
         if self.simulation.late:
             self.simulation.land_late()
 
     @invariant()
-    def promises_hold(self):
+    def promises_hold(self) -> None:
         if hasattr(self, "simulation"):
             self.simulation.reference.follow()
 
-    def teardown(self):
+    def teardown(self) -> None:
         if hasattr(self, "simulation"):
             self.simulation.settle_down()
 

@@ -5,6 +5,7 @@ And protocols for it that are wrong on purpose, each of which must be caught.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,7 +83,7 @@ class Place:
         self.world.create("in", dead_letter=False)
         self.world.create("out", dead_letter=False)
         self.injector = Injector(at, fault)
-        self.store = FaultyStore(self.world.store, self.injector)
+        self.store: Any = FaultyStore(self.world.store, self.injector)
         self.client = self.manager("A")
         self.client.create_exchange("events", "fanout", "i long not null").bind("out")
         queue = self.client.queue("in")
@@ -148,10 +149,8 @@ def run(act: Act, at: int | None, fault: Fault | None, *, late: bool = False) ->
     place = Place(at, fault)
     batch = place.client.queue("in").receive(10) if act is settles_leased else None
     place.injector.arm()
-    try:
+    with contextlib.suppress(Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
         act(place.client, batch)
-    except (Crash, KeyboardInterrupt, TxnQueueError, ConnectionError):
-        pass
     place.check(late=late)
     return place.injector.calls
 
@@ -186,13 +185,13 @@ def overtaken() -> None:
     journal, append = place.world.store.journal, place.world.store.journal.append
 
     def slow(*args: Any) -> Any:
-        journal.append = append  # type: ignore[method-assign]
+        journal.append = append
         answer = append(*args)
         place.world.clock.advance(LEASE_SECONDS + 1)
         other.receive(10)
         return answer
 
-    journal.append = slow  # type: ignore[method-assign]
+    journal.append = slow
     tx.commit()
     place.check()
 
@@ -206,10 +205,8 @@ def not_prepared_first(patch: pytest.MonkeyPatch) -> None:
 
     def follow(self: TransientWork, *, commit: bool) -> None:
         if commit and self:
-            try:
+            with contextlib.suppress(LeaseLost, TxnQueueError):
                 self._seal(model.COMMITTED, lambda kind, stamp: {})
-            except (LeaseLost, TxnQueueError):
-                pass
 
     patch.setattr(TransientWork, "prepare", lambda self, body: None)
     patch.setattr(TransientWork, "follow", follow)
@@ -229,15 +226,15 @@ def doubt_is_no(patch: pytest.MonkeyPatch) -> None:
             try:
                 yield
             except BaseException:
-                self.roll_back("failed", True)
+                self.roll_back("failed", counted=True)
                 raise
 
-    patch.setattr(TransientWork, "deciding", transient.contextmanager(hasty))
+    patch.setattr(TransientWork, "deciding", contextlib.contextmanager(hasty))
 
 
 def never_follows(patch: pytest.MonkeyPatch) -> None:
     """Forget what waits in memory for an outcome."""
-    patch.setattr(transient, "_resolve", lambda *_: None)
+    patch.setattr(transient, "_resolve", lambda *_, **_named: None)
 
 
 def published_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -252,7 +249,7 @@ def published_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def anybody_may(patch: pytest.MonkeyPatch) -> None:
     """Let branches, which other processes commit, publish to the memory of this one."""
-    patch.setattr("txnqueue.exchange.is_kept", lambda durable, *_: durable is not False)
+    patch.setattr("txnqueue.exchange.is_kept", lambda durable, *_, **_named: durable is not False)
 
 
 def publishing() -> None:
@@ -266,7 +263,7 @@ def publishing() -> None:
 def in_a_branch() -> None:
     """Publish in a branch: it is refused, or what was published is there after the commit."""
     place = Place()
-    branches = Branches(client_of(place.client))
+    branches: Any = Branches(client_of(place.client))
     session = branches.start("xid:1", 60)
     try:
         session.exchange("events").publish([{"i": 11}], durable=False)

@@ -69,7 +69,7 @@ class World:
         self.generation += 1
         made = runtime(self.clock, f"{name}#{self.generation}", RETRY)
         made.actor, made.consumer = actor or name, name
-        store = FaultyStore(self.store, injector) if injector else self.store
+        store: Any = FaultyStore(self.store, injector) if injector else self.store
         return QueueManager(self.store.spark, "memory", store=store, runtime=made)
 
     def helper(self, name: str) -> QueueManager:
@@ -247,8 +247,8 @@ def check_exactly_once(world: World, ledger: Ledger, sent: int) -> None:
     twice = [m for m, n in accepted(ledger, source).items() if n > 1]
     assert not twice, f"P2 accepted twice: {twice}"
     check_unique(world, ledger)
-    standing = [s for s, e in ledger.posted.items() if e.queue_id == source]
-    left = [s for s in standing if s not in ledger.retired]
-    assert not left, f"P2 still waiting after a drain: {left}"
-    assert len(standing) == sent, f"P2 {len(standing)} messages came in, not {sent}"
+    came_in = [s for s, e in ledger.posted.items() if e.queue_id == source]
+    waiting = [s for s in came_in if s not in ledger.retired]
+    assert not waiting, f"P2 still waiting after a drain: {waiting}"
+    assert len(came_in) == sent, f"P2 {len(came_in)} messages came in, not {sent}"
     check_table(world, ledger)

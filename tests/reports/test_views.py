@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from chispa import assert_df_equality
@@ -35,23 +37,23 @@ from txnqueue.testing import Clock, memory_manager, runtime
 
 
 @pytest.fixture(scope="module")
-def quick(spark):
+def quick(spark: Any) -> Any:
     return quick_session(spark)
 
 
 @pytest.fixture(scope="module")
-def lake(quick, tmp_path_factory):
+def lake(quick: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A store in which everything happened that the core knows."""
     root = str(tmp_path_factory.mktemp("views") / "store's")
     clock = Clock()
     anna = QueueManager(quick, root, runtime=runtime(clock, "anna"))
     bert = QueueManager(quick, root, runtime=runtime(clock, "bert"))
-    options = {"lanes": 2, "deliveries_max": 2, "lease_seconds": 10.0}
+    options: dict[str, Any] = {"lanes": 2, "deliveries_max": 2, "lease_seconds": 10.0}
     orders = anna.create_queue("orders", "order_id long, customer string", **options)
     invoices = anna.create_queue("in-voices.eu", "order_id long", dead_letter=False)
     lake = SimpleNamespace(anna=anna, bert=bert, orders=orders, clock=clock, marks=[])
 
-    def mark():
+    def mark() -> None:
         clock.advance(1)
         lake.marks.append(anna.history.as_of().commit_seq)
 
@@ -83,7 +85,7 @@ def lake(quick, tmp_path_factory):
     return lake
 
 
-def _settle_in_parts(orders):
+def _settle_in_parts(orders: Any) -> None:
     batch = orders.receive(6)
     ids = [message["_message"]["id"] for message in batch.messages()]
     batch.reject(matching=ids[:2], reason="it's $bad\n")
@@ -91,13 +93,13 @@ def _settle_in_parts(orders):
     batch.accept(matching=ids[3:5])  # the last one stays in flight
 
 
-def _lose_a_lease(orders, bert, clock):
+def _lose_a_lease(orders: Any, bert: Any, clock: Any) -> None:
     orders.receive(3, transaction=None)
     clock.advance(60)
     assert len(bert.queue("orders").receive(2)) > 0
 
 
-def _bind(orders, anna, clock):
+def _bind(orders: Any, anna: Any, clock: Any) -> None:
     clock.advance(60)
     batch = orders.receive(4)
     with pytest.raises(ZeroDivisionError), anna.transaction() as tx:
@@ -120,7 +122,7 @@ def _bind(orders, anna, clock):
         batch.accept(matching=batch.messages()[:1], transaction=tx)
 
 
-def _kill(orders, anna, clock):
+def _kill(orders: Any, anna: Any, clock: Any) -> None:
     """Let every message fail until it is dead."""
     clock.advance(60)
     for _ in range(5):
@@ -132,7 +134,7 @@ def _kill(orders, anna, clock):
     dead.receive(1)
 
 
-def _move_and_purge(orders, invoices, anna):
+def _move_and_purge(orders: Any, invoices: Any, anna: Any) -> None:
     orders.send([{"order_id": n, "customer": "moved"} for n in range(300, 303)])
     with anna.transaction() as tx:
         assert orders.move("orders.dead", "customer = 'moved'", limit=2, transaction=tx) == 2
@@ -147,11 +149,11 @@ def _move_and_purge(orders, invoices, anna):
     assert len(kept) == 1  # its purge is pending
 
 
-def _post_again(manager, info, send_id, more):
+def _post_again(manager: Any, info: Any, send_id: Any, more: Any) -> None:
     body = {"v": 1, "payload": info.payload_id, "slice": 0, "send": send_id, **more}
     client = client_of(manager)
 
-    def plan(lost):
+    def plan(lost: int) -> Plan:
         entry = Entry(
             model.backlog_shard(info.queue_id), model.lane_stream(0), model.POSTED,
             queue_id=info.queue_id, lane=0, ranges=((0, 0),), count=1, body=body,
@@ -162,7 +164,7 @@ def _post_again(manager, info, send_id, more):
     client.land(plan, "post again")
 
 
-def entries_of(lake, upto=None):
+def entries_of(lake: Any, upto: int | None = None) -> list[Any]:
     entries = everything(client_of(lake.anna).store)
     return [entry for entry in entries if upto is None or entry.commit_seq <= upto]
 
@@ -172,12 +174,12 @@ QUEUES = {"orders": "orders", "orders.dead": "orders_dead", "in-voices.eu": "in_
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_queue_views_equal_the_fold(lake, quick):
+def test_queue_views_equal_the_fold(lake: Any, quick: Any) -> None:
     names = lake.anna.create_views("now_")
     assert names == [f"now_{name}" for name in (*views.STORE_VIEWS, *QUEUES.values())]
     entries = entries_of(lake)
     now_ms = int(datetime.datetime.now().timestamp() * 1000)
-    states = Counter()
+    states: Counter[Any] = Counter()
     for name, view in QUEUES.items():
         info = lake.anna.queue(name).info
         expected, fold = replay(info, entries, now_ms)
@@ -199,7 +201,7 @@ def test_queue_views_equal_the_fold(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_store_views_equal_the_snapshot(lake, quick):
+def test_store_views_equal_the_snapshot(lake: Any, quick: Any) -> None:
     lake.anna.create_views("now_")
     snapshot = lake.anna.history.as_of()
     same(quick.table("now_transactions").drop("begun"), snapshot.transactions())
@@ -221,7 +223,7 @@ def test_store_views_equal_the_snapshot(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_as_of_shows_the_state_after_a_commit(lake, quick):
+def test_as_of_shows_the_state_after_a_commit(lake: Any, quick: Any) -> None:
     info = lake.orders.info
     marks = lake.marks[: 3 if LONG else 2]
     for commit_seq in marks:
@@ -239,7 +241,7 @@ def test_as_of_shows_the_state_after_a_commit(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_as_of_inside_a_commit_and_at_an_instant(lake, quick):
+def test_as_of_inside_a_commit_and_at_an_instant(lake: Any, quick: Any) -> None:
     """A commit_seq is a version and an ordinal; delays are judged at that instant."""
     lake.anna.create_views("inside_", as_of=lake.marks[0] + 1)
     assert quick.table("inside_transactions").count() == len(
@@ -256,7 +258,7 @@ def test_as_of_inside_a_commit_and_at_an_instant(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_view_follows_the_store(lake, quick):
+def test_a_view_follows_the_store(lake: Any, quick: Any) -> None:
     orders = lake.bert.queue("in-voices.eu")
     lake.anna.create_views("live_")
     orders.depth()  # reads: what was known before the maintenance is too old to begin at
@@ -275,7 +277,7 @@ def test_a_view_follows_the_store(lake, quick):
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="in the long run only: it makes and drops four queues")
-def test_views_follow_an_alter_and_a_drop(lake, quick):
+def test_views_follow_an_alter_and_a_drop(lake: Any, quick: Any) -> None:
     """New columns are shown, null in dead letters of a queue of former times that lacked them."""
     clock = Clock()
     clock.advance(10_000_000)
@@ -314,7 +316,7 @@ def test_views_follow_an_alter_and_a_drop(lake, quick):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_trace_finds_messages_by_a_predicate(lake):
+def test_trace_finds_messages_by_a_predicate(lake: Any) -> None:
     steps = lake.anna.history.trace(queue="orders", where="order_id = 0 AND customer LIKE 'c%'")
     assert steps[0]["step"] == "sent"
     assert len({step["message_id"] for step in steps}) == 1
@@ -331,7 +333,7 @@ def test_trace_finds_messages_by_a_predicate(lake):
         assert repr(where) in str(caught.value)
 
 
-def same(left, right):
+def same(left: Any, right: Any) -> None:
     assert_df_equality(left, right, ignore_row_order=True, ignore_nullable=True)
 
 
@@ -340,7 +342,7 @@ def same(left, right):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
+def test_views_in_a_catalog_schema_are_permanent(spark: Any, tmp_path: Path) -> None:
     spark.sql(f"CREATE SCHEMA views_test LOCATION '{tmp_path}/schema'")
     try:
         clock = Clock()
@@ -355,9 +357,9 @@ def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
         elsewhere = spark.newSession()
         rows = elsewhere.table("views_test.orders").collect()
         states = {row["order_id"]: row["_state"] for row in rows}
-        assert states == {0: "in_flight", 1: "rejected", 2: "in_flight"} | {
-            n: "available" for n in (3, 4)
-        }
+        assert states == {0: "in_flight", 1: "rejected", 2: "in_flight"} | dict.fromkeys(
+            (3, 4), "available"
+        )
         assert {row["state"] for row in rows} == {"NY"}
         assert {row["_reason"] for row in rows} == {None, "negative"}
         dead = elsewhere.table("views_test.orders_dead").collect()
@@ -387,13 +389,13 @@ def test_views_in_a_catalog_schema_are_permanent(spark, tmp_path):
 # ------------------------------------------------------------------------- without Spark
 
 
-def _info(name, payload_columns=("id",), dead_letter_id=None):
+def _info(name: str, payload_columns: Any = ("id",), dead_letter_id: Any = None) -> QueueInfo:
     schema = {"type": "struct", "fields": [{"name": column} for column in payload_columns]}
     queue_id = f"{name}-{len(name):08d}"
     return QueueInfo(name, queue_id, queue_id, schema, 1, QueueSettings(), dead_letter_id)
 
 
-def test_a_store_in_memory_has_no_views():
+def test_a_store_in_memory_has_no_views() -> None:
     manager = memory_manager()
     manager.create_queue("orders", "order_id long")
     with pytest.raises(PlatformMissing):
@@ -402,7 +404,7 @@ def test_a_store_in_memory_has_no_views():
         manager.history.trace(queue="orders", where="order_id = 1")
 
 
-def test_view_names_are_plain_and_never_meet():
+def test_view_names_are_plain_and_never_meet() -> None:
     infos = {name: _info(name) for name in ("b.c", "b-c", "b_c", "queues", "Orders", "orders")}
     assert views.view_names(infos) == {
         "b.c": "b_c_00000003_",
@@ -414,7 +416,7 @@ def test_view_names_are_plain_and_never_meet():
     }
 
 
-def test_a_prefix_begins_a_name():
+def test_a_prefix_begins_a_name() -> None:
     with pytest.raises(InvalidName):
         views.statements(TableNames.of("/root"), {}, "a`b")
     with pytest.raises(InvalidName):
@@ -425,7 +427,7 @@ def test_a_prefix_begins_a_name():
     ]  # fmt: skip
 
 
-def test_dead_letters_bring_the_payload_of_where_they_came_from():
+def test_dead_letters_bring_the_payload_of_where_they_came_from() -> None:
     infos = {
         "a": _info("a", dead_letter_id="bb-00000002"),
         "bb": _info("bb", dead_letter_id="ccc-00000003"),

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,18 +36,21 @@ ATTEMPTS = ("a1", "a2", "a3")
 class Dice:
     """Draw entries that a queue's log can hold, sensible or not."""
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        delays = {"redelivery_delay_seconds": 20, "redelivery_delay_seconds_max": 100}
+        delays: Any = {
+            "redelivery_delay_seconds": 20,
+            "redelivery_delay_seconds_max": 100,
+        }
         settings = QueueSettings(lanes=LANES, deliveries_max=3, **delays)
         schema = {"type": "struct", "fields": [{"name": "number"}]}
         self.info = QueueInfo("q", "q-1", "q-1", schema, 1, settings, "dead")
         self.before = replace(self.info, settings=QueueSettings(lanes=LANES))
         self.fold = QueueState("q-1", LANES)
-        self.entries, self.payload, self.sequences = [], [], Counter()
+        self.entries, self.payload, self.sequences = list[Any](), list[Any](), Counter[Any]()
         self.number, self.closed_at = 0, (1 << 60, 0, 0)
 
-    def run(self, dropped):
+    def run(self, dropped: Any) -> Any:
         self.alter()
         self.draw(LANES * STEPS)
         if dropped:
@@ -54,7 +58,7 @@ class Dice:
             self.draw(LANES, [self.settle])
         return self
 
-    def alter(self):
+    def alter(self) -> None:
         """Say the settings of the queue, which was another one before."""
         (said, *_) = catalog.write(model.QUEUE_ALTERED, self.info, Stamp("anna", "r", 0)).entries
         shard = model.backlog_shard("q-1")
@@ -64,7 +68,7 @@ class Dice:
         self.entries.append(said)
         self.fold.apply(said)
 
-    def drop(self):
+    def drop(self) -> None:
         """Drop the queue; what is rolled back after that is still said."""
         for kind in (model.QUEUE_CLOSING, model.QUEUE_DROPPED):
             self.number += 1
@@ -79,7 +83,7 @@ class Dice:
             self.closed_at = min(self.closed_at, entry.place)
         self.number = 4 * self.number + 4  # what comes has higher versions
 
-    def draw(self, steps, draws=None):
+    def draw(self, steps: int, draws: Any = None) -> None:
         for _ in range(steps):
             self.number += 1
             lane = self.random.randrange(LANES)
@@ -89,7 +93,16 @@ class Dice:
             weights = None if draws else [2, 4, 1, 2, 6, 1, 1]
             self.random.choices(draws or every, weights)[0](lane)
 
-    def add(self, kind, lane, *, in_lane, sequence=None, items=(), **columns):
+    def add(
+        self,
+        kind: Any,
+        lane: int,
+        *,
+        in_lane: Any,
+        sequence: int | None = None,
+        items: Any = (),
+        **columns: Any,
+    ) -> None:
         body = columns.pop("body", {})
         listed, parts, count = model.pack_items(items)
         if kind != model.POSTED:
@@ -111,7 +124,7 @@ class Dice:
         self.entries.append(entry)
         self.fold.apply(entry)
 
-    def post(self, lane):
+    def post(self, lane: int) -> None:
         send, first, parts = f"s{self.number}", 0, []
         for _ in range(self.random.randint(1, 3)):
             first += self.random.randint(0, 3)
@@ -130,7 +143,7 @@ class Dice:
             attempt=self.random.choice(ATTEMPTS), reason=self.random.choice((None, "moved here")),
         )  # fmt: skip
 
-    def claim(self, lane):
+    def claim(self, lane: int) -> None:
         body = {
             "supersedes": self.superseded(lane),
             "consumer": "c", "epoch": 1, "deadline": 0, "former": 0,
@@ -144,7 +157,7 @@ class Dice:
         if items:
             self.add(model.CLAIMED, lane, in_lane=True, items=items, body=body, attempt=attempt)
 
-    def dead(self, lane):
+    def dead(self, lane: int) -> None:
         body = {"supersedes": self.superseded(lane), "target": "dead"}
         items = self.available(lane, body["supersedes"])
         if items:
@@ -152,31 +165,33 @@ class Dice:
             reason = "deliveries_max" if kind == model.DEAD_LETTERED else "duplicate"
             self.add(kind, lane, in_lane=True, items=items, body=body, reason=reason)
 
-    def purge(self, lane):
+    def purge(self, lane: int) -> None:
         here = self.fold.lanes[lane]
         held = [item for claim in here.claims.values() for item in claim.items.items()]
-        standing = [(s.position.position_id, ((s.first, s.last),)) for s in here.available]
+        standing: list[Any] = [
+            (s.position.position_id, ((s.first, s.last),)) for s in here.available
+        ]
         some = self.random.sample(standing, min(len(standing), self.random.choice((0, 0, 1))))
         items = self.parts_of(list(dict(held + some).items()))
         if items:
             reason = self.random.choice((None, "wrong import"))
             self.add(model.PURGE_PENDING, lane, in_lane=True, items=items, reason=reason)
 
-    def bind(self, lane):
+    def bind(self, lane: int) -> None:
         sequence, _ = self.some_claim(lane)
         self.add(
             model.BOUND, lane, in_lane=True, claim_lane=lane, claim_sequence=sequence,
             attempt=self.random.choice(ATTEMPTS),
         )  # fmt: skip
 
-    def extend(self, lane):
+    def extend(self, lane: int) -> None:
         sequence, _ = self.some_claim(lane)
         self.add(
             model.LEASE_EXTENDED, lane, in_lane=True, claim_lane=lane, claim_sequence=sequence,
             body={"deadline": 5},
         )  # fmt: skip
 
-    def settle(self, lane):
+    def settle(self, lane: int) -> None:
         sequence, claim = self.some_claim(lane)
         holder = claim.holder.attempt if claim else None
         in_lane = self.random.random() < 0.4
@@ -193,14 +208,14 @@ class Dice:
             body={"counted": self.random.random() < 0.5, **self.failed()},
         )  # fmt: skip
 
-    def failed(self):
+    def failed(self) -> Any:
         return {"failed_at": self.instant()} if self.random.random() < 0.3 else {}
 
-    def instant(self):
+    def instant(self) -> Any:
         """Draw when a delivery ended; some clocks are far ahead."""
         return self.random.choice((self.number * 1000 - 5_000, AT_MS, 1 << 50))
 
-    def some_claim(self, lane):
+    def some_claim(self, lane: int) -> Any:
         """Choose a claim, mostly one that has not ended."""
         claims = list(self.fold.lanes[lane].claims.values())
         if claims and self.random.random() < 0.85:
@@ -208,13 +223,13 @@ class Dice:
             return claim.sequence, claim
         return self.random.randint(1, self.sequences[lane] + 1), None
 
-    def superseded(self, lane):
+    def superseded(self, lane: int) -> Any:
         claims = list(self.fold.lanes[lane].claims)
         return self.random.sample(claims, min(len(claims), self.random.choice((0, 0, 1, 2))))
 
-    def available(self, lane, superseded):
+    def available(self, lane: int, superseded: Any) -> Any:
         here = self.fold.lanes[lane]
-        found = {}
+        found: dict[Any, Any] = {}
         for segment in here.available:
             parts = found.setdefault(segment.position.position_id, [])
             parts.append((segment.first, segment.last))
@@ -225,7 +240,7 @@ class Dice:
                 found.setdefault(position_id, []).extend(ranges.difference(parts, purged))
         return self.parts_of([(k, tuple(sorted(parts))) for k, parts in found.items()])
 
-    def parts_of(self, items):
+    def parts_of(self, items: Any) -> Any:
         """Choose some messages of some positions, each position once."""
         chosen = {}
         for position_id, parts in self.random.sample(items, min(len(items), 3)):
@@ -240,13 +255,13 @@ class Dice:
 
 
 @pytest.fixture(scope="module")
-def quick(spark):
+def quick(spark: Any) -> Any:
     return quick_session(spark)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("seed", "dropped"), [(1, False), (3, True)])
-def test_random_histories_fold_alike(quick, seed, dropped):
+def test_random_histories_fold_alike(quick: Any, seed: int, dropped: Any) -> None:
     dice = Dice(seed).run(dropped)
     names = TableNames.of("/nowhere")
     _register(quick, dice)
@@ -271,7 +286,7 @@ def test_random_histories_fold_alike(quick, seed, dropped):
         assert set(per_state(expected)) == wanted
 
 
-def _register(spark, dice):
+def _register(spark: Any, dice: Any) -> None:
     schema = pa.schema(
         [
             *((name, pa.string()) for name in ("shard", "stream", "kind", "append_id")),

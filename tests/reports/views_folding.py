@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from txnqueue.core import model
 from txnqueue.core.state import QueueState
@@ -20,7 +21,7 @@ STATES = {
 }  # fmt: skip
 
 
-def quick_session(spark):
+def quick_session(spark: Any) -> Any:
     """Make the session of a user who does not let Spark compile long queries on small data."""
     session = spark.newSession()
     session.conf.set("spark.sql.codegen.wholeStage", "false")
@@ -30,11 +31,17 @@ def quick_session(spark):
     return session
 
 
-def replay(info, entries, at_ms):
+def replay(info: Any, entries: Any, at_ms: int) -> Any:
     """Fold one entry after the other and note what each of them did to every message."""
     fold = QueueState(info.queue_id, info.settings.lanes)
     shards = set(fold.shards)
-    posted, claimed, now, gone, purged = {}, {}, {}, {}, {}
+    posted, claimed, now, gone, purged = (
+        dict[Any, Any](),
+        dict[Any, Any](),
+        dict[Any, Any](),
+        dict[Any, Any](),
+        dict[Any, Any](),
+    )
     for entry in sorted((e for e in entries if e.shard in shards), key=lambda e: e.place):
         if entry.kind == model.POSTED:
             posted[entry.entry_id] = entry
@@ -68,14 +75,14 @@ def replay(info, entries, at_ms):
             state = _standing(posted[key[0]].body, at_ms)
         elif state == "waiting":
             state = "delayed"
-        rows.append(_row(key, posted, claimed, state, count, claim, None))
+        rows.append(_row(key, posted, claimed, state, count, claim=claim, settled=None))
     for key, (state, count, claim, entry) in gone.items():
-        rows.append(_row(key, posted, claimed, state, count, claim, entry))
+        rows.append(_row(key, posted, claimed, state, count, claim=claim, settled=entry))
     return Counter(rows), fold
 
 
-def _standing_and_held(fold, waits):
-    found = {}
+def _standing_and_held(fold: Any, waits: Any) -> Any:
+    found: dict[Any, Any] = {}
     for lane in fold.lanes.values():
         for segment in lane.available:
             for offset in range(segment.first, segment.last + 1):
@@ -97,13 +104,15 @@ def _standing_and_held(fold, waits):
     return found
 
 
-def _standing(body, at_ms):
+def _standing(body: Any, at_ms: int) -> Any:
     if body.get("expires_at") is not None and body["expires_at"] <= at_ms:
         return "expired"
     return "delayed" if (body.get("available_at") or 0) > at_ms else "available"
 
 
-def _row(key, posted, claimed, state, count, claim, settled):
+def _row(
+    key: str, posted: Any, claimed: Any, state: Any, count: int, *, claim: Any, settled: Any
+) -> Any:
     position, offset = posted[key[0]], key[1]
     taken = claimed[claim] if claim else None
     return (
@@ -116,12 +125,12 @@ def _row(key, posted, claimed, state, count, claim, settled):
     )  # fmt: skip
 
 
-def shown(session, view):
+def shown(session: Any, view: Any) -> Counter[Any]:
     return Counter(map(tuple, session.table(view).selectExpr(*FOLDED).collect()))
 
 
-def per_state(rows):
-    counts = Counter()
+def per_state(rows: Any) -> Any:
+    counts: Counter[Any] = Counter()
     for row, number in rows.items():
         counts[row[2]] += number
     return counts

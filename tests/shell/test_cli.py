@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +29,11 @@ SCHEMA = "id long, name string"
 class Shell:
     """Runs commands on a store in memory, each with a manager of its own."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.store, self.clock = MemoryStore(), Clock()
         self.runs = 0
 
-    def factory(self, options: Options):
+    def factory(self, options: Options) -> Any:
         self.runs += 1
         made = runtime(self.clock, f"client{self.runs}")
         manager = QueueManager(
@@ -44,25 +46,25 @@ class Shell:
         )
         return manager, None
 
-    def __call__(self, *arguments, code=0):
+    def __call__(self, *arguments: Any, code: int = 0) -> Any:
         result = CliRunner().invoke(app, [str(a) for a in arguments], obj=self.factory)
         assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
         return result
 
-    def json(self, *arguments, code=0):
+    def json(self, *arguments: Any, code: int = 0) -> list[Any]:
         result = self(*arguments, "--output", "json", code=code)
         return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.fixture
-def shell():
+def shell() -> Any:
     made = Shell()
     made("create", "orders", "--schema", SCHEMA)
     return made
 
 
 @pytest.fixture
-def three(tmp_path):
+def three(tmp_path: Path) -> Any:
     path = tmp_path / "three.csv"
     path.write_text('id,name\n1,a\n2,"b, ""quoted"""\n3,\n', encoding="utf-8")
     return path
@@ -72,45 +74,45 @@ def three(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("kind", "code"),
     [
-        (errors.TransactionUnknown(), 76),
-        (errors.TransactionIdReused(), 2),
-        (errors.TransactionAborted(), 75),
-        (errors.Busy(), 75),
-        (errors.StoreBusy(), 75),
-        (errors.LeaseLost(), 75),
-        (errors.SchemaMismatch(), 2),
-        (errors.LimitExceeded(), 2),
-        (errors.StoreNotFound(), 3),
-        (errors.StoreCorrupt(), 3),
-        (errors.QueueNotFound(), 3),
-        (errors.QueueExists(), 3),
-        (errors.PlatformMissing(), 3),
-        (errors.PayloadRemoved(), 3),
-        (errors.HistoryRemoved(), 3),
-        (errors.HandlerFailed(), 4),
-        (ValueError("x"), 1),
+        (errors.TransactionUnknown, 76),
+        (errors.TransactionIdReused, 2),
+        (errors.TransactionAborted, 75),
+        (errors.Busy, 75),
+        (errors.StoreBusy, 75),
+        (errors.LeaseLost, 75),
+        (errors.SchemaMismatch, 2),
+        (errors.LimitExceeded, 2),
+        (errors.StoreNotFound, 3),
+        (errors.StoreCorrupt, 3),
+        (errors.QueueNotFound, 3),
+        (errors.QueueExists, 3),
+        (errors.PlatformMissing, 3),
+        (errors.PayloadRemoved, 3),
+        (errors.HistoryRemoved, 3),
+        (errors.HandlerFailed, 4),
+        (ValueError, 1),
     ],
 )
-def test_every_error_has_its_exit_code(error, code):
-    assert exit_code(error) == code
+def test_every_error_has_its_exit_code(kind: Callable[[], Exception], code: int) -> None:
+    assert exit_code(kind()) == code
 
 
-def test_the_codes_stand_in_the_help():
+def test_the_codes_stand_in_the_help() -> None:
     shown = CliRunner().invoke(app, ["send", "--help"])
     assert shown.exit_code == 0
     said = " ".join(shown.stdout.split())
     assert "75 conflicts" in said and "77 committed" in said
 
 
-def test_the_version_is_shown():
+def test_the_version_is_shown() -> None:
     from txnqueue import __version__
 
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == __version__
 
 
-def test_usage_errors_are_2(shell, three):
+def test_usage_errors_are_2(shell: Any, three: str) -> None:
     shell("send", "orders", code=2)
     shell("receive", "orders", "--accept", "--hold", code=2)
     shell("history", "--where", "id = 1", code=2)
@@ -120,7 +122,7 @@ def test_usage_errors_are_2(shell, three):
     shell("create", "typed", "--schema", "id nonsense", code=2)
 
 
-def test_an_error_is_one_line_with_the_remedy_and_no_traceback(shell):
+def test_an_error_is_one_line_with_the_remedy_and_no_traceback(shell: Any) -> None:
     result = shell("depth", "nothing", code=3)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -129,7 +131,9 @@ def test_an_error_is_one_line_with_the_remedy_and_no_traceback(shell):
 
 
 @pytest.mark.parametrize(("verbose", "level"), [(False, "OFF"), (True, None)])
-def test_a_spark_of_our_own_logs_nothing_that_comes_as_an_error(monkeypatch, verbose, level):
+def test_a_spark_of_our_own_logs_nothing_that_comes_as_an_error(
+    monkeypatch: pytest.MonkeyPatch, verbose: Any, level: Any
+) -> None:
     pytest.importorskip("pyspark")
     from txnqueue.cli.console import start_spark
     from txnqueue.platform import local_spark as environment
@@ -151,7 +155,7 @@ def test_a_rollback_of_what_is_not_there_is_a_mistake_of_the_call(
     shell("maintain", "--no-vacuum", "--full-vacuum", code=2)
 
 
-def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
+def test_an_operator_ends_the_leases_of_a_consumer(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     shell("receive", "orders", "--hold", "--consumer", "gone")
     said = shell.json("release", "orders", "--consumer", "gone", "--reason", "it hangs")
@@ -159,7 +163,9 @@ def test_an_operator_ends_the_leases_of_a_consumer(shell, three):
     assert shell.json("depth", "orders")[0]["available"] == 3
 
 
-def test_an_operator_takes_a_store_over_on_record(shell, monkeypatch):
+def test_an_operator_takes_a_store_over_on_record(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = []
     monkeypatch.setattr(MemoryStore, "take_over", lambda self, about: said.append(about))
     shell("take-over", "--reason", "its machine is gone")
@@ -167,21 +173,21 @@ def test_an_operator_takes_a_store_over_on_record(shell, monkeypatch):
     shell("take-over", code=2)
 
 
-def test_the_path_of_an_unknown_message_is_no_answer(shell):
+def test_the_path_of_an_unknown_message_is_no_answer(shell: Any) -> None:
     result = shell("history", "--message", "nobody:17", code=3)
     assert "No such message" in result.stderr
     assert shell.json("history", "--message", "nobody:17", code=3) == []
 
 
-def test_a_missing_root_is_said_before_spark_starts(monkeypatch):
+def test_a_missing_root_is_said_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TXNQUEUE_ROOT", raising=False)
     result = CliRunner().invoke(app, ["list"])
     assert result.exit_code == 2
     assert "--root" in result.stderr
 
 
-def test_an_unexpected_error_is_1_and_names_itself(shell):
-    def broken(options):
+def test_an_unexpected_error_is_1_and_names_itself(shell: Any) -> None:
+    def broken(options: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
     result = CliRunner().invoke(app, ["list"], obj=broken)
@@ -191,14 +197,14 @@ def test_an_unexpected_error_is_1_and_names_itself(shell):
 
 
 @pytest.mark.parametrize("kind", [errors.Busy, errors.TransactionAborted, errors.StoreBusy])
-def test_conflicts_ask_the_scheduler_to_try_again(kind):
-    def busy(options):
+def test_conflicts_ask_the_scheduler_to_try_again(kind: Callable[[], Exception]) -> None:
+    def busy(options: object) -> None:
         raise kind()
 
     assert CliRunner().invoke(app, ["list"], obj=busy).exit_code == 75
 
 
-def test_without_typer_there_is_one_clear_sentence():
+def test_without_typer_there_is_one_clear_sentence() -> None:
     code = "import sys; sys.modules['typer'] = None; import txnqueue.cli.main"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -213,26 +219,26 @@ def test_without_typer_there_is_one_clear_sentence():
 # --------------------------------------------------------------------------------- queues
 
 
-def test_create_says_what_there_is_and_repeats_only_if_allowed(shell):
+def test_create_says_what_there_is_and_repeats_only_if_allowed(shell: Any) -> None:
     shell("create", "orders", "--schema", SCHEMA, code=3)
     found = shell.json("create", "orders", "--schema", SCHEMA, "--exist-ok")
     assert found[0]["queue"] == "orders"
     shell("create", "orders", "--schema", "id string", "--exist-ok", code=2)
 
 
-def test_list_shows_every_queue_once(shell):
+def test_list_shows_every_queue_once(shell: Any) -> None:
     assert [row["queue"] for row in shell.json("list")] == ["orders", "orders.dead"]
     assert "orders.dead" in shell("list").stdout
 
 
-def test_a_store_that_was_never_made_is_3():
+def test_a_store_that_was_never_made_is_3() -> None:
     Shell()("list", code=3)
 
 
 # -------------------------------------------------------------------------------- sending
 
 
-def test_a_csv_file_is_sent_as_typed_messages(shell, three):
+def test_a_csv_file_is_sent_as_typed_messages(shell: Any, three: str) -> None:
     sent = shell.json("send", "orders", three)
     assert sent[0]["count"] == 3
     assert not sent[0]["already_committed"]
@@ -244,7 +250,7 @@ def test_a_csv_file_is_sent_as_typed_messages(shell, three):
     ]
 
 
-def test_json_lines_and_parquet_are_sent_too(shell, tmp_path):
+def test_json_lines_and_parquet_are_sent_too(shell: Any, tmp_path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -256,7 +262,7 @@ def test_json_lines_and_parquet_are_sent_too(shell, tmp_path):
     assert [row["id"] for row in shell.json("peek", "orders")] == [1, 2, 3]
 
 
-def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell, three):
+def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three: str) -> None:
     first = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     again = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     assert again["already_committed"]
@@ -279,28 +285,30 @@ def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell, three):
         ("no.parquet", "x"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_as_a_whole(shell, tmp_path, name, text):
+def test_a_file_that_does_not_fit_is_refused_as_a_whole(
+    shell: Any, tmp_path: Path, name: str, text: str
+) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     result = shell("send", "orders", tmp_path / name, code=2)
     assert result.stderr.count("\n") == 1
     assert shell.json("depth", "orders")[0]["available"] == 0
 
 
-def test_a_missing_file_is_2(shell, tmp_path):
+def test_a_missing_file_is_2(shell: Any, tmp_path: Path) -> None:
     assert "no file" in shell("send", "orders", tmp_path / "gone.csv", code=2).stderr
 
 
 # ------------------------------------------------------------------------------ receiving
 
 
-def test_receive_prints_and_gives_back(shell, three):
+def test_receive_prints_and_gives_back(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     assert [row["id"] for row in shell.json("receive", "orders", "--limit", "2")] == [1, 2]
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 3, "in_flight": 0}
     assert shell.json("peek", "orders")[0]["_message"]["delivery_count"] == 0
 
 
-def test_receive_accept_consumes(shell, three):
+def test_receive_accept_consumes(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     shell("receive", "orders", "--limit", "2", "--accept")
     assert [row["id"] for row in shell.json("receive", "orders", "--accept")] == [3]
@@ -309,7 +317,7 @@ def test_receive_accept_consumes(shell, three):
     assert "nothing to receive" in result.stderr
 
 
-def test_receive_hold_keeps_until_the_lease_ends(shell, three):
+def test_receive_hold_keeps_until_the_lease_ends(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     shell("receive", "orders", "--limit", "2", "--hold", "--lease-seconds", "60")
     assert shell.json("depth", "orders")[0]["in_flight"] == 2
@@ -318,17 +326,19 @@ def test_receive_hold_keeps_until_the_lease_ends(shell, three):
     assert shell.json("receive", "orders")[0]["id"] == 1
 
 
-def test_the_same_consumer_takes_over_at_once(shell, three):
+def test_the_same_consumer_takes_over_at_once(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     shell("receive", "orders", "--hold", "--consumer", "me")
     assert shell.json("receive", "orders") == []
     assert shell.json("receive", "orders", "--consumer", "me")[0]["id"] == 1
 
 
-def test_messages_that_could_not_be_printed_are_given_back(shell, three, monkeypatch):
+def test_messages_that_could_not_be_printed_are_given_back(
+    shell: Any, three: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from txnqueue.cli.presentation import Printer
 
-    def broken(*arguments):
+    def broken(*arguments: Any) -> None:
         raise BrokenPipeError
 
     shell("send", "orders", three)
@@ -341,14 +351,14 @@ def test_messages_that_could_not_be_printed_are_given_back(shell, three, monkeyp
 # ----------------------------------------------------------------- transactions, history
 
 
-def test_outcome_knows_what_was_committed(shell, three):
+def test_outcome_knows_what_was_committed(shell: Any, three: str) -> None:
     sent = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     found = shell.json("outcome", "load-7")[0]
     assert (found["status"], found["commit_seq"]) == ("committed", sent["commit_seq"])
     assert shell.json("outcome", "never", code=76)[0]["status"] == "undecided"
 
 
-def test_recover_names_what_it_aborted_and_what_waits(shell, three):
+def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     manager = memory_manager(shell.store, shell.clock, "dead")
     waiting = manager.transaction("waiting")
@@ -375,7 +385,7 @@ def test_recover_names_what_it_aborted_and_what_waits(shell, three):
     assert "decided by an operator, and not forgotten: waiting" in shell("recover").stdout
 
 
-def test_history_shows_events_states_and_paths(shell, three):
+def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     sent = shell.json("send", "orders", three, "--actor", "ann", "--run-id", "r1")[0]
     message = shell.json("receive", "orders", "--limit", "1", "--accept")[0]["_message"]["id"]
     events = shell.json("history")
@@ -395,14 +405,14 @@ def test_history_shows_events_states_and_paths(shell, three):
     shell("history", "--as-of", "999999999", code=2)
 
 
-def test_tables_are_for_people(shell, three):
+def test_tables_are_for_people(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     for command in (["list"], ["peek", "orders"], ["history"], ["receive", "orders"]):
         assert "─" in shell(*command).stdout or "━" in shell(*command).stdout
     assert shell("depth", "orders").stdout == "orders: 3 available, 0 in flight\n"
 
 
-def test_doctor_answers_without_a_store():
+def test_doctor_answers_without_a_store() -> None:
     result = CliRunner().invoke(app, ["doctor", "--output", "json"])
     assert result.exit_code in (0, 3)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
@@ -412,7 +422,7 @@ def test_doctor_answers_without_a_store():
 # ------------------------------------------------------------------------------ presenting
 
 
-def test_values_become_json():
+def test_values_become_json() -> None:
     import datetime
     from decimal import Decimal
 
@@ -422,7 +432,7 @@ def test_values_become_json():
     assert plain({"m": [("k", 1), ("l", None)]}) == {"m": {"k": 1, "l": None}}
 
 
-def test_control_characters_do_not_reach_the_terminal():
+def test_control_characters_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[31mb") == "a\\x1b[31mb"
 
 
@@ -430,11 +440,13 @@ def test_control_characters_do_not_reach_the_terminal():
 
 
 @pytest.mark.spark
-def test_files_are_read_by_the_queues_schema_with_spark(spark, tmp_path, three):
+def test_files_are_read_by_the_queues_schema_with_spark(
+    spark: Any, tmp_path: Path, three: str
+) -> None:
     root = str(tmp_path / "store")
 
-    def run(*arguments, code=0):
-        def factory(options):
+    def run(*arguments: Any, code: int = 0) -> Any:
+        def factory(options: Any) -> Any:
             return QueueManager(spark, options.root, consumer=options.consumer), spark
 
         words = [*map(str, arguments), "--root", root, "--output", "json"]
@@ -472,7 +484,7 @@ def test_files_are_read_by_the_queues_schema_with_spark(spark, tmp_path, three):
     assert [row["step"] for row in traced] == ["sent", "claimed", "accepted"]
 
 
-def test_what_waits_is_purged_moved_and_sent_back(shell, three):
+def test_what_waits_is_purged_moved_and_sent_back(shell: Any, three: str) -> None:
     shell("create", "others", "--schema", SCHEMA)
     shell("send", "orders", three, "--priority", 9)
     assert shell.json("move", "orders", "others") == [
@@ -496,7 +508,7 @@ def test_what_waits_is_purged_moved_and_sent_back(shell, three):
     assert shell.json("depth", "orders")[0]["available"] == 3
 
 
-def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell, three):
+def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
     tx = manager.transaction("T")
@@ -515,7 +527,7 @@ def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell, three
     assert "queue_dropped" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
 
 
-def test_declared_queues_are_applied_once(shell, tmp_path):
+def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("queues:\n  bills:\n    schema: n long\n    lanes: 2\ndrop: [orders]\n")
     created = [{"action": "create", "queue": "bills", "changes": ""}]
@@ -533,7 +545,9 @@ def test_declared_queues_are_applied_once(shell, tmp_path):
     shell("apply", tmp_path / "nowhere.yaml", code=2)
 
 
-def test_the_doctor_shows_what_the_environment_sets(shell, monkeypatch):
+def test_the_doctor_shows_what_the_environment_sets(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TXNQUEUE_ACTOR", "nightly")
     monkeypatch.setenv("TXNQUEUE_QUEUE_LANES", "none")
     rows = {row["name"]: row for row in shell.json("doctor", code=3)}
@@ -543,7 +557,7 @@ def test_the_doctor_shows_what_the_environment_sets(shell, monkeypatch):
     assert "run_id" not in rows
 
 
-def test_what_is_published_goes_to_the_queues_that_are_bound(shell, three):
+def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: str) -> None:
     shell("create", "audit", "--schema", SCHEMA)
     shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "headers")
     assert shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
@@ -566,7 +580,7 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell, three):
     shell("bind", "events", "orders", "--argument", "=x", code=2)
 
 
-def test_an_exchange_grows_and_is_dropped(shell, three):
+def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:
     manager = memory_manager(shell.store, shell.clock, name="user")
     shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "fanout")
     shell("bind", "events", "orders")

@@ -259,12 +259,12 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
     def refuses(*_: Any, **__: Any) -> None:
         raise ConnectionError("the table's storage is away")
 
-    tables.apply = refuses  # type: ignore[method-assign]
+    tables.apply = refuses
     said = consume(shell, "change_table", "--run-id", "r", code=77)
     assert said["messages"] == 10 and not said["applied"]
     waiting = shell.json("recover", code=77)[0]["waiting"]
     assert "away" in waiting[0]["reason"] and waiting[0]["table"] == "gold"
-    tables.apply = apply  # type: ignore[method-assign]
+    tables.apply = apply
     assert shell.json("recover")[0]["waiting"] == []
     assert tables.rows("gold").num_rows == 10
 

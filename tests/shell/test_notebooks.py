@@ -19,7 +19,9 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_to_its_end(source: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_notebook_runs_to_its_end(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

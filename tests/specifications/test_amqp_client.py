@@ -71,7 +71,7 @@ class Client(MessagingHandler, TransactionHandler):
 class Program(MessagingHandler):
     """Server and client in one loop, over a socket on this machine."""
 
-    def __init__(self, server: Server, client: Client) -> None:
+    def __init__(self, server: Server, client: Any) -> None:
         super().__init__()
         self.server, self.client = server, client
 

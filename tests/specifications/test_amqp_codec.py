@@ -79,7 +79,10 @@ def test_the_descriptors_of_the_five_types(codec: Any, value: Any, octets: str) 
         ("005323 c0030 24344", Received(0, 0)),
         ("005399 45", Described(0x99, [])),
         ("00a303 783a79 a1017a", Described("x:y", "z")),
-        ("005334 c0080 2a00174 005399 45", TransactionalState(b"t", Described(0x99, []))),
+        (
+            "005334 c0080 2a00174 005399 45",
+            TransactionalState(b"t", Described(0x99, [])),  # type: ignore[arg-type]
+        ),
         (
             "005330 c0 1a 01 a3 17 616d71703a6c6f63616c2d7472616e73616374696f6e73",
             Coordinator((LOCAL,)),
@@ -106,7 +109,7 @@ def test_octets_that_others_write_are_read(codec: Any, octets: str, value: Any) 
         Rejected(Error("com.example:no-such-customer")),
         Coordinator((LOCAL, "com.example:nested")),
         Received(1, 2**40),
-        TransactionalState(b"t", Received(0, 0)),
+        TransactionalState(b"t", Received(0, 0)),  # type: ignore[arg-type]
         AmqpData(b"octets"),
         AmqpSequence([1, "two", b"three"]),
         ApplicationProperties({"a": "b"}),

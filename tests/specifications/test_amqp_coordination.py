@@ -463,7 +463,7 @@ def test_a_txn_id_that_is_unknown_or_finished(world: Any) -> None:
     for txn_id in (finished, b"never declared"):
         for fail in (False, True):
             with pytest.raises(AmqpError) as caught:
-                scene.controller.discharge(txn_id, fail)
+                scene.controller.discharge(txn_id, fail=fail)
             assert condition(caught.value) == "amqp:transaction:unknown-id"
 
 
@@ -532,8 +532,9 @@ def test_a_discharge_in_doubt_is_answered_once_it_is_known(world: Any, landed: b
         scene.controller.discharge(txn_id)
     scene.controller.tick()  # still nobody knows
     journal.append, journal.read = append, read
-    delivery = list(scene.controller.control.deliveries.values())[-1]
-    assert delivery.state is None
+    delivery: Any = list(scene.controller.control.deliveries.values())[-1]
+    early = delivery.state
+    assert early is None
     scene.controller.tick()
     assert isinstance(delivery.state, Accepted if landed else Rejected)
     assert scene.waiting() == ([1] if landed else [])

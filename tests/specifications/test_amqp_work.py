@@ -303,7 +303,7 @@ def test_an_unsettled_posting_shows_the_outcome_that_was_applied(world: Any, fai
     txn_id = scene.controller.declare()
     posted = sender.send(row(1), txn_id)
     assert not posted.settled
-    scene.controller.discharge(txn_id, fail)
+    scene.controller.discharge(txn_id, fail=fail)
     session = scene.controller.sessions[0].session
     assert posted.state == (None if fail else Accepted()) and not posted.settled
     assert [d.state for d in session.incoming.values()] == [posted.state]
@@ -454,7 +454,7 @@ def test_unsettled_and_rolled_back_the_state_is_the_former_one(world: Any) -> No
         txn_id = scene.controller.declare()
         receiver.dispose(deliveries, Accepted() if not fail else Rejected(), txn_id)
         assert at_resource.state is not None
-        scene.controller.discharge(txn_id, fail)
+        scene.controller.discharge(txn_id, fail=fail)
         assert fail == (at_resource in session.unsettled.values())
         assert not fail or at_resource.state is None
     assert scene.counts == (0, 0)
@@ -554,7 +554,7 @@ def test_an_acquisition_is_undone_with_its_outcome(world: Any, settled: bool, fa
     assert [d.settled for d in deliveries] == [settled] * 2
     if not settled:
         receiver.dispose(deliveries, Accepted(), txn_id)
-    scene.controller.discharge(txn_id, fail)
+    scene.controller.discharge(txn_id, fail=fail)
     assert scene.counts == ((2, 0) if fail else (0, 0))
 
 

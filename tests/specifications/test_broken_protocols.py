@@ -92,9 +92,9 @@ def auxiliaries_never_roll_back(patch: pytest.MonkeyPatch) -> None:
 def mixes_what_must_not_be_mixed(patch: pytest.MonkeyPatch) -> None:
     source = MessageFlow.source
 
-    def mixing(self: MessageFlow, name: str, coordinated: bool) -> Any:
+    def mixing(self: MessageFlow, name: str, *, coordinated: bool) -> Any:
         self._uses.clear()
-        return source(self, name, coordinated)
+        return source(self, name, coordinated=coordinated)
 
     patch.setattr(MessageFlow, "source", mixing)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance.conftest import World, alone_on_delta_when_long, in_memory, numbers, rows
@@ -29,7 +31,7 @@ OUTCOMES = {
 }
 
 
-def act(channel, xid, step):
+def act(channel: Any, xid: Any, step: Any) -> Any:
     """Take one step of the grammar."""
     if step == "recover":
         assert xid in channel.recover(startscan=True, endscan=True)
@@ -45,7 +47,7 @@ def act(channel, xid, step):
 @alone_on_delta_when_long
 @rule("S4-18", "S4-19", "S4-22", "S4-23")
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_each_outcome_of_the_grammar(world: World, name: str):
+def test_each_outcome_of_the_grammar(world: World, name: str) -> None:
     dtx = Dtx(world)
     _, xid = dtx.ended()
     decider = dtx.channel("tm")  # another manager than the one that worked
@@ -60,7 +62,7 @@ def test_each_outcome_of_the_grammar(world: World, name: str):
 
 @in_memory
 @rule("S4-18")
-def test_each_method_of_a_branch_is_one_append(world: World):
+def test_each_method_of_a_branch_is_one_append(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     journal = world.store.journal
@@ -82,7 +84,7 @@ def test_each_method_of_a_branch_is_one_append(world: World):
 @alone_on_delta_when_long
 @rule("S4-18", "S4-21")
 @pytest.mark.parametrize("prepared", [False, True])
-def test_the_wrong_one_phase_flag_changes_nothing(world: World, prepared: bool):
+def test_the_wrong_one_phase_flag_changes_nothing(world: World, prepared: bool) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared() if prepared else dtx.ended()
     before = dtx.entries()
@@ -95,7 +97,7 @@ def test_the_wrong_one_phase_flag_changes_nothing(world: World, prepared: bool):
 
 @alone_on_delta_when_long
 @rule("S4-18")
-def test_a_branch_is_prepared_once(world: World):
+def test_a_branch_is_prepared_once(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
     with refused(503):
@@ -105,7 +107,7 @@ def test_a_branch_is_prepared_once(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-20")
-def test_what_nobody_started_is_not_found(world: World):
+def test_what_nobody_started_is_not_found(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     for method in (channel.prepare, channel.commit, channel.rollback, channel.forget):
@@ -117,29 +119,30 @@ def test_what_nobody_started_is_not_found(world: World):
 
 @in_memory
 @rule("S4-20", "S4-03")
-def test_where_there_is_no_store_there_is_no_branch(world: World):
+def test_where_there_is_no_store_there_is_no_branch(world: World) -> None:
     channel, xid = Connection(world.manager()).channel(), Xid.of(1, b"g")
     channel.select()
     for method in (channel.prepare, channel.commit, channel.rollback, channel.forget):
         with refused(404) as caught:
             method(xid)
         assert "no store" in str(caught.value)
-    for flags in ({"join": True}, {"resume": True}):
+    ways: list[dict[str, Any]] = [{"join": True}, {"resume": True}]
+    for flags in ways:
         with refused(404):
             channel.start(xid, **flags)
     with refused(404):
         channel.get_timeout(xid)
     with refused(404):
         channel.set_timeout(xid, 5)
-    for method in (lambda: channel.start(xid), channel.recover_all):
+    for call in (lambda: channel.start(xid), channel.recover_all):
         with refused(541) as caught:  # a wrong path must not look like nothing to recover
-            method()
+            call()
         assert "no store" in str(caught.value) and "create_queue" in str(caught.value)
 
 
 @alone_on_delta_when_long
 @rule("S4-20", "S4-27")
-def test_nothing_is_decided_while_a_channel_works_in_the_branch(world: World):
+def test_nothing_is_decided_while_a_channel_works_in_the_branch(world: World) -> None:
     dtx = Dtx(world)
     channel, decider, xid = dtx.channel("a"), dtx.channel("tm"), dtx.xid()
     channel.start(xid)
@@ -155,12 +158,12 @@ def test_nothing_is_decided_while_a_channel_works_in_the_branch(world: World):
     assert decider.rollback(xid) is XaStatus.OK
 
 
-def just_before(channel, act):
+def just_before(channel: Any, act: Any) -> None:
     """Let something happen after a channel has read, and before it appends."""
-    journal = client_of(channel._connection.manager).store.journal
+    journal: Any = client_of(channel._connection.manager).store.journal
     append = journal.append
 
-    def late(*asked):
+    def late(*asked: Any) -> Any:
         journal.append = append
         act()
         return append(*asked)
@@ -171,7 +174,9 @@ def just_before(channel, act):
 @alone_on_delta_when_long
 @rule("S4-20", "S4-24", "S4-21")
 @pytest.mark.parametrize("decide", ["prepare", "commit 1", "rollback"])
-def test_nothing_is_decided_past_a_channel_that_joins_at_that_moment(world: World, decide: str):
+def test_nothing_is_decided_past_a_channel_that_joins_at_that_moment(
+    world: World, decide: str
+) -> None:
     dtx = Dtx(world)
     _, xid = dtx.ended()
     decider, other = dtx.channel("tm"), dtx.channel("b")
@@ -187,12 +192,12 @@ def test_nothing_is_decided_past_a_channel_that_joins_at_that_moment(world: Worl
 @alone_on_delta_when_long
 @rule("S4-24", "S4-19", "S4-23")
 @pytest.mark.parametrize("decide", ["prepare", "commit 1", "rollback"])
-def test_what_was_done_just_before_the_decision_is_part_of_it(world: World, decide: str):
+def test_what_was_done_just_before_the_decision_is_part_of_it(world: World, decide: str) -> None:
     dtx = Dtx(world)
     _, xid = dtx.ended()
     decider, other = dtx.channel("tm"), dtx.channel("b")
 
-    def a_whole_portion():
+    def a_whole_portion() -> None:
         other.start(xid, join=True)
         dtx.work(other, send=10)
         other.end(xid)
@@ -211,13 +216,13 @@ def test_what_was_done_just_before_the_decision_is_part_of_it(world: World, deci
 @pytest.mark.parametrize("first", ["commit 2", "rollback", "operator"])
 def test_of_two_decisions_at_once_one_holds_and_both_are_told(
     world: World, first: str, second: str
-):
+) -> None:
     dtx = Dtx(world)
     _, xid = dtx.prepared()
     key = xid.transaction_id
     deciders = {step: dtx.channel(step.replace(" ", "")) for step in {first, second}}
 
-    def decide(step):
+    def decide(step: Any) -> Any:
         if step != "operator":
             return act(deciders[step], xid, step)
         manager = deciders[step]._connection.manager
@@ -244,7 +249,7 @@ def test_of_two_decisions_at_once_one_holds_and_both_are_told(
 @alone_on_delta_when_long
 @rule("S4-33", "S4-20")
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_completed_branch_is_not_found_any_more(world: World, committed: bool):
+def test_a_completed_branch_is_not_found_any_more(world: World, committed: bool) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
     channel.commit(xid) if committed else channel.rollback(xid)
@@ -261,7 +266,7 @@ def test_a_completed_branch_is_not_found_any_more(world: World, committed: bool)
 
 @alone_on_delta_when_long
 @rule("S4-33")
-def test_an_ended_association_is_what_prepare_needs(world: World):
+def test_an_ended_association_is_what_prepare_needs(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     assert channel.prepare(xid) is XaStatus.OK
@@ -270,7 +275,7 @@ def test_an_ended_association_is_what_prepare_needs(world: World):
 @alone_on_delta_when_long
 @rule("S4-19", "S4-23", "S4-24", "S4-27", "S4-03")
 @pytest.mark.parametrize("method", ["commit", "rollback", "prepare", "forget"])
-def test_an_error_of_the_store_is_541_and_can_be_tried_again(world: World, method: str):
+def test_an_error_of_the_store_is_541_and_can_be_tried_again(world: World, method: str) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended() if method == "prepare" else dtx.prepared()
     if method == "forget":
@@ -283,13 +288,13 @@ def test_an_error_of_the_store_is_541_and_can_be_tried_again(world: World, metho
 
 @in_memory
 @rule("S4-24")
-def test_a_lost_reply_to_prepare_is_no_failure(world: World):
+def test_a_lost_reply_to_prepare_is_no_failure(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
-    journal = client_of(channel._connection.manager).store.journal
+    journal: Any = client_of(channel._connection.manager).store.journal
     append = journal.append
 
-    def unheard(units, metadata):
+    def unheard(units: Any, metadata: Any) -> None:
         journal.append = append
         append(units, metadata)
         raise ConnectionError("no reply")
@@ -301,7 +306,7 @@ def test_a_lost_reply_to_prepare_is_no_failure(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-24")
-def test_prepare_covers_what_was_sent_and_what_was_received(world: World):
+def test_prepare_covers_what_was_sent_and_what_was_received(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
     world.lease_over()
@@ -313,7 +318,7 @@ def test_prepare_covers_what_was_sent_and_what_was_received(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-24", "S4-15")
-def test_a_rollback_only_branch_is_rolled_back_by_prepare_and_by_commit(world: World):
+def test_a_rollback_only_branch_is_rolled_back_by_prepare_and_by_commit(world: World) -> None:
     dtx = Dtx(world)
     for decide in ("prepare", "commit 1"):
         channel, xid = dtx.channel(), dtx.xid()
@@ -328,7 +333,7 @@ def test_a_rollback_only_branch_is_rolled_back_by_prepare_and_by_commit(world: W
 @alone_on_delta_when_long
 @rule("S4-24", "S4-22")
 @pytest.mark.parametrize("decide", ["prepare", "commit 1"])
-def test_a_branch_whose_queue_is_dropped_is_rolled_back(world: World, decide: str):
+def test_a_branch_whose_queue_is_dropped_is_rolled_back(world: World, decide: str) -> None:
     dtx = Dtx(world)
     other = world.queue("other")
     channel, xid = dtx.channel(), dtx.xid()
@@ -343,7 +348,7 @@ def test_a_branch_whose_queue_is_dropped_is_rolled_back(world: World, decide: st
 
 @alone_on_delta_when_long
 @rule("S4-26")
-def test_a_branch_without_work_is_committed_by_prepare(world: World):
+def test_a_branch_without_work_is_committed_by_prepare(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -358,7 +363,7 @@ def test_a_branch_without_work_is_committed_by_prepare(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-26")
-def test_released_messages_are_work(world: World):
+def test_released_messages_are_work(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -372,7 +377,9 @@ def test_released_messages_are_work(world: World):
 @alone_on_delta_when_long
 @rule("S4-19", "S4-23")
 @pytest.mark.parametrize("committed", [True, False])
-def test_what_was_rejected_in_a_branch_is_dead_once_it_is_committed(world: World, committed: bool):
+def test_what_was_rejected_in_a_branch_is_dead_once_it_is_committed(
+    world: World, committed: bool
+) -> None:
     dtx = Dtx(world, dead_letter=True)
     dead = world.manager("x").queue(f"{dtx.orders.name}.dead")
     channel, xid = dtx.channel(), dtx.xid()
@@ -389,7 +396,7 @@ def test_what_was_rejected_in_a_branch_is_dead_once_it_is_committed(world: World
 
 @alone_on_delta_when_long
 @rule("S4-22", "S4-23")
-def test_what_others_rolled_back_is_told(world: World):
+def test_what_others_rolled_back_is_told(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
     world.manager("x").rollback(xid.transaction_id, reason="on the telephone")
@@ -399,7 +406,7 @@ def test_what_others_rolled_back_is_told(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-23")
-def test_messages_come_back_to_their_original_place(world: World):
+def test_messages_come_back_to_their_original_place(world: World) -> None:
     dtx = Dtx(world)
     first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     first.start(xid)
@@ -419,7 +426,9 @@ def test_messages_come_back_to_their_original_place(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-25", "S4-28")
-def test_recovery_lists_what_is_prepared_or_heuristically_completed_and_nothing_else(world: World):
+def test_recovery_lists_what_is_prepared_or_heuristically_completed_and_nothing_else(
+    world: World,
+) -> None:
     dtx = Dtx(world)
     names = ("prepared", "committed", "rolled back", "operator", "at work", "ended")
     channels = {name: dtx.channel(name.replace(" ", "-")) for name in names}
@@ -444,7 +453,7 @@ def test_recovery_lists_what_is_prepared_or_heuristically_completed_and_nothing_
 
 @alone_on_delta_when_long
 @rule("S4-29")
-def test_a_scan_is_opened_goes_on_and_is_closed(world: World):
+def test_a_scan_is_opened_goes_on_and_is_closed(world: World) -> None:
     dtx = Dtx(world)
     _, first = dtx.prepared()
     channel = dtx.channel("tm")
@@ -465,7 +474,7 @@ def test_a_scan_is_opened_goes_on_and_is_closed(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-28", "S4-29")
-def test_everything_can_be_listed_without_a_scan(world: World):
+def test_everything_can_be_listed_without_a_scan(world: World) -> None:
     dtx = Dtx(world)
     _, xid = dtx.prepared()
     channel = dtx.channel("tm")
@@ -481,7 +490,7 @@ def test_everything_can_be_listed_without_a_scan(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-29")
-def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World):
+def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World) -> None:
     dtx = Dtx(world)
     _, xid = dtx.prepared()
     channel = dtx.channel("tm")
@@ -495,14 +504,15 @@ def test_an_error_while_recovering_leaves_the_scan_as_it_was(world: World):
 @alone_on_delta_when_long
 @rule("S4-22", "S4-27", "S4-28")
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_operators_decision_is_told_until_it_is_forgotten(world: World, committed: bool):
+def test_an_operators_decision_is_told_until_it_is_forgotten(world: World, committed: bool) -> None:
     dtx = Dtx(world)
     _, xid = dtx.prepared()
     key, operator = xid.transaction_id, world.manager("operator")
     operator.decide_heuristically(key, commit=committed, reason="the other side is gone")
     assert dtx.waiting() == ([2, 3, 9] if committed else [1, 2, 3])
     channel = dtx.channel("restarted")
-    for flags in ({"join": True}, {"resume": True}):
+    ways: list[dict[str, Any]] = [{"join": True}, {"resume": True}]
+    for flags in ways:
         with refused(503):  # their own answers have no word for it
             channel.start(xid, **flags)
     with refused(503):
@@ -530,7 +540,7 @@ def test_an_operators_decision_is_told_until_it_is_forgotten(world: World, commi
 
 @alone_on_delta_when_long
 @rule("S4-27")
-def test_only_an_operators_decision_can_be_forgotten(world: World):
+def test_only_an_operators_decision_can_be_forgotten(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     with refused(503):
@@ -545,14 +555,15 @@ def test_only_an_operators_decision_can_be_forgotten(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-22")
-def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world: World):
+def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     key, operator = xid.transaction_id, world.manager("operator")
     with pytest.raises(TransactionMismatch):
         operator.decide_heuristically(key, commit=True, reason="too early")
     channel.prepare(xid)
-    for reason in ("", " ", None):
+    reasons: list[Any] = ["", " ", None]
+    for reason in reasons:
         with pytest.raises(InvalidInput):
             operator.decide_heuristically(key, commit=True, reason=reason)
     operator.decide_heuristically(key, commit=False, reason="why not")
@@ -569,7 +580,7 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
 
 @alone_on_delta_when_long
 @rule("S4-22")
-def test_what_nobody_knows_is_not_found_by_an_operator(world: World):
+def test_what_nobody_knows_is_not_found_by_an_operator(world: World) -> None:
     dtx = Dtx(world)
     operator = world.manager("operator")
     for unknown in (dtx.xid().transaction_id, "no such transaction"):
@@ -590,7 +601,7 @@ def test_what_nobody_knows_is_not_found_by_an_operator(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-22")
-def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World):
+def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
     channel.commit(xid)
@@ -602,7 +613,7 @@ def test_a_normal_decision_is_not_heuristic_and_cannot_become_so(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-25")
-def test_nothing_but_a_decision_ends_a_prepared_branch(world: World):
+def test_nothing_but_a_decision_ends_a_prepared_branch(world: World) -> None:
     dtx = Dtx(world)
     _, xid = dtx.prepared()
     world.clock.advance(1e6)
@@ -617,7 +628,7 @@ def test_nothing_but_a_decision_ends_a_prepared_branch(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-25")
-def test_the_plain_interface_decides_what_a_channel_prepared(world: World):
+def test_the_plain_interface_decides_what_a_channel_prepared(world: World) -> None:
     dtx = Dtx(world)
     (_, first), (_, second) = dtx.prepared("a"), dtx.prepared("b")
     other = world.manager("x")
@@ -630,7 +641,7 @@ def test_the_plain_interface_decides_what_a_channel_prepared(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-25")
-def test_the_plain_interface_rolls_back_whoever_works_in_a_branch(world: World):
+def test_the_plain_interface_rolls_back_whoever_works_in_a_branch(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -649,7 +660,7 @@ def test_the_plain_interface_rolls_back_whoever_works_in_a_branch(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-30", "S4-31")
-def test_a_time_out_holds_until_it_is_set_again(world: World):
+def test_a_time_out_holds_until_it_is_set_again(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(default_timeout_seconds=77.0), dtx.xid()
     channel.start(xid)
@@ -666,7 +677,7 @@ def test_a_time_out_holds_until_it_is_set_again(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-30", "S4-31")
-def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
+def test_time_outs_of_what_is_not_there_or_of_no_use(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     with refused(404):
@@ -674,7 +685,8 @@ def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
     with refused(404):
         channel.set_timeout(xid, 5)
     channel.start(xid)
-    for seconds in ("5", True, None):
+    wrong: list[Any] = ["5", True, None]
+    for seconds in wrong:
         with pytest.raises(InvalidInput):
             channel.set_timeout(xid, seconds)
     for seconds in (-1, 1e12, BRANCH_SECONDS_MAX + 1):
@@ -690,7 +702,9 @@ def test_time_outs_of_what_is_not_there_or_of_no_use(world: World):
 @alone_on_delta_when_long
 @rule("S4-32", "S4-17", "S4-22", "S4-24")
 @pytest.mark.parametrize("step", ["end", "prepare", "commit 1", "commit 2", "rollback"])
-def test_a_branch_that_took_too_long_is_rolled_back_by_whoever_notices(world: World, step: str):
+def test_a_branch_that_took_too_long_is_rolled_back_by_whoever_notices(
+    world: World, step: str
+) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -709,7 +723,7 @@ def test_a_branch_that_took_too_long_is_rolled_back_by_whoever_notices(world: Wo
 
 @alone_on_delta_when_long
 @rule("S4-32")
-def test_another_consumer_notices_a_time_out_and_not_a_lease(world: World):
+def test_another_consumer_notices_a_time_out_and_not_a_lease(world: World) -> None:
     dtx = Dtx(world, lease_seconds=10)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -724,7 +738,7 @@ def test_another_consumer_notices_a_time_out_and_not_a_lease(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-32", "S4-23")
-def test_whoever_notices_a_time_out_gives_back_what_the_branch_held_anywhere(world: World):
+def test_whoever_notices_a_time_out_gives_back_what_the_branch_held_anywhere(world: World) -> None:
     dtx = Dtx(world, lease_seconds=10)
     other, third = (world.queue(name, lease_seconds=1e5) for name in ("other", "third"))
     channel, xid = dtx.channel(), dtx.xid()
@@ -744,7 +758,7 @@ def test_whoever_notices_a_time_out_gives_back_what_the_branch_held_anywhere(wor
 
 @alone_on_delta_when_long
 @rule("S4-32")
-def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World):
+def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -762,7 +776,7 @@ def test_recovery_notices_a_time_out_of_a_branch_that_holds_nothing(world: World
 
 @alone_on_delta_when_long
 @rule("S4-32")
-def test_a_consumer_notices_a_time_out_that_is_shorter_than_the_lease(world: World):
+def test_a_consumer_notices_a_time_out_that_is_shorter_than_the_lease(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -778,7 +792,7 @@ def test_a_consumer_notices_a_time_out_that_is_shorter_than_the_lease(world: Wor
 
 @in_memory
 @rule("S4-32")
-def test_a_drain_takes_over_what_an_overdue_branch_holds(world: World):
+def test_a_drain_takes_over_what_an_overdue_branch_holds(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -794,7 +808,7 @@ def test_a_drain_takes_over_what_an_overdue_branch_holds(world: World):
 @in_memory
 @rule("S4-32")
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_waiting_receive_wakes_when_the_time_of_a_branch_is_over(world: World, when: str):
+def test_a_waiting_receive_wakes_when_the_time_of_a_branch_is_over(world: World, when: str) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -818,7 +832,7 @@ def test_a_waiting_receive_wakes_when_the_time_of_a_branch_is_over(world: World,
 
 @in_memory
 @rule("S4-32", "S4-25")
-def test_a_receive_reads_about_branches_only_where_one_holds_something(world: World):
+def test_a_receive_reads_about_branches_only_where_one_holds_something(world: World) -> None:
     dtx = Dtx(world)
     dtx.orders.send(rows(*range(4, 20)))
     calls: list[str] = []
@@ -853,7 +867,7 @@ def test_a_receive_reads_about_branches_only_where_one_holds_something(world: Wo
 
 @in_memory
 @rule("S4-23")
-def test_what_a_channel_receives_in_a_branch_that_is_over_is_nobodys(world: World):
+def test_what_a_channel_receives_in_a_branch_that_is_over_is_nobodys(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -873,7 +887,7 @@ def test_what_a_channel_receives_in_a_branch_that_is_over_is_nobodys(world: Worl
 
 @alone_on_delta_when_long
 @rule("S4-32", "S4-25")
-def test_no_time_out_ends_a_prepared_branch(world: World):
+def test_no_time_out_ends_a_prepared_branch(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.prepared()
     channel.set_timeout(xid, 1)
@@ -884,7 +898,7 @@ def test_no_time_out_ends_a_prepared_branch(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-32")
-def test_a_time_out_that_is_set_anew_counts_from_the_start(world: World):
+def test_a_time_out_that_is_set_anew_counts_from_the_start(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     channel.set_timeout(xid, 1000)
@@ -896,7 +910,7 @@ def test_a_time_out_that_is_set_anew_counts_from_the_start(world: World):
 
 @in_memory
 @rule("S4-24")
-def test_the_proof_of_a_store_finds_a_part_that_was_left_out(world: World):
+def test_the_proof_of_a_store_finds_a_part_that_was_left_out(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     channel.commit(xid, one_phase=True)
@@ -910,7 +924,7 @@ def test_the_proof_of_a_store_finds_a_part_that_was_left_out(world: World):
 
 @alone_on_delta_when_long
 @rule("S4-18", "S4-25")
-def test_a_branch_of_two_managers_survives_both_of_them(world: World):
+def test_a_branch_of_two_managers_survives_both_of_them(world: World) -> None:
     dtx = Dtx(world)
     first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     first.start(xid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance.conftest import (
@@ -24,7 +26,7 @@ rule = pytest.mark.rule
 
 
 @rule("S4-01")
-def test_every_status_of_the_text_has_its_name():
+def test_every_status_of_the_text_has_its_name() -> None:
     assert {status.value for status in XaStatus} == {
         *("xa-ok", "xa-rdonly", "xa-rbrollback", "xa-rbtimeout"),
         *("xa-heurhaz", "xa-heurcom", "xa-heurrb", "xa-heurmix"),
@@ -32,13 +34,13 @@ def test_every_status_of_the_text_has_its_name():
 
 
 @rule("S4-03")
-def test_every_reply_code_is_a_channel_exception_of_its_own():
+def test_every_reply_code_is_a_channel_exception_of_its_own() -> None:
     codes = {kind.reply_code for kind in ChannelException.__subclasses__()}
     assert codes == set(ReplyCode) == {404, 503, 530, 540, 541}
 
 
 @rule("S4-02")
-def test_the_parts_of_an_xid_make_up_its_data():
+def test_the_parts_of_an_xid_make_up_its_data() -> None:
     xid = Xid(7, 3, 2, b"abcde")
     assert (xid.gtrid, xid.bqual) == (b"abc", b"de")
     assert Xid.of(7, b"abc", b"de") == xid
@@ -48,15 +50,16 @@ def test_the_parts_of_an_xid_make_up_its_data():
     assert len(Xid.of(0, bytes(128)).data) == 128
     with pytest.raises(LimitExceeded):
         Xid.of(0, bytes(129))
-    for format_id in (-1, 1 << 32, "7", True):
+    refused: list[Any] = [-1, 1 << 32, "7", True]
+    for format_id in refused:
         with pytest.raises(InvalidInput):
             Xid(format_id, 0, 0, b"")
     with pytest.raises(InvalidInput):
-        Xid.of(7, "text", b"")
+        Xid.of(7, "text", b"")  # type: ignore[arg-type]
 
 
 @rule("S4-02")
-def test_all_parts_identify_a_branch():
+def test_all_parts_identify_a_branch() -> None:
     same = Xid.of(1, b"ab", b"c")
     others = [Xid.of(2, b"ab", b"c"), Xid.of(1, b"a", b"bc"), Xid.of(1, b"ab", b"d")]
     assert len({same, Xid.of(1, b"ab", b"c"), *others}) == 4
@@ -64,7 +67,7 @@ def test_all_parts_identify_a_branch():
 
 
 @rule("S4-02")
-def test_any_octets_survive_the_store():
+def test_any_octets_survive_the_store() -> None:
     for octets in (b"", b":/%", bytes(range(128)), bytes(range(128, 256))):
         xid = Xid.of(4_294_967_295, octets[:60], octets[60:])
         assert Xid.from_transaction_id(xid.transaction_id) == xid
@@ -72,7 +75,7 @@ def test_any_octets_survive_the_store():
 
 @on_delta_when_long
 @rule("S4-02")
-def test_branches_that_differ_in_one_part_are_different_branches(world: World):
+def test_branches_that_differ_in_one_part_are_different_branches(world: World) -> None:
     dtx = Dtx(world)
     channel = dtx.channel()
     gtrid = world.name("g").encode()
@@ -86,7 +89,7 @@ def test_branches_that_differ_in_one_part_are_different_branches(world: World):
 
 @on_delta_when_long
 @rule("S4-04")
-def test_a_ticket_says_who_may_work_in_a_branch_and_who_may_decide_it(world: World):
+def test_a_ticket_says_who_may_work_in_a_branch_and_who_may_decide_it(world: World) -> None:
     dtx, xid = Dtx(world), None
     etl, boss, other = (dtx.channel(name) for name in ("etl", "boss", "other"))
     ticket = AccessTicket("billing", (world.name("etl"),), (world.name("boss"),))
@@ -115,7 +118,7 @@ def test_a_ticket_says_who_may_work_in_a_branch_and_who_may_decide_it(world: Wor
 
 @on_delta_when_long
 @rule("S4-04")
-def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: World):
+def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: World) -> None:
     dtx = Dtx(world)
     etl, boss = dtx.channel("etl"), dtx.channel("boss")
     ticket = AccessTicket("billing", None, (world.name("boss"),))
@@ -136,7 +139,7 @@ def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: Worl
 
 @on_delta_when_long
 @rule("S4-04")
-def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World):
+def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World) -> None:
     dtx, channel = Dtx(world), None
     channel, before = dtx.channel(), dtx.entries()
     with refused(530):
@@ -146,17 +149,17 @@ def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World):
 
 @on_delta_when_long
 @rule("S4-04", "S4-28")
-def test_a_ticket_lists_the_branches_of_its_realm(world: World):
+def test_a_ticket_lists_the_branches_of_its_realm(world: World) -> None:
     dtx = Dtx(world)
     channel, xids = dtx.channel(), {}
     for realm in ("billing", "shipping", None):
-        ticket = realm and AccessTicket(realm)
+        ticket = AccessTicket(realm) if realm else None
         xids[realm] = xid = dtx.xid()
         channel.start(xid, ticket=ticket)
         channel.queue(dtx.orders.name).send(rows(9))
         channel.end(xid, ticket=ticket)
         channel.prepare(xid, ticket=ticket)
-    both = {"startscan": True, "endscan": True}
+    both: dict[str, Any] = {"startscan": True, "endscan": True}
     found = channel.recover(**both, ticket=AccessTicket("billing"))
     assert set(found) == {xids["billing"], xids[None]}
     assert set(channel.recover(**both)) == set(xids.values())
@@ -167,7 +170,7 @@ def test_a_ticket_lists_the_branches_of_its_realm(world: World):
 
 @on_delta_when_long
 @rule("S4-05", "S4-06")
-def test_select_comes_first_and_may_be_repeated(world: World):
+def test_select_comes_first_and_may_be_repeated(world: World) -> None:
     dtx = Dtx(world)
     fresh = dtx.channel()._connection.channel()
     xid = dtx.xid()
@@ -184,11 +187,12 @@ def test_select_comes_first_and_may_be_repeated(world: World):
 
 @on_delta_when_long
 @rule("S4-06")
-def test_a_channel_works_in_one_branch_at_a_time(world: World):
+def test_a_channel_works_in_one_branch_at_a_time(world: World) -> None:
     dtx = Dtx(world)
     channel, first, second = dtx.channel(), dtx.xid(), dtx.xid()
     channel.start(first)
-    for flags in ({}, {"join": True}, {"resume": True}):
+    ways: list[dict[str, Any]] = [{}, {"join": True}, {"resume": True}]
+    for flags in ways:
         with refused(503):
             channel.start(second, **flags)
     with refused(503):
@@ -199,7 +203,9 @@ def test_a_channel_works_in_one_branch_at_a_time(world: World):
 
 @on_delta_when_long
 @rule("S4-07")
-def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobody(world: World):
+def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobody(
+    world: World,
+) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.queue(dtx.orders.name).send(rows(4))
@@ -220,7 +226,7 @@ def test_work_between_start_and_end_belongs_to_the_branch_and_other_work_to_nobo
 
 @on_delta_when_long
 @rule("S4-07")
-def test_a_queue_that_was_taken_before_the_start_works_in_the_branch(world: World):
+def test_a_queue_that_was_taken_before_the_start_works_in_the_branch(world: World) -> None:
     dtx = Dtx(world)
     channel = dtx.channel()
     before = channel.queue(dtx.orders.name)
@@ -239,7 +245,7 @@ def test_a_queue_that_was_taken_before_the_start_works_in_the_branch(world: Worl
 
 @in_memory
 @rule("S4-07")
-def test_an_exchange_that_was_taken_before_the_start_publishes_in_the_branch(world: World):
+def test_an_exchange_that_was_taken_before_the_start_publishes_in_the_branch(world: World) -> None:
     dtx = Dtx(world)
     manager, name = world.manager(), world.name("events")
     manager.create_exchange(name, "fanout", SCHEMA).bind(dtx.orders.name)
@@ -258,7 +264,7 @@ def test_an_exchange_that_was_taken_before_the_start_publishes_in_the_branch(wor
 
 @on_delta_when_long
 @rule("S4-08", "S4-03")
-def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
+def test_an_xid_that_was_used_before_cannot_be_started_again(world: World) -> None:
     dtx = Dtx(world)
     channel, other = dtx.channel("a"), dtx.channel("b")
     at_work, done, undone = dtx.xid(), dtx.xid(), dtx.xid()
@@ -275,7 +281,7 @@ def test_an_xid_that_was_used_before_cannot_be_started_again(world: World):
 
 @on_delta_when_long
 @rule("S4-09")
-def test_join_and_resume_exclude_each_other(world: World):
+def test_join_and_resume_exclude_each_other(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -287,7 +293,7 @@ def test_join_and_resume_exclude_each_other(world: World):
 
 @on_delta_when_long
 @rule("S4-10")
-def test_channels_of_several_managers_work_in_one_branch(world: World):
+def test_channels_of_several_managers_work_in_one_branch(world: World) -> None:
     dtx = Dtx(world)
     first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     first.start(xid)
@@ -305,7 +311,7 @@ def test_channels_of_several_managers_work_in_one_branch(world: World):
 
 @on_delta_when_long
 @rule("S4-10")
-def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World):
+def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     assert channel.start(xid, join=True) is XaStatus.OK
@@ -317,7 +323,7 @@ def test_a_channel_joins_a_branch_that_it_has_ended_before(world: World):
 
 @on_delta_when_long
 @rule("S4-10", "S4-03")
-def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: World):
+def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: World) -> None:
     dtx = Dtx(world)
     with refused(404):
         dtx.channel().start(dtx.xid(), join=True)
@@ -334,7 +340,7 @@ def test_join_of_nothing_of_the_prepared_and_where_it_is_not_offered(world: Worl
 
 @on_delta_when_long
 @rule("S4-11", "S4-16")
-def test_a_suspended_branch_goes_on_where_it_stopped(world: World):
+def test_a_suspended_branch_goes_on_where_it_stopped(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -357,7 +363,7 @@ def test_a_suspended_branch_goes_on_where_it_stopped(world: World):
 
 @on_delta_when_long
 @rule("S4-11")
-def test_another_channel_may_resume_and_keeps_what_was_done(world: World):
+def test_another_channel_may_resume_and_keeps_what_was_done(world: World) -> None:
     dtx = Dtx(world)
     first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     first.start(xid)
@@ -374,7 +380,7 @@ def test_another_channel_may_resume_and_keeps_what_was_done(world: World):
 
 @on_delta_when_long
 @rule("S4-11")
-def test_resume_of_what_is_not_suspended(world: World):
+def test_resume_of_what_is_not_suspended(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     with refused(503):
@@ -388,7 +394,7 @@ def test_resume_of_what_is_not_suspended(world: World):
 
 @on_delta_when_long
 @rule("S4-12", "S4-15", "S4-17")
-def test_failed_work_makes_the_branch_rollback_only_for_everybody(world: World):
+def test_failed_work_makes_the_branch_rollback_only_for_everybody(world: World) -> None:
     dtx = Dtx(world)
     first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     assert first.start(xid) is XaStatus.OK
@@ -405,7 +411,7 @@ def test_failed_work_makes_the_branch_rollback_only_for_everybody(world: World):
 
 @on_delta_when_long
 @rule("S4-12")
-def test_a_rollback_only_branch_is_not_resumed(world: World):
+def test_a_rollback_only_branch_is_not_resumed(world: World) -> None:
     dtx = Dtx(world)
     first, second, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     first.start(xid)
@@ -418,7 +424,7 @@ def test_a_rollback_only_branch_is_not_resumed(world: World):
 
 @on_delta_when_long
 @rule("S4-13")
-def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World):
+def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World) -> None:
     dtx = Dtx(world)
     channel, other, xid = dtx.channel("a"), dtx.channel("b"), dtx.xid()
     with refused(404):
@@ -440,7 +446,7 @@ def test_only_the_branch_that_a_channel_works_in_can_be_ended(world: World):
 
 @on_delta_when_long
 @rule("S4-14")
-def test_fail_and_suspend_together_change_nothing(world: World):
+def test_fail_and_suspend_together_change_nothing(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -454,7 +460,7 @@ def test_fail_and_suspend_together_change_nothing(world: World):
 
 @on_delta_when_long
 @rule("S4-14", "S4-03")
-def test_an_error_while_ending_can_be_tried_again(world: World):
+def test_an_error_while_ending_can_be_tried_again(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -468,7 +474,7 @@ def test_an_error_while_ending_can_be_tried_again(world: World):
 
 @on_delta_when_long
 @rule("S4-15")
-def test_an_end_without_flags_says_that_the_work_is_done(world: World):
+def test_an_end_without_flags_says_that_the_work_is_done(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -479,7 +485,7 @@ def test_an_end_without_flags_says_that_the_work_is_done(world: World):
 
 @on_delta_when_long
 @rule("S4-16")
-def test_suspended_work_that_nobody_resumes_can_be_rolled_back(world: World):
+def test_suspended_work_that_nobody_resumes_can_be_rolled_back(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -496,7 +502,7 @@ def test_suspended_work_that_nobody_resumes_can_be_rolled_back(world: World):
 
 @on_delta_when_long
 @rule("S4-07")
-def test_a_session_is_not_decided_by_itself(world: World):
+def test_a_session_is_not_decided_by_itself(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -509,13 +515,13 @@ def test_a_session_is_not_decided_by_itself(world: World):
         inside.keep()
     leased = channel._connection.manager.queue(dtx.orders.name).receive(1)
     with pytest.raises(BranchMisused, match="receive them in it"):
-        leased.accept(transaction=session)
+        leased.accept(transaction=session)  # type: ignore[arg-type]
     leased.accept()
 
 
 @on_delta_when_long
 @rule("S4-07")
-def test_a_channel_that_is_closed_at_work_has_failed(world: World):
+def test_a_channel_that_is_closed_at_work_has_failed(world: World) -> None:
     dtx, xid = Dtx(world), None
     xid = dtx.xid()
     with dtx.channel() as channel:
@@ -527,7 +533,7 @@ def test_a_channel_that_is_closed_at_work_has_failed(world: World):
 
 @on_delta_when_long
 @rule("S4-07")
-def test_a_channel_that_is_closed_does_nothing_more(world: World):
+def test_a_channel_that_is_closed_does_nothing_more(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     queue, exchange = channel.queue(dtx.orders.name), channel.exchange("")
@@ -563,7 +569,7 @@ def test_a_channel_that_is_closed_does_nothing_more(world: World):
 
 @in_memory
 @rule("S4-04", "S4-07")
-def test_a_channel_closes_what_it_does_in_a_branch_of_a_realm(world: World):
+def test_a_channel_closes_what_it_does_in_a_branch_of_a_realm(world: World) -> None:
     dtx, ticket = Dtx(world), AccessTicket("billing")
     xid = dtx.xid()
     with dtx.channel() as channel:
@@ -574,7 +580,7 @@ def test_a_channel_closes_what_it_does_in_a_branch_of_a_realm(world: World):
 
 @on_delta_when_long
 @rule("S4-08")
-def test_other_transactions_cannot_take_a_branchs_name(world: World):
+def test_other_transactions_cannot_take_a_branchs_name(world: World) -> None:
     dtx, xid = Dtx(world), None
     xid = dtx.xid()
     with pytest.raises(InvalidInput, match="names a branch"):
@@ -585,7 +591,7 @@ def test_other_transactions_cannot_take_a_branchs_name(world: World):
 
 @on_delta_when_long
 @rule("S4-07")
-def test_a_branch_that_is_at_work_is_visible_to_the_plain_interface(world: World):
+def test_a_branch_that_is_at_work_is_visible_to_the_plain_interface(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     assert world.manager("x").outcome(xid.transaction_id).status is Status.UNDECIDED

@@ -22,7 +22,9 @@ from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32", "S4-37")
-def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(spark: Any, tmp_path: Path):
+def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(
+    spark: Any, tmp_path: Path
+) -> None:
     root = str(tmp_path / "store")
     manager = QueueManager(spark, root, actor="survivor")
     orders = manager.create_queue("orders", "n long")

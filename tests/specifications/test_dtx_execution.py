@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ rule = pytest.mark.rule
 
 @on_delta_when_long
 @rule("S4-37")
-def test_the_mark_passes_what_is_executed_and_nothing_else(world: World):
+def test_the_mark_passes_what_is_executed_and_nothing_else(world: World) -> None:
     world.queue()
     execution = Execution(world.manager(), world.name("loader"))
     assert execution.mark == 0 and execution.gaps() == []
@@ -29,7 +30,7 @@ def test_the_mark_passes_what_is_executed_and_nothing_else(world: World):
 
 @in_memory
 @rule("S4-37")
-def test_saying_it_again_changes_nothing(world: World):
+def test_saying_it_again_changes_nothing(world: World) -> None:
     world.queue()
     execution = Execution(world.manager(), world.name("loader"))
     execution.complete(0, 2)
@@ -40,17 +41,18 @@ def test_saying_it_again_changes_nothing(world: World):
 
 @on_delta_when_long
 @rule("S4-37")
-def test_two_that_say_so_at_once_lose_nothing(world: World):
+def test_two_that_say_so_at_once_lose_nothing(world: World) -> None:
     world.queue()
     first, second = (Execution(world.manager(n), world.name("loader")) for n in "ab")
     newest = first._newest
-    first._newest = lambda: [newest(), second.complete(1)][0]  # type: ignore[method-assign]
+    watched: Any = first
+    watched._newest = lambda: [newest(), second.complete(1)][0]
     assert first.complete(0) == 2
 
 
 @on_delta_when_long
 @rule("S4-37")
-def test_the_mark_is_what_it_is_defined_to_be_whatever_the_order(world: World):
+def test_the_mark_is_what_it_is_defined_to_be_whatever_the_order(world: World) -> None:
     world.queue()
     dice = random.Random(37)
     executions = [Execution(world.manager(n), world.name("loader")) for n in "abc"]
@@ -67,10 +69,11 @@ def test_the_mark_is_what_it_is_defined_to_be_whatever_the_order(world: World):
 
 @on_delta_when_long
 @rule("S4-37")
-def test_what_is_no_command_id_is_refused(world: World):
+def test_what_is_no_command_id_is_refused(world: World) -> None:
     world.queue()
     execution = Execution(world.manager(), world.name("loader"))
-    for wrong in (-1, "1", True, 1.0, 1 << 63):
+    refused: list[Any] = [-1, "1", True, 1.0, 1 << 63]
+    for wrong in refused:
         with pytest.raises(InvalidInput):
             execution.complete(0, wrong)
     assert execution.mark == 0

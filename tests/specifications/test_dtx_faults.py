@@ -6,7 +6,7 @@ And a method that failed can be called again, as the text of its error says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pytest
@@ -35,7 +35,7 @@ def unheard(channel: Channel) -> AbstractContextManager[None]:
 
 @in_memory
 @pytest.mark.rule("S4-14", "S4-15")
-def test_after_an_end_in_doubt_no_work_is_taken_that_nobody_would_commit(world: World):
+def test_after_an_end_in_doubt_no_work_is_taken_that_nobody_would_commit(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -55,9 +55,10 @@ def test_after_an_end_in_doubt_no_work_is_taken_that_nobody_would_commit(world: 
 
 @in_memory
 @pytest.mark.rule("S4-14", "S4-15")
-def test_an_end_in_doubt_can_be_made_a_failure(world: World):
+def test_an_end_in_doubt_can_be_made_a_failure(world: World) -> None:
     dtx = Dtx(world)
-    for end in ({}, {"suspend": True}):
+    ends: list[dict[str, Any]] = [{}, {"suspend": True}]
+    for end in ends:
         channel, xid = dtx.channel(), dtx.xid()
         channel.start(xid)
         dtx.work(channel)
@@ -70,7 +71,7 @@ def test_an_end_in_doubt_can_be_made_a_failure(world: World):
 
 @in_memory
 @pytest.mark.rule("S4-14", "S4-07")
-def test_a_channel_that_is_closed_after_an_end_in_doubt_has_failed(world: World):
+def test_a_channel_that_is_closed_after_an_end_in_doubt_has_failed(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -83,7 +84,7 @@ def test_a_channel_that_is_closed_after_an_end_in_doubt_has_failed(world: World)
 
 @in_memory
 @pytest.mark.rule("S4-14", "S4-16")
-def test_a_suspension_in_doubt_can_be_made_an_end(world: World):
+def test_a_suspension_in_doubt_can_be_made_an_end(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -97,7 +98,7 @@ def test_a_suspension_in_doubt_can_be_made_an_end(world: World):
 @in_memory
 @pytest.mark.rule("S4-13", "S4-14")
 @pytest.mark.parametrize("end", [{"suspend": True}, {"fail": True}])
-def test_what_has_ended_unheard_and_gone_on_is_not_ended_otherwise(world: World, end: Any):
+def test_what_has_ended_unheard_and_gone_on_is_not_ended_otherwise(world: World, end: Any) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -117,7 +118,7 @@ def test_what_has_ended_unheard_and_gone_on_is_not_ended_otherwise(world: World,
 
 @in_memory
 @pytest.mark.rule("S4-13", "S4-14")
-def test_a_channel_leaves_a_branch_that_was_completed_after_its_unheard_end(world: World):
+def test_a_channel_leaves_a_branch_that_was_completed_after_its_unheard_end(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -132,7 +133,7 @@ def test_a_channel_leaves_a_branch_that_was_completed_after_its_unheard_end(worl
 
 @in_memory
 @pytest.mark.rule("S4-11")
-def test_a_resume_in_doubt_can_be_tried_again(world: World):
+def test_a_resume_in_doubt_can_be_tried_again(world: World) -> None:
     dtx = Dtx(world)
     channel, xid = dtx.channel(), dtx.xid()
     channel.start(xid)
@@ -181,7 +182,7 @@ LEFT = {"start": [1, 2, 3], "join": [2, 3], "resume": [2, 3], "resume others": [
 @pytest.mark.rule("S4-06", "S4-08", "S4-10", "S4-11", "S4-14")
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("how", ASSOCIATIONS)
-def test_an_association_in_doubt_is_tried_again(world: World, how: str, lands: bool):
+def test_an_association_in_doubt_is_tried_again(world: World, how: str, lands: bool) -> None:
     dtx = Dtx(world)
     channel, xid, flags = doubtful(dtx, how, lands=lands)
     before = dtx.entries()
@@ -197,7 +198,7 @@ def test_an_association_in_doubt_is_tried_again(world: World, how: str, lands: b
 @pytest.mark.rule("S4-13", "S4-14")
 @pytest.mark.parametrize("fail", [False, True])
 @pytest.mark.parametrize("how", ASSOCIATIONS)
-def test_an_association_in_doubt_is_ended(world: World, how: str, fail: bool):
+def test_an_association_in_doubt_is_ended(world: World, how: str, fail: bool) -> None:
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, how)
     assert channel.end(xid, fail=fail) is (XaStatus.RBROLLBACK if fail else XaStatus.OK)
@@ -212,7 +213,9 @@ def test_an_association_in_doubt_is_ended(world: World, how: str, fail: bool):
 @pytest.mark.rule("S4-14", "S4-15")
 @pytest.mark.parametrize("again", [{}, {"fail": True}])
 @pytest.mark.parametrize("how", ASSOCIATIONS)
-def test_an_association_and_its_end_may_both_be_in_doubt(world: World, how: str, again: Any):
+def test_an_association_and_its_end_may_both_be_in_doubt(
+    world: World, how: str, again: Any
+) -> None:
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, how)
     with unheard(channel), refused(541):
@@ -226,7 +229,9 @@ def test_an_association_and_its_end_may_both_be_in_doubt(world: World, how: str,
 @in_memory
 @pytest.mark.rule("S4-13", "S4-14")
 @pytest.mark.parametrize("how", ASSOCIATIONS)
-def test_an_association_in_doubt_is_ended_when_the_channel_is_closed(world: World, how: str):
+def test_an_association_in_doubt_is_ended_when_the_channel_is_closed(
+    world: World, how: str
+) -> None:
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, how)
     with unanswered(client_of(channel._connection.manager).store.journal, lands=False):
@@ -242,7 +247,7 @@ def test_an_association_in_doubt_is_ended_when_the_channel_is_closed(world: Worl
 @in_memory
 @pytest.mark.rule("S4-13")
 @pytest.mark.parametrize("how", ASSOCIATIONS)
-def test_an_association_that_never_landed_is_not_ended(world: World, how: str):
+def test_an_association_that_never_landed_is_not_ended(world: World, how: str) -> None:
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, how, lands=False)
     before = dtx.entries()
@@ -254,7 +259,7 @@ def test_an_association_that_never_landed_is_not_ended(world: World, how: str):
 
 @in_memory
 @pytest.mark.rule("S4-08", "S4-12")
-def test_a_start_in_doubt_of_what_was_rolled_back_since_says_so(world: World):
+def test_a_start_in_doubt_of_what_was_rolled_back_since_says_so(world: World) -> None:
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, "start")
     dtx.overdue()
@@ -268,7 +273,7 @@ def test_a_start_in_doubt_of_what_was_rolled_back_since_says_so(world: World):
 
 @in_memory
 @pytest.mark.rule("S4-08")
-def test_a_start_in_doubt_is_refused_if_others_were_faster(world: World):
+def test_a_start_in_doubt_is_refused_if_others_were_faster(world: World) -> None:
     dtx = Dtx(world)
     channel, xid, _ = doubtful(dtx, "start", lands=False)
     dtx.channel("c").start(xid)
@@ -337,12 +342,10 @@ def test_a_branch_happens_wholly_or_not_at_all_and_says_so(fault: Fault, one_pha
         world.create("out")
         world.helper("creator").queue("in").send([{"i": n} for n in range(3)])
         channel = Connection(world.manager("A", injector)).channel()
-        xid, sent, received, told = Xid.of(1, b"g"), [], [], None
+        xid, sent, received, told = Xid.of(1, b"g"), list[Any](), list[Any](), None
         injector.arm()
-        try:
+        with suppress(Crash):
             told = live(channel, xid, sent, received, one_phase)
-        except Crash:
-            pass
         injector.disarm()
         injector.flush()
         world.explicit.add(xid.transaction_id)

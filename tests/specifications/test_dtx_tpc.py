@@ -50,7 +50,7 @@ def begin(world: World, connection: TpcConnection, orders: Any) -> TpcXid:
 
 @on_delta_when_long
 @rule("S4-18")
-def test_two_phases(world: World, orders: Any):
+def test_two_phases(world: World, orders: Any) -> None:
     connection = connect(world)
     begin(world, connection, orders)
     connection.tpc_prepare()
@@ -62,7 +62,7 @@ def test_two_phases(world: World, orders: Any):
 
 @on_delta_when_long
 @rule("S4-18")
-def test_one_phase(world: World, orders: Any):
+def test_one_phase(world: World, orders: Any) -> None:
     connection = connect(world)
     begin(world, connection, orders)
     connection.tpc_commit()
@@ -72,7 +72,7 @@ def test_one_phase(world: World, orders: Any):
 @on_delta_when_long
 @rule("S4-18")
 @pytest.mark.parametrize("prepared", [False, True])
-def test_roll_back(world: World, orders: Any, prepared: bool):
+def test_roll_back(world: World, orders: Any, prepared: bool) -> None:
     connection = connect(world)
     begin(world, connection, orders)
     if prepared:
@@ -87,7 +87,7 @@ def test_roll_back(world: World, orders: Any, prepared: bool):
 
 @on_delta_when_long
 @rule("S4-28")
-def test_another_process_recovers(world: World, orders: Any):
+def test_another_process_recovers(world: World, orders: Any) -> None:
     xid = begin(world, connection := connect(world), orders)
     connection.tpc_prepare()
     connection.close()
@@ -101,7 +101,7 @@ def test_another_process_recovers(world: World, orders: Any):
 
 @on_delta_when_long
 @rule("S4-18", "S4-06")
-def test_calls_out_of_order_are_refused(world: World, orders: Any):
+def test_calls_out_of_order_are_refused(world: World, orders: Any) -> None:
     connection = connect(world)
     for call in (connection.tpc_prepare, connection.tpc_commit, connection.tpc_rollback):
         with refused(503):
@@ -128,14 +128,14 @@ def test_calls_out_of_order_are_refused(world: World, orders: Any):
 
 @on_delta_when_long
 @rule("S4-03")
-def test_what_is_not_offered_answers_540(world: World):
+def test_what_is_not_offered_answers_540(world: World) -> None:
     with refused(540):
         connect(world).cursor()
 
 
 @on_delta_when_long
 @rule("S4-02")
-def test_text_becomes_octets_and_back(world: World):
+def test_text_becomes_octets_and_back(world: World) -> None:
     connection = connect(world)
     for text in ("", "ü", "\udcff"):
         xid = connection.xid(1, text, text)
@@ -146,7 +146,7 @@ def test_text_becomes_octets_and_back(world: World):
 
 @on_delta_when_long
 @rule("S4-32", "S4-24")
-def test_what_took_too_long_is_aborted(world: World, orders: Any):
+def test_what_took_too_long_is_aborted(world: World, orders: Any) -> None:
     connection = connect(world)
     for end in (connection.tpc_prepare, connection.tpc_commit):
         connection.tpc_begin(connection.xid(1, world.name(end.__name__), ""))
@@ -163,7 +163,9 @@ def test_what_took_too_long_is_aborted(world: World, orders: Any):
 @on_delta_when_long
 @rule("S4-22")
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_operators_decision_is_told_where_it_differs(world: World, orders: Any, committed: bool):
+def test_an_operators_decision_is_told_where_it_differs(
+    world: World, orders: Any, committed: bool
+) -> None:
     connection = connect(world)
     xid = begin(world, connection, orders)
     connection.tpc_prepare()
@@ -183,19 +185,20 @@ def test_an_operators_decision_is_told_where_it_differs(world: World, orders: An
 
 @pytest.mark.parametrize("crash", [False, True])
 @rule("S4-18", "S4-25")
-def test_a_store_takes_part_in_a_transaction_of_another_store(crash: bool):
+def test_a_store_takes_part_in_a_transaction_of_another_store(crash: bool) -> None:
     from txnqueue.testing import MemoryStore
 
     here, there = World(MemoryStore()), World(MemoryStore())
     mine, theirs = here.queue("mine"), there.queue("theirs")
     mine.send(rows(1))
-    manager, remote = here.manager("a"), connect(there)
+    manager = here.manager("a")
+    remote: Any = connect(there)
     tx = manager.transaction("transfer")
     got = numbers(manager.queue(mine.name).receive(transaction=tx))
     tx.enlist("remote", remote)
     remote.queue(theirs.name).send(rows(*got))
     if crash:
-        remote.tpc_commit = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
+        remote.tpc_commit = lambda *_: 1 / 0
         tx.commit()
         assert numbers(theirs.peek_messages()) == []
         recovery = here.manager("b").recover({"remote": connect(there, "again")})
@@ -225,7 +228,7 @@ def both_or_none(world: World, orders: Any, database: sqlite3.Connection, step: 
 @pytest.mark.parametrize("step", coordinator.STEPS)
 def test_a_coordinator_that_is_killed_at_a_step_leaves_both_or_none(
     world: World, step: str, tmp_path: Path
-):
+) -> None:
     orders = world.queue()
     path = str(tmp_path / "orders.db")
 
@@ -245,7 +248,9 @@ def test_a_coordinator_that_is_killed_at_a_step_leaves_both_or_none(
 @pytest.mark.skipif(not LONG, reason="in the long run only: it starts a driver for each step")
 @pytest.mark.timeout(1800)
 @rule("S4-25")
-def test_a_coordinator_process_that_is_killed_leaves_both_or_none(spark: Any, tmp_path: Path):
+def test_a_coordinator_process_that_is_killed_leaves_both_or_none(
+    spark: Any, tmp_path: Path
+) -> None:
     for step in coordinator.STEPS:
         root, path = str(tmp_path / step / "store"), str(tmp_path / f"{step}.db")
         world = World(None, spark, root)

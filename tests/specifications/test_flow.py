@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +208,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, fault: Fault) ->
         file = str(tmp_path / f"{fault.name}-{at}.db")
         with sqlite3.connect(file) as connection:
             connection.execute("CREATE TABLE ledger (n integer)")
-        source = DataSource("ledger", lambda name=file: sqlite3.connect(name), last=True)
+        source = DataSource("ledger", partial(sqlite3.connect, file), last=True)
 
         def node(processing: Processing, table: str = world.table) -> None:
             processing.table(table).append([{"i": 7}])
@@ -376,7 +378,7 @@ def test_a_crash_between_the_commits_repeats_the_message_and_loses_no_row(
         file = str(tmp_path / f"{fault.name}-{at}.db")
         with sqlite3.connect(file) as connection:
             connection.execute("CREATE TABLE ledger (n integer)")
-        source = DataSource("ledger", lambda name=file: sqlite3.connect(name))
+        source = DataSource("ledger", partial(sqlite3.connect, file))
 
         def node(processing: Processing, table: str = world.table) -> None:
             processing.put("out", [{"i": 7}])
@@ -388,10 +390,8 @@ def test_a_crash_between_the_commits_repeats_the_message_and_loses_no_row(
 
         broken = flow(world.manager("A", injector))
         injector.arm()
-        try:
+        with contextlib.suppress(Crash, ConnectionError, TransactionError):
             broken.process()
-        except (Crash, ConnectionError, TransactionError):
-            pass
         if at < len(injector.calls) and fault not in faults_of(injector.calls[at]):
             continue  # no such call fails so
         broken.close()
@@ -740,13 +740,14 @@ def test_flows_are_described_without_contradiction(broker: Broker) -> None:
         broker.flow("no node")
     with pytest.raises(QueueNotFound, match="misspelt"):
         MessageFlow(broker.manager, "misspelt", [])
-    for source in (
+    sources: tuple[dict[str, Any], ...] = (
         {"name": ""},
         {"name": 7},
         {"connect": "ledger.db"},
         {"last": "yes"},
         {"mixed": None},
-    ):
+    )
+    for source in sources:
         with pytest.raises(InvalidInput):
             DataSource(**{"name": "ledger", "connect": print, **source})
     for names in (["a", "a"], [LAKEHOUSE]):
@@ -773,7 +774,7 @@ def test_an_unknown_data_source_is_refused(broker: Broker) -> None:
 
 @in_memory
 @pytest.mark.rule("S2-06")
-def test_what_a_node_could_not_get_is_not_taken(broker: Broker):
+def test_what_a_node_could_not_get_is_not_taken(broker: Broker) -> None:
     broker.second.send([{"n": 5}])
     payload = client_of(broker.manager).store.payload
 
@@ -796,7 +797,7 @@ def test_what_a_node_could_not_get_is_not_taken(broker: Broker):
 @in_memory
 @pytest.mark.rule("S2-12", "S2-06")
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_commit_that_was_interrupted_is_settled(broker: Broker, landed: bool):
+def test_a_commit_that_was_interrupted_is_settled(broker: Broker, landed: bool) -> None:
     journal = broker.world.store.journal
     append = journal.append
 

@@ -47,7 +47,7 @@ class Broker:
     def channel(self, name: str = "c", *, transacted: bool = True) -> Channel:
         """Open a channel of a client of its own."""
         channel = Connection(self.world.manager(name)).channel()
-        channel.select(transacted)
+        channel.select(transacted=transacted)
         return channel
 
     def depths(self) -> tuple[int, int]:
@@ -352,7 +352,7 @@ def commit_with(injector: Injector) -> tuple[Broker, Channel, Any]:
     """Prepare a commit of sends to two queues and of acknowledgements, which may be spoiled."""
     world = World(MemoryStore())
     broker = Broker(world)
-    store = FaultyStore(world.store, injector)
+    store: Any = FaultyStore(world.store, injector)
     store.transient = world.store.transient
     manager = QueueManager(None, world.root, store=store, runtime=world.runtime("x"))
     channel = Connection(manager).channel()
@@ -378,7 +378,7 @@ def test_a_commit_happens_entirely_or_not_at_all() -> None:
         for fault in faults_of(call):
             injector = Injector(at, fault)
             broker, channel, manager = commit_with(injector)
-            transaction = channel.transaction_id
+            transaction: Any = channel.transaction_id
             try:
                 channel.commit()
             except (Crash, KeyboardInterrupt, ConnectionError, TransactionUnknown):
@@ -656,7 +656,7 @@ def test_a_dispatch_that_fails_does_not_make_a_failure_of_what_was_sent(
     channel, waiting = connection.channel(), connection.channel()
     waiting.consume(broker.bills.name, print)
     waiting.consume(broker.orders.name, print)
-    channel.select(transacted)
+    channel.select(transacted=transacted)
     journal = world.store.journal
     append = journal.append
 
@@ -748,7 +748,11 @@ def test_a_queue_that_cannot_be_dispatched_does_not_hide_the_others(
     if away:  # from the second queue on
         opened = channel._manager.queue
         unreachable = iter([opened])
-        monkeypatch.setattr(channel._manager, "queue", lambda name: next(unreachable)(name))
+        monkeypatch.setattr(
+            channel._manager,
+            "queue",
+            lambda name: next(unreachable)(name),  # noqa: PLW0108 - the next one at each call
+        )
     assert carried(channel.dispatch()) == ([1] if away else [1, 2])
 
 
@@ -768,7 +772,8 @@ def test_what_one_receive_brought_is_read_once(world: World) -> None:
     payload.table = counted
     assert [one.message["n"] for one in found] == list(range(50))
     found[0].message["n"] = "spoiled"
-    found[0].message["_message"].clear()
+    spoiled: Any = found[0].message["_message"]
+    spoiled.clear()
     assert carried(list(found)) == list(range(50))
     assert found[0].message["_message"]["id"] == found[0].message_id
     del payload.table
@@ -952,10 +957,10 @@ def test_input_that_cannot_be_is_a_typed_error_and_changes_nothing(world: World)
         lambda: channel.unget("x"),  # type: ignore[arg-type]
         lambda: channel.unget([1]),  # type: ignore[arg-type]
         lambda: channel.cancel("x"),  # type: ignore[arg-type]
-        lambda: channel.reject({"x": 1}),  # type: ignore[arg-type]
+        lambda: channel.reject({"x": 1}),  # type: ignore[dict-item]
         lambda: channel.reject(1, reason=7),  # type: ignore[arg-type]
         lambda: channel.extend_lease(-1),
-        lambda: channel.select("yes"),  # type: ignore[arg-type]
+        lambda: channel.select(transacted="yes"),  # type: ignore[arg-type]
         lambda: channel.send(orders, rows(2), transaction=None),
         lambda: channel.send(orders, rows(2), durable=True),
         lambda: channel.send(orders, rows(2), persistent="yes"),  # type: ignore[arg-type]

@@ -1,6 +1,9 @@
 """Users' programs: right ones pass every type checker and run, wrong ones are refused."""
 
+from __future__ import annotations
+
 import importlib
+from typing import Any
 
 import pytest
 
@@ -21,8 +24,8 @@ def expected(checker: int) -> checkers.Found:
     }
 
 
-@pytest.mark.parametrize("number, checker", [(0, checkers.mypy), (1, checkers.pyright)])
-def test_right_programs_pass_and_each_wrong_line_is_refused(number, checker):
+@pytest.mark.parametrize(("number", "checker"), [(0, checkers.mypy), (1, checkers.pyright)])
+def test_right_programs_pass_and_each_wrong_line_is_refused(number: Any, checker: Any) -> None:
     assert checker() == expected(number)
 
 
@@ -30,5 +33,5 @@ def test_right_programs_pass_and_each_wrong_line_is_refused(number, checker):
     "user",
     [one.stem for one in sorted(PROGRAMS.glob("*.py")) if not one.name.startswith("wrong_")],
 )
-def test_what_passes_runs(user):
+def test_what_passes_runs(user: Any) -> None:
     importlib.import_module(f"tests.typing.programs.{user}").main(memory_manager())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_what_answers_every_name_is_none_of_what_it_answers_to(what: str) -> Non
     exchange = manager.create_exchange("news", "fanout", "n long")
     queue.send([{"n": 1}])
     odd: Any = AnswersAll()
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "send": lambda: queue.send(odd),
         "publish": lambda: exchange.publish(odd, routing_key="x"),
         "settle": lambda: queue.receive(1).accept(matching=odd),

@@ -48,7 +48,7 @@ def alter(
             changed(one, columns, {})
             client.store.payload.add_columns(one.payload_id, columns)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.catalog_entries()
         mine, *followers = _involved(info, catalog.queues(entries), columns)
         wanted = [(mine, changed(mine, columns, settings))]

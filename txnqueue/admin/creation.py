@@ -37,7 +37,7 @@ def create_store(client: Client) -> None:
         return
     client.store.create()
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         if client.layouts():
             return None
         body = {
@@ -63,7 +63,7 @@ def create_store(client: Client) -> None:
 
 
 def create_queue(
-    client: Client, name: str, schema: StructType, settings: QueueSettings, exist_ok: bool
+    client: Client, name: str, schema: StructType, settings: QueueSettings, *, exist_ok: bool
 ) -> QueueInfo:
     """Create a queue and its dead-letter queue: payload tables first, then one append."""
     new_id = client.runtime.new_id
@@ -87,7 +87,9 @@ def create_queue(
                 "dead letters could not be read there."
             )
         queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
-        plain = QueueSettings(1, None, settings.lease_seconds, settings.deliveries_max, False)
+        plain = QueueSettings(
+            1, None, settings.lease_seconds, settings.deliveries_max, dead_letter=False
+        )
         data = schema.jsonValue()
         target = found or QueueInfo(dead_name, queue_id, queue_id, data, 1, plain)
     queue_id = f"{name}-{new_id()[:8]}"
@@ -97,7 +99,7 @@ def create_queue(
     for one in wanted:
         client.store.payload.create(one.payload_id, schema)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)
@@ -129,7 +131,7 @@ def create_queue(
     except (QueueNotFound, PayloadRemoved):
         # The dead-letter queue that was there was dropped meanwhile; or this took so long that
         # a maintenance has removed what nobody seemed to need.
-        return create_queue(client, name, schema, settings, exist_ok)
+        return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     if landed is None:
         return client.queues()[name]
     return catalog.queues(landed.entries)[name]

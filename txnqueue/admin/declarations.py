@@ -84,7 +84,7 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
     return Declarations(queues, drop)
 
 
-def plan(client: Client, declared: Declarations, drop: bool) -> list[Step]:
+def plan(client: Client, declared: Declarations, *, drop: bool) -> list[Step]:
     """Find what is to be changed; an empty list if all is as declared.
 
     Raises:

@@ -58,12 +58,12 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
         with side.lock:
             messages += side.fold(part).length()
     if held_by:
-        return DropResult(info.name, False, held_by, messages)
+        return DropResult(info.name, dropped=False, held_by=held_by, messages=messages)
     landed = _drop(client, info)
     gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
     dropped = [e for e in landed.entries if e.kind == model.QUEUE_DROPPED] if landed else []
     messages = gone + sum(entry.count or 0 for entry in dropped) if landed else 0
-    return DropResult(info.name, True, (), messages)
+    return DropResult(info.name, dropped=True, messages=messages)
 
 
 def holding(entries: Iterable[Entry], queue_id: str) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _named(body: Mapping[str, object]) -> set[str]:
 def _close(client: Client, info: QueueInfo, reason: str | None) -> None:
     """Write that the queue is closing, if it is not."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG, model.FENCE]).entries
         known = catalog.queues(entries)
         now = known.get(info.name)
@@ -119,7 +119,7 @@ def _close(client: Client, info: QueueInfo, reason: str | None) -> None:
 def _drop(client: Client, info: QueueInfo) -> Landed | None:
     """Write that the queue is dropped, with everything in it, if it is not."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG, model.FENCE]).entries
         now = catalog.queues(entries).get(info.name)
         if now is None or now.queue_id != info.queue_id:
@@ -127,7 +127,7 @@ def _drop(client: Client, info: QueueInfo) -> Landed | None:
         closing = next(e for e in entries if e.stream == model.queue_stream(info.queue_id))
         with client.lock:
             count = client.fold(info).length()
-        return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count)
+        return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count=count)
 
     return client.land(plan, "drop queue", queue=info.name)
 
@@ -138,14 +138,14 @@ def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None
     if not client.store.transient.used:
         return 0
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = memory.store.journal.read([model.FENCE]).entries
         known = [e for e in entries if e.stream == model.queue_stream(part.queue_id)]
         if any(entry.kind == kind for entry in known):
             return None
         sequence = max((e.sequence or 0 for e in known), default=0) + 1
         count = memory.fold(part).length() if kind == model.QUEUE_DROPPED else None
-        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason)
+        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason=reason)
 
     landed = memory.land(plan, kind, queue=info.name)
     return sum(entry.count or 0 for entry in landed.entries) if landed is not None else 0
@@ -157,6 +157,7 @@ def _step(
     info: QueueInfo,
     entries: Sequence[Entry],
     reason: str | None,
+    *,
     count: int | None = None,
 ) -> Plan:
     """Plan one step: an entry for whoever works on the queue, one for who looks its name up."""
@@ -164,5 +165,5 @@ def _step(
     sequence = max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
     newest = replace(info, sequence=catalog.next_sequence(entries, info.name))
     stamp = client.stamp()
-    fenced = catalog.fence(kind, info, sequence, stamp, count, reason)
+    fenced = catalog.fence(kind, info, sequence, stamp, count, reason=reason)
     return fenced + catalog.write(kind, newest, stamp, reason)

@@ -38,7 +38,7 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
         return {}
     client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what is there
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         found = client.topology()
         now, wanted = _altered(found, info, columns)
         if wanted == now:

@@ -29,7 +29,7 @@ def _create(client: Client, info: ExchangeInfo, columns: StructType) -> Exchange
     client.store.payload.create(info.payload_id, columns, routed=True)
     existing: ExchangeInfo | None = None
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         nonlocal existing
         found = client.topology()
         existing = found.exchanges.get(info.name)

@@ -53,9 +53,9 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
     _fence_memory(client, info, reason)
     held_by = holding(client.transaction_entries(), info.exchange_id)
     if held_by:
-        return ExchangeDrop(info.name, False, held_by)
+        return ExchangeDrop(info.name, dropped=False, held_by=held_by)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         entries = client.catalog_entries()
         found = topology.Topology.of(entries)
         now = found.exchanges.get(info.name)
@@ -66,7 +66,7 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
         return topology.drop(now, found.sequences[info.name], client.stamp(), closing.reason)
 
     client.land(plan, "drop exchange")
-    return ExchangeDrop(info.name, True)
+    return ExchangeDrop(info.name, dropped=True)
 
 
 def holding(entries: Iterable[Entry], exchange_id: str) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def holding(entries: Iterable[Entry], exchange_id: str) -> tuple[str, ...]:
 def _close(client: Client, info: ExchangeInfo, reason: str | None) -> None:
     """Write that the exchange is closing, and that nobody is bound to it, if it is not so yet."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         found = client.topology()
         now = found.exchanges.get(info.name)
         if now is None or now.exchange_id != info.exchange_id or now.closing:
@@ -109,7 +109,7 @@ def _fence_memory(client: Client, info: ExchangeInfo, reason: str | None) -> Non
         return
     memory, stream = client.transient, model.exchange_stream(info.exchange_id)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         if any(e.stream == stream for e in memory.store.journal.read([model.FENCE]).entries):
             return None
         return topology.fence(model.EXCHANGE_CLOSING, info, memory.stamp(), reason)

@@ -62,13 +62,13 @@ def announce(client: Client, removal: HistoryRemoval) -> None:
         Busy: Others were faster at every try; nothing may be deleted.
     """
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         fence = client.store.journal.read([model.FENCE]).entries
         if model.beginning(fence) >= removal.version:
             return None
         version, stamp = removal.version, client.stamp()
         body = {"day": removal.day, **_decisions(fence)}
-        return planning.mark(fence, STREAM, model.HISTORY_REMOVED, version, body, stamp)
+        return planning.mark(fence, STREAM, model.HISTORY_REMOVED, version, body, stamp=stamp)
 
     client.land(plan, "remove history")
 

@@ -74,13 +74,13 @@ def maintain(
     """Do everything that there is to do; see ``QueueManager.maintain``."""
     if vacuum not in (True, False, "full"):
         raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
-    return _Run(client, retention, dry_run).run(vacuum)
+    return _Run(client, retention, dry_run=dry_run).run(vacuum)
 
 
 class _Run:
     """One maintenance."""
 
-    def __init__(self, client: Client, retention: Retention, dry_run: bool) -> None:
+    def __init__(self, client: Client, retention: Retention, *, dry_run: bool) -> None:
         self._client = client
         self._journal = client.store.journal
         self._retention = retention
@@ -105,7 +105,7 @@ class _Run:
         seconds_min = self._seconds_min(infos) if vacuum else 0.0
         terms = Terms(self._retention, self._today, vacuum, seconds_min, self._dry_run)
         reclamation = Reclamation(
-            self._client, terms, reading, self._marks, self._patiently, self._skipped
+            self._client, terms, reading, self._marks, self._patiently, skipped=self._skipped
         )
         payload = reclamation.run(gone, horizon)
         rewritten = self._rewrite()
@@ -167,7 +167,7 @@ class _Run:
         """Compact the lanes of a queue that anything could leave."""
         due: list[int] = []
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             due.clear()
             with self._client.lock:
                 fold = self._client.fold(info)
@@ -208,7 +208,7 @@ class _Run:
             return target
         self._journal.archive.create()
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             fence = self._journal.read([model.FENCE]).entries
             horizon, said = model.horizon(fence), model.newest_day(fence)
             corrections, day, _ = said
@@ -222,7 +222,7 @@ class _Run:
                 **({"corrections": corrections} if corrections else {}),
             }
             upto, stamp = max(horizon, target), self._client.stamp()
-            return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp)
+            return planning.mark(fence, "horizon", model.HORIZON_ADVANCED, upto, body, stamp=stamp)
 
         try:
             self._client.land(plan, "advance horizon")

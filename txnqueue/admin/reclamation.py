@@ -78,6 +78,7 @@ class Reclamation:
         reading: Reading,
         marks: Callable[[], Iterable[Entry]],
         patiently: Callable[[str, Callable[[], None]], bool],
+        *,
         skipped: list[str],
     ) -> None:
         """Begin with what is known of the tables.
@@ -127,12 +128,12 @@ class Reclamation:
         removed = inventory.removed(catalog)
         if self._terms.vacuum != "full":
             owners -= removed - self._known.keys() - self._deleted.keys()
-        asked = self._look(owners, complete)
+        asked = self._look(owners, complete=complete)
         named = retention.named_slices(e for e in self._entries if e.entry_id not in gone)
         dropped = self._drop(named, horizon)
         self._clear(inventory.dropped(catalog, horizon), owners - named.keys() - removed)
         self._vacuum(owners if self._terms.vacuum == "full" else owners & self._overdue())
-        self._note(complete, bool(asked), owners)
+        self._note(complete=complete, asked=bool(asked), owners=owners)
         return Reclaimed(dropped, tuple(sorted(self._empty)), found.owners)
 
     # ------------------------------------------------------------------ what there is
@@ -147,7 +148,7 @@ class Reclamation:
         """Say by when a table was made that no creation is under way for."""
         return self._now_ms - round(self._terms.retention.transaction_seconds_max * 1000)
 
-    def _look(self, owners: set[str], complete: bool) -> set[str]:
+    def _look(self, owners: set[str], *, complete: bool) -> set[str]:
         """Ask the tables of which anything was decided since the inventory; all, if need be.
 
         Where slices are missing somebody deleted them and could not note it any more.
@@ -318,7 +319,7 @@ class Reclamation:
     def _say_removed(self, owners: list[str]) -> None:
         """Write down that the payload of some owners is gone for ever."""
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             known = inventory.removed(self._client.catalog_entries())
             stamp = self._client.stamp()
             entries = tuple(
@@ -345,7 +346,7 @@ class Reclamation:
                 del self._empty[owner]
             self._skipped.append(f"payload: {error}")
 
-    def _note(self, complete: bool, asked: bool, owners: set[str]) -> None:
+    def _note(self, *, complete: bool, asked: bool, owners: set[str]) -> None:
         """Write the inventory for the next maintenance, if it is not what is known."""
         before, today = self._before, self._terms.today.isoformat()
         after = Inventory(
@@ -360,7 +361,7 @@ class Reclamation:
             return
         known = 0 if self._entry is None else self._entry.sequence or 0
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             entries, mine = self._client.catalog_entries(), after
             newest = inventory.newest(entries)
             theirs = inventory.read(newest)
@@ -375,8 +376,8 @@ class Reclamation:
                 model.PAYLOAD_LISTED,
                 mine.version,
                 mine.body(),
-                self._client.stamp(),
-                model.CATALOG,
+                stamp=self._client.stamp(),
+                shard=model.CATALOG,
             )
 
         try:

@@ -99,7 +99,7 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
     for late in found.overdue(client.runtime.now_ms()):
         key = late.key
 
-        def plan(lost: int, late: Branch = late) -> Plan | None:
+        def plan(_lost: int, late: Branch = late) -> Plan | None:
             branch = Branch.of(client.key_states([late.key])[late.key])
             if branch is None or not branch.overdue(client.runtime.now_ms(), late.began_by_ms):
                 return None
@@ -193,7 +193,7 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
         try:
-            decided = _decided(client, owner, left_behind)
+            decided = _decided(client, owner, may_abort=left_behind)
         except HistoryRemoved as error:  # only an operator can end it, at the database
             logger.warning("branch left in doubt name=%s xid=%s error=%s", name, xid, error)
             decided = None
@@ -212,7 +212,7 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
             client.add_confirmations([confirmation(name, owner, client.stamp())])
 
 
-def _decided(client: Client, owner: Owner, may_abort: bool) -> str | None:
+def _decided(client: Client, owner: Owner, *, may_abort: bool) -> str | None:
     """Find how the attempt of a branch ended; abort it if it is left behind.
 
     Raises:
@@ -330,7 +330,7 @@ def abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]], reason:
     """Write the tombstone of an attempt; false if it was decided meanwhile."""
     key, attempt = owner.key or "", owner.attempt or ""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         state = client.key_state(key, archived_since=None)
         if state.is_over(owner) or attempt in state.prepared:
             return None

@@ -156,7 +156,7 @@ class OpenStore:
 
 
 @contextmanager
-def exiting(verbose: bool) -> Iterator[None]:
+def exiting(*, verbose: bool) -> Iterator[None]:
     """Turn errors into one line on stderr and an exit code."""
     try:
         yield
@@ -213,6 +213,7 @@ def _common(
     actor: _Actor = None,
     consumer: _Consumer = None,
     run_id: _RunId = None,
+    *,
     verbose: _Verbose = False,
 ) -> Options:
     return Options(root, output, actor, consumer, run_id, verbose)
@@ -254,7 +255,7 @@ def command(
             logging.getLogger("txnqueue").setLevel(level)
             if not options.verbose:
                 warnings.filterwarnings("ignore", module="pyspark")
-            with exiting(options.verbose):
+            with exiting(verbose=options.verbose):
                 body(OpenStore(options, ctx.obj or open_store), **given)
 
         context = inspect.Parameter(

@@ -62,11 +62,11 @@ def logging_json() -> Iterator[None]:
 
 
 @contextmanager
-def showing(total: int, json_lines: bool) -> Iterator[Callable[[int], None]]:
+def showing(total: int, *, json_lines: bool) -> Iterator[Callable[[int], None]]:
     """Show progress: JSON lines for machines, a bar for people."""
     if json_lines:
         with logging_json():
-            yield lambda count: None
+            yield lambda _count: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -91,6 +91,7 @@ def consume(
         str | None,
         typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
     ] = None,
+    *,
     batch_size: Annotated[int, typer.Option(min=1, help="At most so many messages at once.")] = (
         100_000
     ),
@@ -128,7 +129,10 @@ def consume(
         handle.check(session.manager, opened, session.spark)
     json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()
     try:
-        with on_sigterm(grace_seconds) as stop, showing(opened.depth(), json_lines) as advance:
+        with (
+            on_sigterm(grace_seconds) as stop,
+            showing(opened.depth(), json_lines=json_lines) as advance,
+        ):
             result = opened.drain(
                 handle,
                 where=where,

@@ -46,6 +46,7 @@ def create_exchange(
     unroutable: Annotated[
         str, typer.Option(help="What nobody wants: return, dead_letter or refuse it.")
     ] = routing.RETURN,
+    *,
     dead_letter_queue: Annotated[
         str | None, typer.Option(help="The queue for --unroutable dead_letter.")
     ] = None,
@@ -83,6 +84,7 @@ def drop_exchange(
     session: OpenStore,
     exchange: _Exchange,
     reason: Reason = None,
+    *,
     missing_ok: Annotated[
         bool, typer.Option("--missing-ok", help="No error if there is no such exchange.")
     ] = False,
@@ -110,12 +112,13 @@ def exchanges(session: OpenStore) -> None:
 def bindings(
     session: OpenStore,
     exchange: _Exchange,
+    *,
     history: Annotated[
         bool, typer.Option("--history", help="Every time that a queue was bound or unbound.")
     ] = False,
 ) -> None:
     """List which queues are bound to an exchange, since when and by whom."""
-    rows = session.manager.exchange(exchange).binding_rows(history)
+    rows = session.manager.exchange(exchange).binding_rows(history=history)
     session.printer.rows(rows, BINDING_COLUMNS, "No queue is bound.")
 
 
@@ -160,6 +163,7 @@ def publish(
     key_column: Annotated[
         str | None, typer.Option(help="The column of the exchange that says it instead.")
     ] = None,
+    *,
     header: Annotated[
         list[str] | None, typer.Option(help="A header, 'name=value'; may be repeated.")
     ] = None,

@@ -125,7 +125,7 @@ def _arrow_json(schema: StructType, path: str) -> pa.Table:
     return json.read_json(path, parse_options=json.ParseOptions(arrow_schema(schema)))
 
 
-def _arrow_parquet(schema: StructType, path: str) -> pa.Table:
+def _arrow_parquet(_schema: StructType, path: str) -> pa.Table:
     from pyarrow import parquet
 
     return parquet.read_table(path)

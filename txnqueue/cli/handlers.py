@@ -128,7 +128,9 @@ class SqlJob:
 
             from txnqueue.storage.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE
 
-            schema = StructType([*queue.schema.fields]).add(MESSAGE_COLUMN, MESSAGE_TYPE, False)
+            schema = StructType([*queue.schema.fields]).add(
+                MESSAGE_COLUMN, MESSAGE_TYPE, nullable=False
+            )
             spark.createDataFrame([], schema).createOrReplaceTempView(VIEW)
         for step in self._steps:
             with _told(f"{self._file}, below '{step.directive}'"):

@@ -37,6 +37,7 @@ def history(
         typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
     ] = None,
     message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    *,
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that every message is in one place.")
     ] = False,
@@ -88,9 +89,11 @@ def _events(
         row for row in dispatches if queue is None or row["queue"] == queue
     ]
     touched = {row["attempt"] for row in found}
-    for row in transactions:
-        if queue is None or row["attempt"] in touched:
-            found.append({"kind": row["status"], **row})
+    found += [
+        {"kind": row["status"], **row}
+        for row in transactions
+        if queue is None or row["attempt"] in touched
+    ]
     undecided = 1 << 62
     return sorted(
         found, key=lambda row: undecided if row["commit_seq"] is None else row["commit_seq"]

@@ -31,7 +31,7 @@ try:
 
     # isort: off
     # The help lists their commands in this order.
-    from txnqueue.cli import upkeep, queues, messages, consume  # noqa: F401
+    from txnqueue.cli import setup, upkeep, queues, messages, consume  # noqa: F401
     from txnqueue.cli import exchanges, transactions, history  # noqa: F401
 
     # isort: on
@@ -47,7 +47,7 @@ except ModuleNotFoundError as error:
 __all__ = ["app", "main"]
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
         print(__version__)
         raise typer.Exit
@@ -55,6 +55,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _before_all(
+    *,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),

@@ -37,6 +37,7 @@ def send(
         list[str] | None,
         typer.Option(help="A column that orders the messages; may be repeated."),
     ] = None,
+    *,
     priority: Annotated[
         int | None, typer.Option(help="0 to 9; the highest is received first.")
     ] = None,
@@ -87,6 +88,7 @@ def receive(
     session: OpenStore,
     queue: Queue,
     limit: Limit = 10,
+    *,
     accept: Annotated[
         bool, typer.Option("--accept", help="Consume them once they are printed.")
     ] = False,
@@ -114,10 +116,10 @@ def receive(
     except BaseException:
         batch.release()
         raise
-    session.printer.note(_settle(batch, accept, hold))
+    session.printer.note(_settle(batch, accept=accept, hold=hold))
 
 
-def _settle(batch: Batch, accept: bool, hold: bool) -> str:
+def _settle(batch: Batch, *, accept: bool, hold: bool) -> str:
     if hold:
         return f"{len(batch)} messages are held until {batch.held_until}."
     if accept:
@@ -151,6 +153,7 @@ def purge(
     queue: Queue,
     where: Where = None,
     reason: Reason = None,
+    *,
     yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
 ) -> None:
     """Throw messages away for good; what is in flight goes unless its holder settles it."""

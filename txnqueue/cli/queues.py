@@ -26,6 +26,7 @@ def create(
     group_by: Annotated[
         str | None, typer.Option(help="A column whose equal values stay in order.")
     ] = None,
+    *,
     lease_seconds: Annotated[
         float | None, typer.Option(help="How long received messages are held.")
     ] = None,
@@ -115,6 +116,7 @@ def depth(session: OpenStore, queue: Queue) -> None:
 @command("metrics")
 def metrics(
     session: OpenStore,
+    *,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print Prometheus' text format.")
     ] = False,
@@ -132,6 +134,7 @@ def drop(
     session: OpenStore,
     queue: Queue,
     reason: Reason = None,
+    *,
     missing_ok: Annotated[
         bool, typer.Option("--missing-ok", help="No error if there is no such queue.")
     ] = False,
@@ -151,6 +154,7 @@ def drop(
 def apply(
     session: OpenStore,
     file: Annotated[str, typer.Argument(help="A YAML file of queues.", show_default=False)],
+    *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would change: code 5 if something.")
     ] = False,

@@ -35,12 +35,12 @@ def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
     """
     stop = Stop()
 
-    def terminated(number: int, frame: FrameType | None) -> None:
+    def terminated(_number: int, _frame: FrameType | None) -> None:
         if not stop():
             stop.ask()
             signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, 0.001))
 
-    def too_late(number: int, frame: FrameType | None) -> None:
+    def too_late(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt(f"not done {grace_seconds} seconds after SIGTERM")
 
     before = (

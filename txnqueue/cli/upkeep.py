@@ -31,7 +31,7 @@ def doctor(session: OpenStore) -> None:
 def _setting(key: str) -> dict[str, str] | None:
     """Show a setting that the environment makes; None if it does not."""
     try:
-        found = Configuration(lambda key: None, os.environ).value(key)
+        found = Configuration(lambda _key: None, os.environ).value(key)
     except InvalidInput as error:
         name = OPTIONS[key].variable
         return {
@@ -59,6 +59,7 @@ def maintain(
         int | None,
         typer.Option(help="For so long past states can be asked for; for ever when left out."),
     ] = None,
+    *,
     vacuum: Annotated[
         bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
     ] = True,

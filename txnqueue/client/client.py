@@ -138,7 +138,7 @@ class Client(Cache):
         if not now:
             return
         try:
-            self.land(lambda lost: Plan(now, (model.layout_unchanged(),)), "confirm changes")
+            self.land(lambda _lost: Plan(now, (model.layout_unchanged(),)), "confirm changes")
         except BaseException:
             self.add_confirmations(now)  # said twice it says the same
             raise

@@ -66,7 +66,7 @@ OPTIONS = {
         Option("actor", str),
         Option("run_id", str),
         Option("consumer", str),
-        Option("storage.several_drivers", bool, False),
+        Option("storage.several_drivers", bool, default=False),
         Option("retry.attempts_max", int, _RETRY.attempts_max, 1, 10_000),
         Option("retry.seconds_max", float, _RETRY.seconds_max, 0, 86_400),
         Option("retry.wait_seconds_first", float, _RETRY.wait_seconds_first, 0, 3_600),

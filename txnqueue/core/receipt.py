@@ -47,7 +47,7 @@ class Receipt:
     applied: bool = True
 
     @classmethod
-    def of(cls, entry: Entry, applied: bool = True) -> Receipt:
+    def of(cls, entry: Entry, *, applied: bool = True) -> Receipt:
         """Read the receipt from the entry that decided."""
         instant = datetime.datetime.fromtimestamp(
             entry.recorded_at_ms / 1000, datetime.timezone.utc

@@ -176,13 +176,13 @@ def rule_of(kind: str, bindings: Sequence[Binding]) -> Rule:
     """
     keys = frozenset(binding.routing_key for binding in bindings)
     if kind == DIRECT:
-        return lambda key, headers: key in keys
+        return lambda key, _headers: key in keys
     if kind == TOPIC:
-        return lambda key, headers: any(topic_matches(pattern, key) for pattern in keys)
+        return lambda key, _headers: any(topic_matches(pattern, key) for pattern in keys)
     if kind == HEADERS:
-        return lambda key, headers: any(headers_match(one, headers) for one in bindings)
+        return lambda _key, headers: any(headers_match(one, headers) for one in bindings)
     wanted = bool(bindings)
-    return lambda key, headers: wanted
+    return lambda _key, _headers: wanted
 
 
 def by_queue(bindings: Iterable[Binding]) -> dict[str, list[Binding]]:
@@ -307,7 +307,7 @@ def exchange_query(
     info = exchanges.get(name or DEFAULT_EXCHANGE)
     if info is None:
         return ExchangeAnswer(not_found=True)
-    return ExchangeAnswer(info.kind, info.durable, False, dict(info.arguments))
+    return ExchangeAnswer(info.kind, info.durable, arguments=dict(info.arguments))
 
 
 def binding_query(
@@ -316,6 +316,7 @@ def binding_query(
     queue_ids: Mapping[str, str],
     exchange: str | None = None,
     queue: str | None = None,
+    *,
     routing_key: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> BindingAnswer:

@@ -40,9 +40,10 @@ def move(
     tx: Mover | None,
     route_of: Callable[[QueueInfo], Route],
     reason: str,
+    *,
     selector: Selector | None,
     limit: int | None,
-    among: Callable[[Segment], bool] = lambda segment: True,
+    among: Callable[[Segment], bool] = lambda _segment: True,
 ) -> int:
     """Move what waits: by the commit of a transaction, or at once.
 
@@ -66,12 +67,12 @@ def move(
     routes = [(part, route_of(part)) for part in client.parts_of(info)]
     if tx is not None:
         wanted = selector.of_lane if selector is not None else None
-        return move_inside(client, routes, tx, reason, wanted, among, limit)
+        return move_inside(client, routes, tx, reason, wanted, among=among, limit=limit)
     moved = 0
     for part, route in routes:
         left = None if limit is None else limit - moved
         side, sort = client.of(part), removal.moving(route, reason)
-        moved += removal.remove(side, part, model.MOVED, selector, sort, among, left)
+        moved += removal.remove(side, part, model.MOVED, selector, sort, among=among, limit=left)
     return moved
 
 
@@ -81,7 +82,8 @@ def move_inside(
     tx: Mover,
     reason: str,
     wanted: Wanting | None,
-    among: Callable[[Segment], bool] = lambda segment: True,
+    *,
+    among: Callable[[Segment], bool] = lambda _segment: True,
     limit: int | None = None,
 ) -> int:
     """Move what waits in a transaction: acquired now, moved by its commit.
@@ -106,7 +108,7 @@ def move_inside(
         upto = side.store.journal.version()
         while more and (limit is None or moved < limit):
             left = _EVERYTHING if limit is None else limit - moved
-            taker = _Taker(side, part, left, tx, upto, route, wanted, among)
+            taker = _Taker(side, part, left, tx, upto, route=route, wanted=wanted, among=among)
             landed = side.land(taker.plan, "claim", transaction_id=tx.id, queue=part.name)
             held = taker.held(landed.entries if landed else ())
             if held:
@@ -137,12 +139,13 @@ class _Taker(ClaimPlanner):
         limit: int,
         tx: Acquirer,
         upto: int,
+        *,
         route: Route,
         wanted: Wanting | None,
         among: Callable[[Segment], bool],
     ) -> None:
         lease_seconds = tx.lease_seconds or info.settings.lease_seconds
-        super().__init__(client, info, limit, lease_seconds, tx, upto, wanted=wanted)
+        super().__init__(client, info, limit, lease_seconds, tx, upto=upto, wanted=wanted)
         self.more = False
         self._tx = tx
         self._route = route

@@ -94,6 +94,7 @@ class ClaimPlanner:
         limit: int,
         lease_seconds: float,
         transaction: Acquirer | None,
+        *,
         upto: int | None = None,
         joined_with: str | None = None,
         wanted: Wanting | None = None,
@@ -222,7 +223,7 @@ class ClaimPlanner:
         return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
 
     def _take_over(
-        self, fold: QueueState, owner: Owner, now_ms: int, closely: bool = False
+        self, fold: QueueState, owner: Owner, now_ms: int, *, closely: bool = False
     ) -> _TakeOver:
         """Find which claims may be ended; clocks only decide that we look.
 
@@ -230,19 +231,22 @@ class ClaimPlanner:
         is seen has its settlements in the queue as it is then seen, so that a claim without
         one is void, and not just settled a moment later.
         """
-        found = self._candidates(fold, owner, now_ms, closely)
+        found = self._candidates(fold, owner, now_ms, closely=closely)
         keys = (claim.holder.key for claim, _ in found)
         states = self.client.key_states(key for key in keys if key is not None)
-        if any(c.holder.key in states and may_end(c, states, now_ms, over) for c, over in found):
+        if any(
+            c.holder.key in states and may_end(c, states, now_ms, lease_over=over)
+            for c, over in found
+        ):
             fold = self.client.fold(self.info)
-            found = self._candidates(fold, owner, now_ms, closely)
+            found = self._candidates(fold, owner, now_ms, closely=closely)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
         for claim, over in found:
             holder = claim.holder
             if holder.is_transaction and holder.key not in states:
                 continue  # it came between the two readings
-            if not may_end(claim, states, now_ms, over):
+            if not may_end(claim, states, now_ms, lease_over=over):
                 continue
             if not holder.is_transaction or states[holder.key or ""].is_over(holder):
                 superseded.setdefault(claim.lane, []).append(claim)
@@ -262,7 +266,7 @@ class ClaimPlanner:
         return {attempt: held[attempt][1] for attempt in branches if attempt in held}
 
     def _candidates(
-        self, fold: QueueState, taker: Owner, now_ms: int, closely: bool
+        self, fold: QueueState, taker: Owner, now_ms: int, *, closely: bool
     ) -> list[tuple[Claim, bool]]:
         """List the claims that may have ended, and whether their leases are over.
 
@@ -320,7 +324,7 @@ class ClaimPlanner:
                 break
             if lane in taken:
                 continue
-            selection = self._select(fold, take_over, lane, left, now_ms, pieces)
+            selection = self._select(fold, take_over, lane, left, now_ms, pieces_max=pieces)
             if not selection:
                 continue
             if selection.segments:
@@ -367,6 +371,7 @@ class ClaimPlanner:
         lane: int,
         limit: int,
         now_ms: int,
+        *,
         pieces_max: int,
     ) -> Selection:
         rules = self.info.redelivery
@@ -378,11 +383,11 @@ class ClaimPlanner:
             limit,
             now_ms,
             rules,
-            [(claim.sequence, claim.ended_at_ms(now_ms)) for claim in superseded],
-            self.upto,
-            None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
-            duplicates.left_out(self.client, self.info, fold),
-            self.client.consumer,
+            supersedes=[(claim.sequence, claim.ended_at_ms(now_ms)) for claim in superseded],
+            upto=self.upto,
+            wanted=None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
+            left_out=duplicates.left_out(self.client, self.info, fold),
+            consumer=self.client.consumer,
             in_order=self.info.settings.ordered,
             pieces_max=pieces_max,
         )
@@ -393,7 +398,7 @@ class ClaimPlanner:
 
 
 def may_end(
-    claim: Claim, states: dict[str, TransactionState], now_ms: int, lease_over: bool = True
+    claim: Claim, states: dict[str, TransactionState], now_ms: int, *, lease_over: bool = True
 ) -> bool:
     """Say whether a claim may be ended by somebody else.
 

@@ -20,6 +20,7 @@ def placing_of(
     priority: int | str | None,
     available_at: datetime.datetime | str | None,
     delay_seconds: float | str | None,
+    *,
     ttl_seconds: float | str | None,
 ) -> Placing:
     """Check what a send says and write it as the payload stores take it.

@@ -87,7 +87,7 @@ def in_memory(info: ExchangeInfo) -> ExchangeInfo:
 
 
 def routes_of(
-    topology: Topology, info: ExchangeInfo, key: str, key_column: str | None, keep_order: bool
+    topology: Topology, info: ExchangeInfo, key: str, key_column: str | None, *, keep_order: bool
 ) -> tuple[Routes, list[QueueInfo]]:
     """Say which rows go where, by the bindings that were read.
 
@@ -189,6 +189,7 @@ def answer(
     schema: StructType,
     routes: Routes,
     send: Send,
+    *,
     runs: Sequence[Run],
     sends: Iterable[StagedSend],
     transaction_id: str,
@@ -235,6 +236,7 @@ def send_of(
     schema: StructType,
     routes: Routes,
     placing: Placing,
+    *,
     order_by: tuple[str, ...],
     headers: Mapping[str, str],
     header_columns: Mapping[str, str],

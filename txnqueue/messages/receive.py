@@ -114,6 +114,7 @@ def gather(
     limit: int,
     transaction: Acquirer | None,
     make: MakeReceiver,
+    *,
     before: Sequence[HeldClaim] = (),
 ) -> list[HeldClaim]:
     """Claim messages of a queue, of both kinds.
@@ -171,7 +172,7 @@ def _claimed(side: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[Held
 def _give_back(memory: Client, one: HeldClaim) -> None:
     """Release messages in memory that nobody gets to see, because the rest of a claim failed."""
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         claim = memory.fold(one.info).claim(*one.claim.name)
         if claim is None:
             return None
@@ -192,6 +193,7 @@ def claim(
     limit: int,
     acquirer: Acquirer | None,
     lease_seconds: float | None = None,
+    *,
     upto: VersionLimit | None = None,
     wanted: Wanting | None = None,
     before: Sequence[HeldClaim] = (),
@@ -210,11 +212,21 @@ def claim(
     """
     seconds = lease_of(info, acquirer, lease_seconds)
 
-    def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:
+    def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:  # noqa: FBT001 - as MakeReceiver is
         version = upto_of(upto, part)
-        return ClaimPlanner(side, part, left, seconds, acquirer, version, None, wanted, fresh_only)
+        return ClaimPlanner(
+            side,
+            part,
+            left,
+            seconds,
+            acquirer,
+            upto=version,
+            joined_with=None,
+            wanted=wanted,
+            fresh_only=fresh_only,
+        )
 
-    return gather(client, info, limit, acquirer, make, before)
+    return gather(client, info, limit, acquirer, make, before=before)
 
 
 def lease_of(

@@ -39,7 +39,8 @@ def remove(
     kind: str,
     selector: Selector | None,
     sort: Sort,
-    among: Callable[[Segment], bool] = lambda segment: True,
+    *,
+    among: Callable[[Segment], bool] = lambda _segment: True,
     limit: int | None = None,
     in_flight: Mark | None = None,
     gone: Gone | None = None,
@@ -70,7 +71,7 @@ def remove(
         found = [s for s in segments if s.position.place[0] <= upto and among(s)]
         return iter(found) if selector is None else selector.of_lane(lane, found)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         with client.lock:
             return plan_now()
 

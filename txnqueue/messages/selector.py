@@ -175,8 +175,8 @@ class Selector:
         schema: StructType,
         where: str | None = None,
         matching: DataFrame | None = None,
-        on: str | Sequence[str] | None = None,
         *,
+        on: str | Sequence[str] | None = None,
         few: bool = False,
     ) -> None:
         """Describe what is wanted.

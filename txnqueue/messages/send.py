@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def is_kept(durable: object, otherwise: bool, tx: Acquirer, name: str) -> bool:
+def is_kept(durable: object, tx: Acquirer, name: str, *, otherwise: bool) -> bool:
     """Say whether messages are kept in the store.
 
     Args:
@@ -50,7 +50,7 @@ def is_kept(durable: object, otherwise: bool, tx: Acquirer, name: str) -> bool:
 
 
 def stage(
-    client: Client, rows: object, name: str, kept: bool, note: Callable[[Client, object], T]
+    client: Client, rows: object, name: str, note: Callable[[Client, object], T], *, kept: bool
 ) -> T:
     """Stage rows, and let the transaction take note of it before anybody tidies up.
 
@@ -109,8 +109,9 @@ def staged(
     info: QueueInfo,
     schema: StructType,
     tx: Acquirer,
-    durable: bool,
     rows: object,
+    *,
+    durable: bool,
     order_by: str | list[str] | None,
     placing: Placing,
     headers: Mapping[str, str],
@@ -137,8 +138,8 @@ def staged(
         client,
         rows,
         info.name,
-        durable,
         lambda side, here: _take_note(tx, side, info, send, here),
+        kept=durable,
     )
 
 

@@ -179,7 +179,7 @@ def name_of(one: HeldClaim) -> Name:
 def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
     """Settle claims outside a transaction: the lane entries are the settlement."""
 
-    def plan(lost: int) -> Plan:
+    def plan(_lost: int) -> Plan:
         stamp, moved = side.stamp(), Plan()
 
         def write(one: HeldClaim, held: Claim, sequence: int) -> list[model.Entry]:
@@ -212,7 +212,7 @@ def extend(side: Client, mine: Sequence[HeldClaim], seconds: float) -> int:
     """
     deadline_ms = 0
 
-    def plan(lost: int) -> Plan:
+    def plan(_lost: int) -> Plan:
         nonlocal deadline_ms
         stamp = side.stamp()
         deadline_ms = stamp.now_ms + round(seconds * 1000)

@@ -5,7 +5,8 @@ settings that it needs are in ``conf/spark-defaults.conf``. On a laptop, in a no
 in tests, ``local_spark`` gives a session with Delta. Delta's jars are fetched from Maven
 Central once, by Spark's own package resolution, which takes seconds and asks the network
 at every start. So the list of what was resolved is kept beside Ivy's jars, and later
-starts hand these files to Spark and need no network.
+starts hand these files to Spark and need no network. ``fetch_jars`` does that
+beforehand, and ``archive_classes`` makes the archive with which sessions start faster.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
+from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,13 +38,25 @@ INSTALL = "pip install 'txnqueue[spark]'"
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
 
+_SEPARATORS = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep}
+
 # Organisations of what Delta's jars depend on and Spark brings itself, mostly newer.
-PROVIDED_BY_SPARK = (
-    "com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben "
-    "com.google.code.findbugs commons-pool io.airlift javax.annotation org.antlr "
-    "org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts "
-    "org.slf4j org.xerial.snappy"
-).split()
+PROVIDED_BY_SPARK = [
+    "com.fasterxml.jackson.core",
+    "com.fasterxml.jackson.datatype",
+    "com.github.luben",
+    "com.google.code.findbugs",
+    "commons-pool",
+    "io.airlift",
+    "javax.annotation",
+    "org.antlr",
+    "org.apache.hadoop",
+    "org.apache.logging.log4j",
+    "org.apache.parquet",
+    "org.locationtech.jts",
+    "org.slf4j",
+    "org.xerial.snappy",
+]
 
 
 @dataclass(frozen=True)
@@ -114,7 +128,8 @@ def local_spark(
     # Spark starts its Python workers as "python3" otherwise, whichever that is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
-    wanted = _settings(cores, memory, given, coordinate, short_lived=short_lived)
+    archive = _archive(java, cached_jars(coordinate), given)
+    wanted = _settings(cores, memory, given, coordinate, short_lived=short_lived, archive=archive)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
@@ -187,27 +202,52 @@ def find_java() -> Java | None:
     return Java(path, modules.get("java.base", "8 or older"), VECTOR_MODULE in modules)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run ``python -m txnqueue.environment fetch``: fetch Delta's jars, unless they are there.
-
-    Args:
-        arguments: The command line without the program's name.
+def fetch_jars() -> list[Path]:
+    """Fetch Delta's jars from Maven Central, unless they are there.
 
     Returns:
-        The exit code: 0 done, 2 usage, 3 something is missing.
+        The files.
+
+    Raises:
+        PlatformMissing: pyspark, delta-spark or a Java that can run Spark is missing, or the
+            jars cannot be fetched.
     """
-    if list(arguments) != ["fetch"]:
-        print("usage: python -m txnqueue.environment fetch", file=sys.stderr)
-        return 2
-    try:
-        coordinate = delta_coordinate()
+    coordinate = delta_coordinate()
+    if not cached_jars(coordinate):
+        # In another process: a Java that fetches jars does not have them on its class path.
+        code = "from txnqueue.platform.local_spark import local_spark; local_spark().stop()"
+        subprocess.run([sys.executable, "-c", code], check=False)
         if not cached_jars(coordinate):
-            local_spark(memory="1g", short_lived=True).stop()
-    except PlatformMissing as error:
-        print(error, file=sys.stderr)
-        return 3
-    print(f"Delta's jar files: {len(cached_jars(coordinate))}")
-    return 0
+            raise PlatformMissing("Delta's jars could not be fetched: the message above says why.")
+    return cached_jars(coordinate)
+
+
+def archive_classes(work: Callable[[SparkSession], object]) -> Path:
+    """Make the class archive with which later sessions start faster, unless it is there.
+
+    Call this in a process that has no Spark session yet, and that needs none afterwards.
+
+    Args:
+        work: What a session does while its classes are gathered.
+
+    Returns:
+        The archive.
+
+    Raises:
+        PlatformMissing: As from ``local_spark``; or this Java makes no archive.
+    """
+    jars, java = cached_jars(delta_coordinate()), find_java()
+    if java is None:
+        raise PlatformMissing(no_java())
+    archive = archive_file(java.path, jars)
+    if not archive.is_file():
+        make(archive, _start_with, work)
+    return archive
+
+
+def _start_with(option: str) -> SparkSession:
+    given = {"spark.driver.extraJavaOptions": option}
+    return local_spark(memory="1g", settings=given, short_lived=True)
 
 
 def _settings(
@@ -217,6 +257,7 @@ def _settings(
     coordinate: str,
     *,
     short_lived: bool = False,
+    archive: Path | None = None,
 ) -> dict[str, str]:
     options = ["-Duser.timezone=UTC", "-XX:ReservedCodeCacheSize=512m"]
     if short_lived:
@@ -244,19 +285,32 @@ def _settings(
         "spark.sql.extensions": [DELTA_EXTENSION],
         "spark.driver.extraJavaOptions": options,
     }
-    jars = [jar.as_uri() for jar in cached_jars(coordinate)]
+    jars = cached_jars(coordinate)
     if "delta-spark" in given.get("spark.jars", ""):
         pass  # the user names Delta's files
     elif jars and "spark.jars.packages" not in given:
-        added["spark.jars"] = jars
+        added["spark.jars"] = [jar.as_uri() for jar in jars]
+        on_class_path = class_path(jars)
+        if on_class_path is not None:
+            added["spark.driver.extraClassPath"] = [on_class_path]
+            if archive is not None:
+                options.append(use_option(archive))
     else:
         added["spark.jars.packages"] = [coordinate]
         added["spark.jars.excludes"] = [f"{name}:*" for name in PROVIDED_BY_SPARK]
     merged = {
-        key: (" " if key.endswith("Options") else ",").join(filter(None, [*own, given.get(key)]))
+        key: _SEPARATORS.get(key, ",").join(filter(None, [*own, given.get(key)]))
         for key, own in added.items()
     }
     return {**defaults, **given, **merged}
+
+
+def _archive(java: Java, jars: Sequence[Path], given: Mapping[str, str]) -> Path | None:
+    """Find the class archive; None without one, and while one is made."""
+    if not jars or "ArchiveClassesAtExit" in given.get("spark.driver.extraJavaOptions", ""):
+        return None
+    archive = archive_file(java.path, jars)
+    return archive if archive.is_file() else None
 
 
 def _record(coordinate: str) -> Path:
@@ -298,7 +352,3 @@ def no_java() -> str:
         f"Spark needs Java, and there is none {where}: install OpenJDK {JAVA_VERSION_MIN} "
         "(Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -164,10 +164,13 @@ class Manifests:
         elif entry.kind == model.ROLLED_BACK:
             self._parts.pop(entry.attempt, None)
         which = "posted" if entry.kind == model.POSTED else "settled"
-        if entry.kind == model.POSTED or entry.is_settlement:
-            if entry.attempt is not None and entry.sequence is None:
-                count = entry.count or 0
-                self._beside[entry.attempt][f"{which} {entry.queue_id}"] += count
+        if (
+            (entry.kind == model.POSTED or entry.is_settlement)
+            and entry.attempt is not None
+            and entry.sequence is None
+        ):
+            count = entry.count or 0
+            self._beside[entry.attempt][f"{which} {entry.queue_id}"] += count
 
     def claims(self, late: int) -> list[CheckedPromise]:
         """Tell what was found of all commits.

@@ -124,7 +124,7 @@ class Snapshot:
                 for tally in tallies.values():
                     tally.fold.apply(entry)
             elif entry.queue_id in tallies:
-                tallies[entry.queue_id].add(entry, entry.version >= beginning)
+                tallies[entry.queue_id].add(entry, known=entry.version >= beginning)
         return [tally.row(self.at_ms) for tally in tallies.values()]
 
     def transaction_rows(self) -> list[TransactionRow]:
@@ -262,7 +262,7 @@ class _Tally:
         self._counts: Counter[str] = Counter()
         self._before: tuple[int, int] | None = None
 
-    def add(self, entry: Entry, known: bool) -> None:
+    def add(self, entry: Entry, *, known: bool) -> None:
         """Take note of an entry; only those from the history's beginning on count."""
         if known and self._before is None:
             self._before = (self.fold.length(), self.fold.purged_in_flight)

@@ -142,7 +142,7 @@ class Attempt:
         if memory:
             self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
         else:
-            self.receipt = Receipt.of(entry, follow(self.client, entry))
+            self.receipt = Receipt.of(entry, applied=follow(self.client, entry))
 
     @property
     def staged(self) -> list[StagedSend]:
@@ -239,7 +239,7 @@ class Attempt:
 
     def rolling_back(self, reason: str, *, counted: bool) -> Planner:
         """Plan its rollback, whatever became of it meanwhile."""
-        return lambda lost: self.plan_rollback(reason, counted)
+        return lambda _lost: self.plan_rollback(reason, counted=counted)
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it, looking at its rivals after a conflict."""
@@ -247,7 +247,7 @@ class Attempt:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
-        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body)
+        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
 
     def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
         """Write what a decision says besides."""
@@ -266,7 +266,7 @@ class Attempt:
             ]
         return body
 
-    def plan_rollback(self, reason: str, counted: bool) -> Plan | None:
+    def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         """Plan the append that rolls it back; None if it is decided, or surely never will be."""
         state = self.client.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
@@ -282,7 +282,7 @@ class Attempt:
         prepared = state.prepared.get(self.attempt_id)
         if prepared is not None:  # an interrupted prepare landed after all
             return decisions.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
-        released = self.work.released(stamp, reason, counted)
+        released = self.work.released(stamp, reason, counted=counted)
         said = None if counted else {"counted": False}
         return decisions.rollback(self.owner, released, stamp, reason, said)
 

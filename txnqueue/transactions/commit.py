@@ -151,8 +151,8 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
     if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
         raise _in_doubt(attempt, attempt.participants.last)
     counted = counted and attempt.charges
-    _decide_rollback(attempt, reason, counted)
-    attempt.transient.roll_back(reason or "rolled back", counted)
+    _decide_rollback(attempt, reason, counted=counted)
+    attempt.transient.roll_back(reason or "rolled back", counted=counted)
     attempt.participants.rolled_back()
 
 
@@ -270,7 +270,7 @@ def _prepare_others(attempt: Attempt) -> None:
         ) from error
 
 
-def _decide_rollback(attempt: Attempt, reason: str | None, counted: bool) -> None:
+def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> None:
     if attempt.status is Status.NOT_STARTED:
         attempt.status = Status.ROLLED_BACK
         return
@@ -332,7 +332,7 @@ def _happened(attempt: Attempt, decision: Entry) -> Receipt:
     attempt.work.committed(attempt.attempt_id)
     _confirm_others(attempt)
     if follows:
-        attempt.receipt = Receipt.of(decision, follow(attempt.client, decision))
+        attempt.receipt = Receipt.of(decision, applied=follow(attempt.client, decision))
     return attempt.receipt
 
 

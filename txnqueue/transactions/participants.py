@@ -215,7 +215,7 @@ class Participants:
         """The databases that confirm the decision afterwards."""
         return sorted(self._branches)
 
-    def enlist(self, name: str, connection: Any, last: bool) -> None:
+    def enlist(self, name: str, connection: Any, *, last: bool) -> None:
         """Let a database take part.
 
         Raises:
@@ -253,10 +253,11 @@ class Participants:
         Returns:
             Who confirmed it; the others are finished by recover.
         """
-        confirmed = []
-        for branch in self._branches.values():
-            if _quietly(branch.commit):
-                confirmed.append(confirmation(branch.name, self._transaction.owner, stamp))
+        confirmed = [
+            confirmation(branch.name, self._transaction.owner, stamp)
+            for branch in self._branches.values()
+            if _quietly(branch.commit)
+        ]
         self._end(commit=True)
         return confirmed
 

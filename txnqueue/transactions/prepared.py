@@ -50,7 +50,7 @@ def decide_prepared(
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         already.clear()
         state = client.key_state(key)
         prepared = state.in_doubt
@@ -97,7 +97,7 @@ def decide_prepared(
         return None
     entries = landed.entries if landed is not None else already
     decided = next(e for e in entries if e.kind == wanted and e.stream == key)
-    return Receipt.of(decided, follow(client, decided))
+    return Receipt.of(decided, applied=follow(client, decided))
 
 
 def forget(client: Client, key: str) -> None:
@@ -108,7 +108,7 @@ def forget(client: Client, key: str) -> None:
         TransactionMismatch: No operator decided it, or it is forgotten already.
     """
 
-    def plan(lost: int) -> Plan:
+    def plan(_lost: int) -> Plan:
         state = client.key_state(key)
         _permitted(client, state)
         for entry in state.heuristics.values():
@@ -146,4 +146,4 @@ def _permitted(client: Client, state: TransactionState) -> Branch | None:
 
 def receipt_of(client: Client, decision: Entry) -> Receipt:
     """Write the receipt of a commit of former times, with what became of its table changes."""
-    return Receipt.of(decision, is_applied(client, decision))
+    return Receipt.of(decision, applied=is_applied(client, decision))

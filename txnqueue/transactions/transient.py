@@ -106,11 +106,11 @@ class TransientWork:
             decide(self._client, self._attempt, commit=commit)
         self._end()
 
-    def roll_back(self, reason: str, counted: bool) -> None:
+    def roll_back(self, reason: str, *, counted: bool) -> None:
         """Give back what was received."""
         if not self._prepared and self.claimed and self._owner is not None:
             self._client.transient.land(
-                lambda lost: self._plan_rollback(reason, counted),
+                lambda _lost: self._plan_rollback(reason, counted=counted),
                 "rollback",
                 transaction_id=self._owner.key,
             )
@@ -133,7 +133,7 @@ class TransientWork:
         assert owner is not None
         infos = {send.info.queue_id: send.info for send in self._work.sends if send.info.transient}
 
-        def plan(lost: int) -> Plan:
+        def plan(_lost: int) -> Plan:
             for info in infos.values():
                 memory.check_open(info)
             rolled_back = self._others(owner, kind)
@@ -144,7 +144,7 @@ class TransientWork:
                     decisions.entry_to_json(entry)
                     for entry in self._work.released(stamp, "rolled back", transient=True)
                 ]
-            return self._work.seal(memory, owner, kind, rolled_back, stamp, said)
+            return self._work.seal(memory, owner, kind, rolled_back, stamp, body=said)
 
         memory.land(plan, kind, transaction_id=owner.key)
 
@@ -170,14 +170,14 @@ class TransientWork:
             )
         return [other for other in {*state.decisions, *state.prepared} if other != attempt]
 
-    def _plan_rollback(self, reason: str, counted: bool) -> Plan | None:
+    def _plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         owner = self._owner
         assert owner is not None
         state = self._client.transient.key_states([owner.key or ""])[owner.key or ""]
         if state.decided(owner.attempt or "") is not None:
             return None
         stamp = self._client.stamp()
-        released = self._work.released(stamp, reason, counted, transient=True)
+        released = self._work.released(stamp, reason, counted=counted, transient=True)
         said = None if counted else {"counted": False}
         return decisions.rollback(owner, released, stamp, reason, said)
 
@@ -186,7 +186,7 @@ def decide(client: Client, attempt: str, *, commit: bool) -> None:
     """Do in memory as was decided in the journal; again it is a no-op."""
     store, memory = client.store.transient, client.transient
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         prepared = store.journal.prepared.get(attempt)
         if prepared is None:
             return None
@@ -214,14 +214,14 @@ def resolve(
         waiting = [entry for entry in waiting if entry.stream in wanted]
     for entry in waiting:
         try:
-            _resolve(client, entry, abort is None or entry.stream in set(abort))
+            _resolve(client, entry, abort=abort is None or entry.stream in set(abort))
         except HistoryRemoved as error:
             if keys is not None:
                 raise
             logger.warning("left in doubt transaction_id=%s error=%s", entry.stream, error)
 
 
-def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
+def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
     key, attempt = waiting.stream, waiting.attempt or ""
     owner = Owner("", 0, key, attempt, waiting.begun)
 
@@ -229,7 +229,7 @@ def _resolve(client: Client, waiting: Entry, abort: bool) -> None:
         """What was decided long ago, or surely never will be, counts as well."""
         return client.key_state(key, archived_since=waiting.begun)
 
-    def plan(lost: int) -> Plan | None:
+    def plan(_lost: int) -> Plan | None:
         state = look()
         if not abort or state.is_over(owner) or attempt in state.prepared or state.committed:
             return None

@@ -76,6 +76,7 @@ class Work:
         kind: str,
         rolled_back: Iterable[str],
         stamp: Stamp,
+        *,
         body: dict[str, Any],
     ) -> Plan:
         """Plan the one append that commits or prepares all of it, or all that is in memory.
@@ -93,7 +94,7 @@ class Work:
         """
         gathered = self.gathered(client, owner, stamp)
         sealed = decisions.seal(
-            kind, owner, gathered.facts, gathered.queue_ids, rolled_back, stamp, body
+            kind, owner, gathered.facts, gathered.queue_ids, rolled_back, stamp=stamp, body=body
         )
         return _binding(gathered.binds) + sealed + Plan((), tuple(gathered.conditions))
 
@@ -135,7 +136,7 @@ class Work:
         return found
 
     def released(
-        self, stamp: Stamp, reason: str, counted: bool = True, *, transient: bool = False
+        self, stamp: Stamp, reason: str, *, counted: bool = True, transient: bool = False
     ) -> list[Entry]:
         """Write that the messages acquired inside go back; those under a lease stay."""
         return [
@@ -144,7 +145,7 @@ class Work:
             for one in account.held
             if one.info.transient == transient
             for entry in planning.release_claims(
-                one.info.queue_id, [one.claim], stamp, reason, counted
+                one.info.queue_id, [one.claim], stamp, reason, counted=counted
             )
         ]
 
@@ -161,7 +162,7 @@ def _settle(one: HeldClaim, disposition: Disposition, owner: Owner, stamp: Stamp
         count = sum(ranges.count(part) for _, part in items)
         one.claim.deadline_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
         deadline_ms = one.claim.deadline_ms
-        return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner)
+        return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner=owner)
     return planning.settlement(
         one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner
     )

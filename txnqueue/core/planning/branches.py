@@ -17,6 +17,7 @@ def start(
     begun: int,
     session: str,
     timeout_seconds: float,
+    *,
     ticket: Ticket | None,
     stamp: Stamp,
 ) -> Plan:
@@ -27,9 +28,9 @@ def start(
         "ticket": None if ticket is None else ticket.to_json(),
     }
     entries = (
-        decisions.decision(model.STARTED, key, attempt, begun, stamp, body, sequence=1),
+        decisions.decision(model.STARTED, key, attempt, begun, stamp, body=body, sequence=1),
         decisions.decision(
-            model.ASSOCIATED, key, attempt, begun, stamp, {"session": session}, sequence=2
+            model.ASSOCIATED, key, attempt, begun, stamp, body={"session": session}, sequence=2
         ),
     )
     return Plan(
@@ -92,7 +93,7 @@ def seal(branch: Branch, kind: str, stamp: Stamp) -> Plan:
     else:
         body["asked"] = True
     queue_ids = {entry.queue_id for entry in facts if entry.queue_id is not None}
-    sealed = decisions.seal(kind, branch.owner, facts, queue_ids, (), stamp, body)
+    sealed = decisions.seal(kind, branch.owner, facts, queue_ids, (), stamp=stamp, body=body)
     return sealed + Plan((), (branch.expects_next(),))
 
 
@@ -137,7 +138,7 @@ def forget(heuristic: Entry, stamp: Stamp) -> Plan:
     key, attempt = heuristic.transaction_key or "", heuristic.attempt or ""
     begun = heuristic.begun or 0
     return Plan(
-        (decisions.decision(model.FORGOTTEN, key, attempt, begun, stamp, {}),),
+        (decisions.decision(model.FORGOTTEN, key, attempt, begun, stamp, body={}),),
         (model.not_forgotten(key, attempt), model.layout_unchanged()),
     )
 
@@ -157,8 +158,8 @@ def _next(
             branch.attempt,
             branch.begun,
             stamp,
-            body,
-            reason,
+            body=body,
+            reason=reason,
             sequence=sequence,
         )
         for sequence, (kind, body, reason) in enumerate(said, branch.next_sequence)

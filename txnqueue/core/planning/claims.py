@@ -99,12 +99,12 @@ def select(
     limit: int,
     now_ms: int,
     rules: Redelivery,
+    *,
     supersedes: Sequence[tuple[int, int]] = (),
     upto: int | None = None,
     wanted: Callable[[Sequence[Segment]], Iterable[Segment]] | None = None,
     left_out: LeftOut | None = None,
     consumer: str | None = None,
-    *,
     in_order: bool = False,
     pieces_max: int = RANGES_PER_CALL_MAX,
 ) -> Selection:

@@ -18,9 +18,9 @@ def decision(
     attempt: str,
     begun: int,
     stamp: Stamp,
+    *,
     body: dict[str, Any],
     reason: str | None = None,
-    *,
     sequence: int | None = None,
 ) -> Entry:
     """Write what is decided of an attempt, or happens to a branch: that has a sequence."""
@@ -44,6 +44,7 @@ def seal(
     facts: Sequence[Entry],
     queue_ids: Iterable[str],
     rolled_back: Iterable[str],
+    *,
     stamp: Stamp,
     body: dict[str, Any],
 ) -> Plan:
@@ -67,7 +68,7 @@ def seal(
         manifest["tables"] = tables
     if kind == model.PREPARED:
         manifest["entries"] = [entry_to_json(entry) for entry in facts]
-    decided = decision(kind, key, attempt, begun, stamp, {**body, "manifest": manifest})
+    decided = decision(kind, key, attempt, begun, stamp, body={**body, "manifest": manifest})
     conditions = (
         model.undecided(key, attempt, unprepared=True),
         model.key_free(key, attempt, rolled_back),
@@ -97,7 +98,7 @@ def rollback(
     """
     key, attempt, begun = _attempt_of(owner)
     body = dict(said or {})
-    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, body, reason)
+    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, body=body, reason=reason)
     return Plan(
         (decided, *_now(facts, stamp)),
         (
@@ -144,11 +145,13 @@ def decide_prepared(
         facts = [replace(f, reason=why) for f in _now(map(entry_from_json, inside), stamp)]
         body = {}
     body.update({"asked": True} if heuristic else {}, **(said or {}))
-    decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body, reason)]
+    decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body=body, reason=reason)]
     if heuristic:
         how = {"decision": kind}
         begun = prepared.begun or 0
-        decided.append(decision(model.HEURISTIC, key, attempt, begun, stamp, how, reason))
+        decided.append(
+            decision(model.HEURISTIC, key, attempt, begun, stamp, body=how, reason=reason)
+        )
     conditions = (
         model.is_prepared(key, attempt),
         model.undecided(key, attempt, unprepared=False),

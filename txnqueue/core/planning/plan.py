@@ -45,6 +45,7 @@ def mark(
     kind: str,
     version: int,
     body: Any,
+    *,
     stamp: Stamp,
     shard: str = model.FENCE,
 ) -> Plan:

@@ -81,7 +81,7 @@ def settlement(
 
 
 def kept(
-    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, owner: Owner
+    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: Owner
 ) -> Entry:
     """Write that a commit leaves what it did not settle of a claim with its consumer.
 
@@ -105,7 +105,7 @@ def kept(
 
 
 def release_claims(
-    queue_id: str, claims: Iterable[Claim], stamp: Stamp, reason: str, counted: bool = True
+    queue_id: str, claims: Iterable[Claim], stamp: Stamp, reason: str, *, counted: bool = True
 ) -> tuple[Entry, ...]:
     """Write the ``released`` facts of a rollback: for claims acquired inside only."""
     ended = Disposition(model.RELEASED, reason=reason, counted=counted)

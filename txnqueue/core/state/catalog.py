@@ -119,6 +119,7 @@ def fence(
     sequence: int,
     stamp: Stamp,
     count: int | None = None,
+    *,
     reason: str | None = None,
 ) -> Plan:
     """Plan the entry that every append which works on the queue looks for: closing or dropped.

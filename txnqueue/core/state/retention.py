@@ -314,9 +314,7 @@ def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
     for entry in entries:
         lane = (entry.queue_id, entry.lane)
         compaction = newest.get(lane)
-        if entry.queue_id in dropped:
-            left.append(entry)
-        elif (
+        if entry.queue_id in dropped or (
             compaction is not None
             and entry is not compaction
             and entry.kind in model.COMPACTABLE

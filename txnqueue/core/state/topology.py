@@ -143,7 +143,13 @@ class Topology:
         found = {name: self.bindings(info) for name, info in self.exchanges.items()}
         queue_ids = {info.name: queue_id for queue_id, info in self.queues.items()}
         return routing.binding_query(
-            self.exchanges, found, queue_ids, exchange, queue, routing_key, arguments
+            self.exchanges,
+            found,
+            queue_ids,
+            exchange,
+            queue,
+            routing_key=routing_key,
+            arguments=arguments,
         )
 
 
@@ -233,14 +239,14 @@ def _tell(
         "durable": info.durable,
         "arguments": dict(info.arguments),
     }
-    return _append(info, kind, None, body, sequence, stamp, reason)
+    return _append(info, kind, None, body, sequence, stamp=stamp, reason=reason)
 
 
 def bind(
     info: ExchangeInfo, queue: QueueInfo, binding: Binding, sequence: int, stamp: Stamp
 ) -> Plan:
     """Plan the entry that binds a queue, which must be open."""
-    planned = _change(info, model.QUEUE_BOUND, queue, binding, sequence, stamp)
+    planned = _change(info, model.QUEUE_BOUND, queue, binding, sequence, stamp=stamp)
     return planned + Plan((), (model.queue_open(queue.queue_id),))
 
 
@@ -248,7 +254,7 @@ def unbind(
     info: ExchangeInfo, queue: QueueInfo, binding: Binding, sequence: int, stamp: Stamp
 ) -> Plan:
     """Plan the entry that ends a binding."""
-    return _change(info, model.QUEUE_UNBOUND, queue, binding, sequence, stamp)
+    return _change(info, model.QUEUE_UNBOUND, queue, binding, sequence, stamp=stamp)
 
 
 def _change(
@@ -257,6 +263,7 @@ def _change(
     queue: QueueInfo,
     binding: Binding,
     sequence: int,
+    *,
     stamp: Stamp,
 ) -> Plan:
     body = {
@@ -268,7 +275,7 @@ def _change(
         "arguments": dict(binding.arguments),
         "match": binding.match,
     }
-    return _append(info, kind, queue.queue_id, body, sequence, stamp)
+    return _append(info, kind, queue.queue_id, body, sequence, stamp=stamp)
 
 
 def binding_of(entry: Entry) -> Binding:
@@ -284,6 +291,7 @@ def _append(
     queue_id: str | None,
     body: dict[str, Any],
     sequence: int,
+    *,
     stamp: Stamp,
     reason: str | None = None,
 ) -> Plan:

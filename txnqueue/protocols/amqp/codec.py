@@ -125,7 +125,7 @@ class ProtonCodec:
     def _described(self, code: int, fields: Any) -> Any:
         return self._proton.Described(self._proton.ulong(code), fields)
 
-    def _wire(self, value: Any) -> Any:
+    def _wire(self, value: Any) -> Any:  # noqa: PLR0911 - a line for each type
         """Write a value as the library's types."""
         symbol = self._proton.symbol
         if isinstance(value, datetime.datetime):
@@ -273,9 +273,9 @@ _FIELDS: dict[type, Callable[[Any], list[Any]]] = {
     Discharge: lambda v: [v.txn_id] if v.fail is None else [v.txn_id, v.fail],
     Declared: lambda v: [v.txn_id],
     TransactionalState: lambda v: [v.txn_id] if v.outcome is None else [v.txn_id, v.outcome],
-    Accepted: lambda v: [],
+    Accepted: lambda _v: [],
     Rejected: lambda v: [] if v.error is None else [v.error],
-    Released: lambda v: [],
+    Released: lambda _v: [],
     Modified: lambda v: [v.delivery_failed, v.undeliverable_here],
     Properties: lambda v: [v.message_id, None, v.to, None, v.reply_to, v.correlation_id],
 }
@@ -287,11 +287,13 @@ _READ: dict[int, Callable[[Any], Any]] = {
     0x34: lambda f: TransactionalState(transaction_id(_field(f, 0)), _field(f, 1)),
     0x1D: lambda f: Error(_condition(f[0]), _field(f, 1, "")),
     0x23: lambda f: Received(f[0], f[1]),
-    0x24: lambda f: Accepted(),
+    0x24: lambda _f: Accepted(),
     0x25: lambda f: Rejected(_field(f, 0)),
-    0x26: lambda f: Released(),
-    0x27: lambda f: Modified(_field(f, 0, False), _field(f, 1, False)),
-    0x70: lambda f: Header(_field(f, 1), _field(f, 2), _field(f, 3, False), _field(f, 4, 0)),
+    0x26: lambda _f: Released(),
+    0x27: lambda f: Modified(_field(f, 0, default=False), _field(f, 1, default=False)),
+    0x70: lambda f: Header(
+        _field(f, 1), _field(f, 2), _field(f, 3, default=False), _field(f, 4, 0)
+    ),
     0x73: lambda f: Properties(*(_text(_field(f, n)) for n in (0, 4, 5, 2))),
     0x74: lambda f: ApplicationProperties({k: str(v) for k, v in f.items()}),
     0x75: AmqpData,

@@ -166,9 +166,9 @@ class TransactionController:
         """Ask for a txn-id; see ``Control.declare``."""
         return self.control.declare(global_id)
 
-    def discharge(self, txn_id: bytes, fail: bool = False) -> None:
+    def discharge(self, txn_id: bytes, *, fail: bool = False) -> None:
         """Commit a transaction, or let it fail; see ``Control.discharge``."""
-        self.control.discharge(txn_id, fail)
+        self.control.discharge(txn_id, fail=fail)
         self.sync()
 
     def sender(self, address: str | None = None, **options: Any) -> Sender:

@@ -64,7 +64,7 @@ def take(session: Session, frame: Disposition) -> str | None:
     for link in links:
         mine = [one for one in found if one.link is link]
         said = outcome or (link.default_outcome if frame.settled else None)
-        act = partial(_apply, mine, transaction, said, frame.settled)
+        act = partial(_apply, mine, transaction, said, settled=frame.settled)
         failed.append(session.guarded(link, act))
     if not found or len(found) < len(named):
         failed.append(f"{len(named) - len(found)} of its deliveries are not known any more")
@@ -101,12 +101,13 @@ def _apply(
     deliveries: list[OutgoingDelivery],
     transaction: LiveTransaction | None,
     outcome: Outcome | None,
+    *,
     settled: bool,
 ) -> None:
     """Apply an outcome to deliveries of one link: in a transaction, or at once."""
     if transaction is None:
         assert outcome is not None
-        _retire(deliveries, outcome, settled)
+        _retire(deliveries, outcome, settled=settled)
         return
     for delivery in deliveries:
         delivery.associate(transaction, outcome)
@@ -115,7 +116,7 @@ def _apply(
             delivery.link.session.forget(delivery)
 
 
-def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, settled: bool) -> None:
+def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:
     """Apply an outcome at once; what was lost meanwhile is told to have failed."""
     state = outcome
     try:

@@ -115,7 +115,7 @@ class Endpoint:
                 ErrorCondition.UNATTACHED_HANDLE, f"The link {self.name!r} is detached."
             )
 
-    def detach(self, closed: bool = True) -> None:
+    def detach(self, *, closed: bool = True) -> None:
         """End the link.
 
         Args:
@@ -308,7 +308,7 @@ class Control(Sender):
         assert isinstance(state, Declared)
         return state.txn_id
 
-    def discharge(self, txn_id: bytes, fail: bool = False) -> None:
+    def discharge(self, txn_id: bytes, *, fail: bool = False) -> None:
         """Commit a transaction, or let it fail.
 
         Raises:

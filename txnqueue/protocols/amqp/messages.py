@@ -80,7 +80,7 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
     arrow_table(queue.schema, [row])
     check_headers(headers, {})
     ttl_seconds = None if header.ttl is None else header.ttl / 1000
-    placing_of(queue.info.settings, 0, header.priority, None, None, ttl_seconds)
+    placing_of(queue.info.settings, 0, header.priority, None, None, ttl_seconds=ttl_seconds)
     return Posting(row, header.priority, ttl_seconds, headers)
 
 

@@ -111,7 +111,7 @@ class Session:
         links = sorted(self.links.values(), key=lambda link: not isinstance(link, CoordinatorLink))
         for link in links:
             link.detach()
-        self._close_suspended(lambda link: True)
+        self._close_suspended(lambda _link: True)
         if self in self.connection.sessions:
             self.connection.sessions.remove(self)
 

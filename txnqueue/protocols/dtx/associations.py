@@ -88,7 +88,7 @@ class Associations:
         if ticket is not None:
             check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             begun = client.version_to_begin()  # anew, if the horizon has passed the last one
             state = client.key_state(key)
             if any(entry.body.get("session") == mine.name for entry in state.branch):
@@ -99,7 +99,7 @@ class Associations:
                     transaction_id=key,
                 )
             return branches.start(
-                key, attempt, begun, mine.name, timeout_seconds, ticket, client.stamp()
+                key, attempt, begun, mine.name, timeout_seconds, ticket=ticket, stamp=client.stamp()
             )
 
         landed = client.land(plan, "start branch", transaction_id=key)
@@ -128,7 +128,7 @@ class Associations:
             NotPermitted: It is restricted to others.
         """
         mine = session or self.session(key)
-        return self._associate(key, ticket, [mine], lambda branch: (mine, None))
+        return self._associate(key, ticket, [mine], lambda _branch: (mine, None))
 
     def resume(
         self,
@@ -282,7 +282,7 @@ class Associations:
         client.open()
         answer = Ending.DONE
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             nonlocal answer
             branch = self._permitted(key, role, ticket)
             found: Plan | Ending | None = branch.ending

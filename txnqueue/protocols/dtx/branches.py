@@ -119,7 +119,7 @@ class Branches(Associations):
             NotPermitted: It is restricted to others.
         """
 
-        def plan(lost: int) -> Plan:
+        def plan(_lost: int) -> Plan:
             branch = self._permitted(key, COORDINATE, ticket)
             if branch.ending is None:
                 branch.check_ended("forgotten")

@@ -93,7 +93,7 @@ class DtxDemarcation(Lifetime):
             raise CommandInvalid(f"The channel works in {self._working.id!r}: end that first.")
         if join and not self._connection.join_supported:
             raise NotImplementedHere("Branches that others started cannot be joined here.")
-        found = self._associated(xid, join, resume, ticket)
+        found = self._associated(xid, ticket, join=join, resume=resume)
         if isinstance(found, Ending):
             return XaStatus.RBROLLBACK
         self._working = found
@@ -134,7 +134,7 @@ class DtxDemarcation(Lifetime):
         if session is None or session.id != xid.transaction_id:
             session = self._regained(xid)
             self._working = self._working or session
-        return self._end(xid, session, suspend, fail, ticket)
+        return self._end(xid, session, ticket, suspend=suspend, fail=fail)
 
     def queue(self, name: str) -> Queue:
         """Give a queue: between ``start`` and ``end`` it works in the branch.
@@ -176,17 +176,17 @@ class DtxDemarcation(Lifetime):
         if working is not None:
             xid = Xid.from_transaction_id(working.id)
             with suppress(NotFound):  # it has ended before
-                self._end(xid, working, False, True, working.ticket)
+                self._end(xid, working, working.ticket, suspend=False, fail=True)
         for xid in list(self._doubtful):
             with suppress(NotFound):  # it never landed
                 session = self._regained(xid)
-                self._end(xid, session, False, True, session.ticket)
+                self._end(xid, session, session.ticket, suspend=False, fail=True)
         self._doubtful.clear()
 
     # -------------------------------------------------------------------------- helpers
 
     def _associated(
-        self, xid: Xid, join: bool, resume: bool, ticket: Ticket | None
+        self, xid: Xid, ticket: Ticket | None, *, join: bool, resume: bool
     ) -> BranchSession | Ending:
         """Associate with a branch; when that is in doubt, the next try goes on with it."""
         branches, key = self._connection.branches, xid.transaction_id
@@ -225,7 +225,7 @@ class DtxDemarcation(Lifetime):
         raise NotFound(f"The channel does not work in {xid.transaction_id!r}.")
 
     def _end(
-        self, xid: Xid, session: BranchSession, suspend: bool, fail: bool, ticket: Ticket | None
+        self, xid: Xid, session: BranchSession, ticket: Ticket | None, *, suspend: bool, fail: bool
     ) -> XaStatus:
         """End a session's work; unless that is in doubt, the channel works in it no more."""
         try:

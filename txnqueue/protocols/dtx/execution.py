@@ -76,7 +76,7 @@ class Execution:
         said = ranges.of_offsets(sorted(set(command_ids)))
         mark = 0
 
-        def plan(lost: int) -> Plan | None:
+        def plan(_lost: int) -> Plan | None:
             nonlocal mark
             newest = self._newest()
             before = self._done(newest)

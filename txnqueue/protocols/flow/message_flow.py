@@ -251,7 +251,7 @@ class MessageFlow:
             raise InvalidInput(f"There is no data source {name!r}; there are: {known}.", name=name)
         return source
 
-    def source(self, name: str, coordinated: bool) -> tuple[DataSource, Any]:
+    def source(self, name: str, *, coordinated: bool) -> tuple[DataSource, Any]:
         """Find a data source with a connection for one of the two uses.
 
         Raises:

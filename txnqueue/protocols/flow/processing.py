@@ -107,7 +107,7 @@ class Processing:
         self._check()
         flow, main = self._flow, self._main
         coordinated = flow.coordinated and not uncoordinated
-        source, connection = flow.source(data_source, coordinated)
+        source, connection = flow.source(data_source, coordinated=coordinated)
         if main is None:
             cursor = connection.cursor()
             cursor.execute(statement, parameters)

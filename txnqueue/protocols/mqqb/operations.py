@@ -343,7 +343,7 @@ def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]],
     """Cut one message out of segments of a lane."""
     _, offset = position.message_reference.place
 
-    def wanted(lane: LaneState, segments: Iterable[Segment]) -> list[Segment]:
+    def wanted(_lane: LaneState, segments: Iterable[Segment]) -> list[Segment]:
         return [
             segment.cut(offset, offset)
             for segment in segments

@@ -57,7 +57,7 @@ class Channel(Dispatches):
         """The id of the open transaction, as ``manager.outcome`` knows it; None: there is none."""
         return self._transaction.id if self._transaction is not None else None
 
-    def select(self, transacted: bool = True) -> Reply:
+    def select(self, *, transacted: bool = True) -> Reply:
         """Say whether sends and acknowledgements belong to a transaction from now on.
 
         A send or an acknowledgement may say otherwise for itself.
@@ -96,14 +96,14 @@ class Channel(Dispatches):
         check_flag("persistent", persistent)
         _check_given("send", placing, _PLACING)
         target = self._manager.queue(queue)
-        if not self._is_transacted(transacted):
+        if not self._is_transacted(transacted=transacted):
             sent = target.send(rows, durable=persistent, transaction=None, **placing)
             self._connection.dispatch_waiting([queue] if sent.count else ())
             return Reply(count=sent.count, receipt=sent.receipt)
         transaction = self._open_transaction()
         before = len(attempt_of(transaction).staged)
         sent = target.send(rows, durable=persistent, transaction=transaction, **placing)
-        self._hold(transaction, before, persistent)
+        self._hold(transaction, before, persistent=persistent)
         return Reply(count=sent.count)
 
     def publish(
@@ -139,18 +139,18 @@ class Channel(Dispatches):
         check_flag("persistent", persistent)
         _check_given("publish", placing, _ROUTING)
         target = self._manager.exchange(exchange)
-        inside = self._open_transaction() if self._is_transacted(transacted) else None
+        inside = self._open_transaction() if self._is_transacted(transacted=transacted) else None
         before = len(attempt_of(inside).staged) if inside is not None else 0
         published = target.publish(
             rows, routing_key=routing_key, durable=persistent, transaction=inside, **placing
         )
         if inside is not None:
-            self._hold(inside, before, persistent)
+            self._hold(inside, before, persistent=persistent)
         else:
             self._connection.dispatch_waiting(published.queues)
         return Reply(count=published.count, receipt=published.receipt, published=published)
 
-    def _hold(self, transaction: Transaction, before: int, persistent: bool) -> None:
+    def _hold(self, transaction: Transaction, before: int, *, persistent: bool) -> None:
         """Take note of what a send or a publish has staged."""
         for staged in attempt_of(transaction).staged[before:]:
             queue = Queue(self._manager._client, staged.info)
@@ -176,7 +176,7 @@ class Channel(Dispatches):
         """
         self._check_open()
         found = self._unacknowledged(tags)
-        if self._is_transacted(transacted):
+        if self._is_transacted(transacted=transacted):
             if found:
                 self._open_transaction()
             for one in found:
@@ -307,7 +307,7 @@ class Channel(Dispatches):
         self._held.clear()
         self._transaction = None
 
-    def _is_transacted(self, transacted: bool | None) -> bool:
+    def _is_transacted(self, *, transacted: bool | None) -> bool:
         """Say whether an operation belongs to the transaction: as it says, else as selected."""
         if transacted is None:
             return self._transacted

@@ -89,7 +89,9 @@ def of_store(
     entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
     topology = Topology.of(entries)
-    return statements(names, infos, prefix, commit_seq, snapshot.at_ms, ever, topology)
+    return statements(
+        names, infos, prefix, commit_seq, snapshot.at_ms, ever=ever, topology=topology
+    )
 
 
 def statements(
@@ -98,6 +100,7 @@ def statements(
     prefix: str = "",
     commit_seq: int | None = None,
     at_ms: int | None = None,
+    *,
     ever: Mapping[str, QueueInfo] | None = None,
     topology: Topology | None = None,
 ) -> dict[str, str]:
@@ -130,7 +133,9 @@ def statements(
     }
     exchanges = topology or Topology()
     for name, view in view_names(infos).items():
-        queries[view] = messages(names, ever or infos, infos[name], exchanges, commit_seq, at_ms)
+        queries[view] = messages(
+            names, ever or infos, infos[name], exchanges, commit_seq, at_ms=at_ms
+        )
     made = "CREATE OR REPLACE TEMPORARY VIEW" if names.by_path else "CREATE OR REPLACE VIEW"
     schema = [] if names.by_path else names.root.split(".")
     texts = {}

@@ -38,6 +38,7 @@ def messages(
     info: QueueInfo,
     exchanges: Topology,
     commit_seq: int | None,
+    *,
     at_ms: int | None,
 ) -> str:
     """Write the query of a queue's messages: payload, state, and who did what when.

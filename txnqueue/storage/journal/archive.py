@@ -183,7 +183,7 @@ class DeltaArchive:
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of the archive that no retained version names."""
-        return self._statements.vacuum("archive", self._table, seconds_min, full)
+        return self._statements.vacuum("archive", self._table, seconds_min, full=full)
 
 
 def _old(day: str, standing: Mapping[str, int]) -> str:

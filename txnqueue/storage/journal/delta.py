@@ -194,7 +194,7 @@ class DeltaJournal:
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of the journal that no retained version names."""
-        return self._statements.vacuum("journal", self._table, seconds_min, full)
+        return self._statements.vacuum("journal", self._table, seconds_min, full=full)
 
     # -------------------------------------------------------------------------- helpers
 

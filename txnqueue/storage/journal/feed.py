@@ -56,7 +56,7 @@ class ChangeFeed:
         start = self.start()
         while start <= upto:
             try:
-                return self._audit(start, upto, beginning, archived)
+                return self._audit(start, upto, beginning, archived=archived)
             except Exception as error:
                 later = self._later_start(start)
                 if later is None:
@@ -139,7 +139,7 @@ class ChangeFeed:
         newest, oldest, young, old = self._statements.run(statement)
         return int(newest), int(oldest), None if young is None else int(young), bool(old)
 
-    def _audit(self, start: int, upto: int, beginning: int, archived: bool) -> Audit:
+    def _audit(self, start: int, upto: int, beginning: int, *, archived: bool) -> Audit:
         ids = "append_id, `index`"
         archive = f"SELECT DISTINCT {ids} FROM {self._names.archive}"
         nothing = "SELECT CAST(NULL AS string) AS append_id, CAST(NULL AS int) AS `index`"

@@ -107,7 +107,7 @@ class Statements:
         """
 
         def run() -> Result:
-            with self._idle_session(compiled) as session:
+            with self._idle_session(compiled=compiled) as session:
                 return statement(session)
 
         return self.run(run)
@@ -147,7 +147,7 @@ class Statements:
             with (
                 self._turn(table),
                 self._locks.of(table).held(),
-                self._idle_session(compiled) as one,
+                self._idle_session(compiled=compiled) as one,
             ):
                 return statement(one)
 
@@ -209,7 +209,7 @@ class Statements:
                 "Make a QueueManager with a session that runs."
             )
 
-    def vacuum(self, table: str, name: str, seconds_min: float, full: bool) -> str | None:
+    def vacuum(self, table: str, name: str, seconds_min: float, *, full: bool) -> str | None:
         """Remove files of a table that no retained version names.
 
         Delta can tell by its log which those are, as long as the log reaches back to the last
@@ -280,7 +280,7 @@ class Statements:
             raise
 
     @contextmanager
-    def _idle_session(self, compiled: bool) -> Iterator[SparkSession]:
+    def _idle_session(self, *, compiled: bool) -> Iterator[SparkSession]:
         """Lend a session that nobody else uses meanwhile."""
         idle = self._idle[compiled]
         try:

@@ -141,11 +141,10 @@ def properties(values: dict[str, str]) -> str:
 def create_journal(names: TableNames) -> str:
     """Write the statement that creates the journal."""
     columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in JOURNAL_COLUMNS)
-    constrained = {k: v for k, v in JOURNAL_PROPERTIES.items()}
     return (
         f"CREATE TABLE IF NOT EXISTS {names.journal} ({columns}) USING delta "
         f"PARTITIONED BY (shard) COMMENT {literal(JOURNAL_COMMENT)} "
-        f"TBLPROPERTIES ({properties(constrained)})"
+        f"TBLPROPERTIES ({properties(JOURNAL_PROPERTIES)})"
     )
 
 
@@ -159,7 +158,9 @@ def create_archive(names: TableNames) -> str:
     )
 
 
-def create_payload(names: TableNames, payload_id: str, columns: str, routed: bool = False) -> str:
+def create_payload(
+    names: TableNames, payload_id: str, columns: str, *, routed: bool = False
+) -> str:
     """Write the statement that creates an owner's payload table, a queue's or an exchange's."""
     arrangement = ROUTED_TYPE if routed else ARRANGEMENT_TYPE
     return (

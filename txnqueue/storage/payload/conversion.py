@@ -36,7 +36,7 @@ def converted(data: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Chunked
     return pa.chunked_array([_array(chunk, want) for chunk in chunks], want)
 
 
-def flaw(kind: DataType, nullable: bool, data: pa.ChunkedArray) -> str | None:
+def flaw(kind: DataType, data: pa.ChunkedArray, *, nullable: bool) -> str | None:
     """Find what a column may not hold though its Arrow type allows it; None: nothing.
 
     Args:
@@ -44,7 +44,7 @@ def flaw(kind: DataType, nullable: bool, data: pa.ChunkedArray) -> str | None:
         nullable: Whether they may be right here.
         data: The column, as ``converted`` makes it.
     """
-    found = (_flaw(kind, nullable, chunk) for chunk in data.chunks)
+    found = (_flaw(kind, chunk, nullable=nullable) for chunk in data.chunks)
     return next((why for why in found if why), None)
 
 
@@ -133,21 +133,21 @@ def _fits(have: pa.DataType, want: pa.DataType) -> bool:
     )
 
 
-def _flaw(kind: DataType, nullable: bool, data: pa.Array) -> str | None:
+def _flaw(kind: DataType, data: pa.Array, *, nullable: bool) -> str | None:
     if data.null_count:
         if not nullable:
             return "a null where there may be none"
         data = data.filter(data.is_valid())
     if isinstance(kind, ArrayType):
-        return _flaw(kind.elementType, kind.containsNull, data.flatten())
+        return _flaw(kind.elementType, data.flatten(), nullable=kind.containsNull)
     if isinstance(kind, MapType):
         data = _compact(data)
         why = "a map with a key twice" if _key_twice(data) else None
-        why = why or _flaw(kind.keyType, False, data.keys)
-        return why or _flaw(kind.valueType, kind.valueContainsNull, data.items)
+        why = why or _flaw(kind.keyType, data.keys, nullable=False)
+        return why or _flaw(kind.valueType, data.items, nullable=kind.valueContainsNull)
     if isinstance(kind, StructType):
         pairs = zip(kind.fields, data.flatten(), strict=True)
-        found = (_flaw(field.dataType, field.nullable, child) for field, child in pairs)
+        found = (_flaw(field.dataType, child, nullable=field.nullable) for field, child in pairs)
         return next((why for why in found if why), None)
     if isinstance(kind, (DateType, TimestampType, TimestampNTZType)) and len(data):
         days = isinstance(kind, DateType)

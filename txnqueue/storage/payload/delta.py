@@ -93,7 +93,7 @@ class DeltaPayload:
             session.conf.set(USER_METADATA, json.dumps(metadata))
             names = self._statements.names
             with of_columns():
-                session.sql(create_payload(names, payload_id, columns, routed)).collect()
+                session.sql(create_payload(names, payload_id, columns, routed=routed)).collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
@@ -117,7 +117,8 @@ class DeltaPayload:
 
         for last in (False, False, True):
             try:
-                return self._statements.committing(f"payload-{payload_id}", statement)
+                self._statements.committing(f"payload-{payload_id}", statement)
+                return
             except AppendConflict:  # somebody else altered it meanwhile
                 if last:
                     raise
@@ -296,7 +297,7 @@ class DeltaPayload:
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of an owner's table that no retained version names."""
         name = self._statements.names.payload(payload_id)
-        return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min, full)
+        return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min, full=full)
 
     def files_kept_seconds(self, payload_id: str) -> float:
         """Say for how long an owner's table keeps the files of deleted rows."""

@@ -22,7 +22,7 @@ def fitted(value: Column, column: StructField) -> Column:
 
     value = value.cast(stored_type(column.dataType))
     if forbids_null(column.dataType):
-        wrong = _null_at(column.dataType, True, value)
+        wrong = _null_at(column.dataType, value, nullable=True)
         value = F.when(wrong, failure(NULL_INSIDE, column.name)).otherwise(value)
     return value.alias(column.name)
 
@@ -40,7 +40,7 @@ def column_of(marker: str, text: str) -> str | None:
     return bytes.fromhex(found[1]).decode() if found else None
 
 
-def _null_at(kind: DataType, nullable: bool, value: Column) -> Column:
+def _null_at(kind: DataType, value: Column, *, nullable: bool) -> Column:
     """Write whether a null stands, in a value or inside of it, where there may be none."""
     from pyspark.sql import functions as F
 
@@ -49,17 +49,21 @@ def _null_at(kind: DataType, nullable: bool, value: Column) -> Column:
         return found
     inside = F.lit(False)
     if isinstance(kind, ArrayType):
-        inside = _null_in(kind.elementType, kind.containsNull, value)
+        inside = _null_in(kind.elementType, value, nullable=kind.containsNull)
     elif isinstance(kind, MapType):
-        keys = _null_in(kind.keyType, True, F.map_keys(value))
-        inside = keys | _null_in(kind.valueType, kind.valueContainsNull, F.map_values(value))
+        keys = _null_in(kind.keyType, F.map_keys(value), nullable=True)
+        inside = keys | _null_in(
+            kind.valueType, F.map_values(value), nullable=kind.valueContainsNull
+        )
     elif isinstance(kind, StructType):
         for field in kind.fields:
-            inside = inside | _null_at(field.dataType, field.nullable, value.getField(field.name))
+            inside = inside | _null_at(
+                field.dataType, value.getField(field.name), nullable=field.nullable
+            )
     return found | F.coalesce(value.isNotNull() & inside, F.lit(False))
 
 
-def _null_in(kind: DataType, nullable: bool, values: Column) -> Column:
+def _null_in(kind: DataType, values: Column, *, nullable: bool) -> Column:
     from pyspark.sql import functions as F
 
-    return F.exists(values, lambda value: _null_at(kind, nullable, value))
+    return F.exists(values, lambda value: _null_at(kind, value, nullable=nullable))

@@ -5,6 +5,7 @@ Rows come as a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -301,7 +302,7 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
             column=column.name,
             in_rows=True,
         )
-    why = flaw(column.dataType, True, data)
+    why = flaw(column.dataType, data, nullable=True)
     if why is not None:
         raise SchemaMismatch(f"Column {column.name!r} has {why}.", column=column.name, in_rows=True)
     return data
@@ -344,7 +345,7 @@ def _is_array(value: object) -> bool:
 def _is_missing(value: object) -> bool:
     """Say whether pandas calls a value missing."""
     return type(value).__name__ in ("NaTType", "NAType") or (
-        isinstance(value, float) and value != value
+        isinstance(value, float) and math.isnan(value)
     )
 
 
@@ -356,7 +357,8 @@ def _same(value: Any, kept: Any) -> bool:
         return isinstance(kept, bool) and bool(value) == kept
     if isinstance(kept, float):
         rounded = isinstance(value, (int, float)) and abs(value - kept) <= abs(value) * 1e-6
-        return bool(value == kept or value != value or rounded)
+        is_nan = value != value  # noqa: PLR0124 - of whatever type, numpy's too
+        return bool(value == kept or is_nan or rounded)
     if isinstance(kept, dict):
         known = isinstance(value, Mapping) and set(value) <= set(kept)
         return known and all(_same(value.get(k), v) for k, v in kept.items())

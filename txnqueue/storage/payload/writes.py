@@ -41,13 +41,13 @@ def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
         InvalidInput: The session would cut off what instants have below milliseconds.
     """
     # No option wins over it. Spark reads it in capitals, and gives it back as it was set.
-    if (session.conf.get(_INSTANTS, None) or "").upper() == "TIMESTAMP_MILLIS":
-        if _INSTANT.search(send.schema.json()):
-            raise InvalidInput(
-                f"The session says {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the "
-                "microseconds of your timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
-                name=_INSTANTS,
-            )
+    cut = (session.conf.get(_INSTANTS, None) or "").upper() == "TIMESTAMP_MILLIS"
+    if cut and _INSTANT.search(send.schema.json()):
+        raise InvalidInput(
+            f"The session says {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the "
+            "microseconds of your timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
+            name=_INSTANTS,
+        )
     about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
     options = {**_OPTIONS, "userMetadata": json.dumps({**about, **send.note})}
     if _numbering(session) is not None:

@@ -270,7 +270,8 @@ def _joined(earlier: Change, later: Change) -> Change | None:
     """Put two appends together; None if they cannot be."""
     if {earlier.operation, later.operation} != {APPEND} or earlier.lineage != later.lineage:
         return None
-    assert earlier.source is not None and later.source is not None
+    assert earlier.source is not None
+    assert later.source is not None
     source = earlier.source.joined(later.source)
     return None if source is None else replace(earlier, source=source)
 

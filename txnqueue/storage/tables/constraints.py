@@ -110,19 +110,21 @@ def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
         if column.name in unknown:
             continue
         mine = identifier(column.name)
-        for path in _required(column.dataType, column.nullable, mine):
+        for path in _required(column.dataType, mine, nullable=column.nullable):
             found[f"NOT NULL of column {path}"] = f"{path} IS NOT NULL"
         bounded = info.lengths.get(column.name)
         fits = None if bounded is None else _fits(bounded, mine, 0)
         if bounded is not None and fits is not None:
-            found[f"the length of {column.name!r}, {bounded.simpleString()},"] = _held(fits, True)
+            found[f"the length of {column.name!r}, {bounded.simpleString()},"] = _held(
+                fits, if_null=True
+            )
         if column.name in filled.generated and column.name in given:
             text = filled.generated[column.name]
             found[f"the generated column {column.name!r}, {text},"] = f"{mine} <=> ({text})"
     for name, text in info.constraints.items():
         # Delta takes a constraint that is null as broken; of unknown columns it decides alone.
         about_unknown = any(folded(one) in folded(text) for one in unknown)
-        found[f"the constraint {name!r}, {text},"] = _held(text, about_unknown)
+        found[f"the constraint {name!r}, {text},"] = _held(text, if_null=about_unknown)
     return found
 
 
@@ -136,17 +138,19 @@ def broken(info: TableInfo, rule: str, count: int) -> InvalidInput:
     )
 
 
-def _held(text: str, if_null: bool) -> str:
+def _held(text: str, *, if_null: bool) -> str:
     return f"coalesce(({text}), {str(if_null).lower()})"
 
 
-def _required(kind: DataType, nullable: bool, path: str) -> Iterator[str]:
+def _required(kind: DataType, path: str, *, nullable: bool) -> Iterator[str]:
     """List where a value must be: an absent struct has nothing where something must be."""
     if not nullable:
         yield path
     if isinstance(kind, StructType):
         for one in kind.fields:
-            yield from _required(one.dataType, one.nullable, f"{path}.{identifier(one.name)}")
+            yield from _required(
+                one.dataType, f"{path}.{identifier(one.name)}", nullable=one.nullable
+            )
 
 
 def _fits(kind: DataType, value: str, depth: int) -> str | None:
@@ -168,6 +172,6 @@ def _fits(kind: DataType, value: str, depth: int) -> str | None:
         one = f"_x{depth}" if many else where
         text = _fits(inner, one, depth + 1)
         if text is not None:
-            text = _held(text, True)
+            text = _held(text, if_null=True)
             found.append(f"forall({where}, {one} -> {text})" if many else text)
-    return " AND ".join(_held(text, True) for text in found) or None
+    return " AND ".join(_held(text, if_null=True) for text in found) or None
