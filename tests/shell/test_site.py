@@ -99,6 +99,12 @@ def test_no_page_loads_anything_from_elsewhere(site: dict[str, Page]) -> None:
     assert not {(name, load) for name, load in loads if "//" in load}
 
 
+def test_no_page_has_a_diagram_that_a_script_would_fetch_a_library_for() -> None:
+    """Material loads Mermaid from a public host when a page has such a block."""
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
+    assert not [path for path in pages if "```mermaid" in path.read_text(encoding="utf-8")]
+
+
 def test_every_public_name_and_every_member_for_users_is_in_the_reference(
     site: dict[str, Page],
 ) -> None:
