@@ -14,25 +14,24 @@
 # %% [markdown]
 # # The first ten minutes
 #
-# A queue, its messages, a table that changes together with them, a failure, and the question
-# who did it. Everything runs on this machine, in a temporary folder.
+# Create a queue, send and consume messages, change a Delta table together with them, roll back,
+# and query the history. Everything runs on this machine, in a temporary folder.
 
 # %%
 import tempfile
 from pathlib import Path
 
-from txnqueue import QueueManager
-from txnqueue.platform.local_spark import local_spark
+from txnqueue import QueueManager, local_spark
 
 spark = local_spark()
 lake = Path(tempfile.mkdtemp())
 manager = QueueManager(spark, f"{lake}/messaging", actor="ada")
 
 # %% [markdown]
-# ## Create and send
+# ## Create a queue and send messages
 #
-# A queue has typed columns. `orders.dead` is made with it: that is where a message goes that
-# nobody can handle.
+# A queue has typed columns. Its dead-letter queue `orders.dead` is created with it, for messages
+# that cannot be processed.
 
 # %%
 orders = manager.create_queue("orders", "order_id long, customer string, amount double")
@@ -45,7 +44,7 @@ orders.send(
 ).count
 
 # %% [markdown]
-# ## Look, without taking anything
+# ## Peek without receiving
 
 # %%
 seen = orders.peek().orderBy("order_id")
@@ -53,9 +52,9 @@ seen.select("order_id", "customer", "amount", "_message.delivery_count").show()
 orders.depth()
 
 # %% [markdown]
-# ## Consume into a table
+# ## Drain a queue into a Delta table
 #
-# Messages and a Delta table of your own change together: both happen, or neither does. The
+# The messages and your Delta table change together: both changes happen, or neither does. The
 # order with a negative amount is rejected, with a reason.
 
 # %%
@@ -77,15 +76,15 @@ spark.read.format("delta").load(totals).orderBy("customer").show()
 (result.messages, result.batches, result.applied)
 
 # %% [markdown]
-# The same run again consumes nothing: it is finished.
+# Repeating the run consumes nothing: it has finished.
 
 # %%
 orders.drain(handle, run_id="monday").already_finished
 
 # %% [markdown]
-# ## Fail on purpose
+# ## Roll back on an exception
 #
-# An exception rolls everything back: the messages are where they were, the table is unchanged.
+# An exception rolls everything back: the messages are available again, the table is unchanged.
 
 # %%
 orders.send([{"order_id": 4, "customer": "eve", "amount": 100.0}])
@@ -106,9 +105,9 @@ orders.drain(handle, run_id="tuesday")
 spark.read.format("delta").load(totals).orderBy("customer").show()
 
 # %% [markdown]
-# ## Who did it?
+# ## Trace a message
 #
-# Every step of every message is on record: when, in which transaction, by whom, and which
+# Every step of every message is recorded: when, in which transaction, by which actor, and which
 # table it changed.
 
 # %%
@@ -116,17 +115,17 @@ for step in manager.history.trace(queue="orders", where="order_id = 4"):
     print(step["commit_seq"], step["step"], step["decision"], step["actor"], step["reason"] or "")
 
 # %% [markdown]
-# The dead letter says why it is one.
+# A dead letter has its reason.
 
 # %%
 (dead,) = manager.queue("orders.dead").peek_messages()
 (dead["order_id"], dead["_message"]["origin"]["reason"])
 
 # %% [markdown]
-# ## What was
+# ## Time travel: query past states
 #
-# Any state of the past can be asked for again. Here is the number of messages in each state
-# after every commit.
+# Every past state can be queried. This is the number of messages in each state after every
+# commit.
 
 # %%
 import matplotlib.pyplot as plt
@@ -145,7 +144,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# And the store proves that it kept its promises.
+# ## Verify the store
 
 # %%
 print(manager.history.verify())
