@@ -8,6 +8,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan
 from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
+from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.branch import Branch
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
@@ -72,7 +73,11 @@ class Poller:
                 instants += [s.due_ms(rules) for s in waiting if s.failed_at_ms]
                 claims = list(fold.claims())
                 instants += [claim.ends_at_ms(now_ms) for claim in claims]
-                held = {c.owner.key: c.began_by_ms for c in claims if c.owner.is_branch}
+                held = {
+                    c.owner.key: c.began_by_ms
+                    for c in claims
+                    if isinstance(c.owner, AttemptOwner) and c.owner.is_branch
+                }
                 branches = map(Branch.of, side.key_states(filter(None, held)).values())
                 instants += [
                     b.ends_at_ms(now_ms, held[b.key]) for b in branches if b is not None and b.open

@@ -8,7 +8,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Item, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan
-from txnqueue.core.state import Claim, Owner, QueueState
+from txnqueue.core.state import Claim, QueueState
 from txnqueue.errors import AlreadySettled, LeaseLost, TransactionMismatch
 from txnqueue.messages import move
 from txnqueue.messages.acquirer import Acquirer
@@ -110,7 +110,7 @@ class Account:
         self._said.pop(attempt, None)
         if self.keeping:
             for one in self.held:
-                one.claim.owner = Owner(one.claim.owner.consumer, one.claim.owner.epoch)
+                one.claim.lease()
             self.acquirer, self.keeping = None, False
 
 
@@ -282,7 +282,7 @@ def still_ours(
         return fold, claim
     # The transaction is read first and the queue after it: what it settled is seen then.
     bound = claim.bound
-    state = client.key_state(bound.key or "", archived_since=None)
+    state = client.key_state(bound.key, archived_since=None)
     fold = folds[one.info.queue_id] = client.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:

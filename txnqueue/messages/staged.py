@@ -9,7 +9,7 @@ from typing import Any
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Owner
+from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.duplicates import write_ids
 from txnqueue.storage.payload import Placing, Run
 from txnqueue.storage.payload.arrangement import Place, sort_key
@@ -60,7 +60,7 @@ class StagedSend:
             found.setdefault(place, []).append(run)
         return dict(sorted(found.items(), key=lambda item: sort_key(item[0])))
 
-    def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
+    def positions(self, owner: AttemptOwner, stamp: planning.Stamp) -> list[Entry]:
         """Write the positions that the commit posts."""
         said = self._owner()
         reason = said["origin"]["reason"] if "origin" in said else None

@@ -18,7 +18,7 @@ from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_metadata, check_text, check_transaction_id, describe_error
-from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
 from txnqueue.messages.settlement import Account
 from txnqueue.messages.staged import StagedSend
@@ -81,9 +81,9 @@ class Attempt:
         """How many messages its receives found that are dead letters now."""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AttemptOwner:
         """The attempt as the owner of claims and decisions."""
-        return Owner(self.client.consumer, 0, self.id, self.attempt_id, self.begun)
+        return AttemptOwner(self.id, self.attempt_id, self.begun, self.client.consumer)
 
     @property
     def changes(self) -> list[Change]:

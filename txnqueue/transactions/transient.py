@@ -17,7 +17,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
-from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import HistoryRemoved, TransactionAborted
 
 if TYPE_CHECKING:
@@ -35,21 +35,21 @@ class TransientWork:
         """Belong to an attempt that has done nothing yet."""
         self._client = client
         self._work = work
-        self._owner: Owner | None = None
+        self._owner: AttemptOwner | None = None
         self.claimed = False
 
     def __bool__(self) -> bool:
         """Say whether there is any."""
         return self._owner is not None and (
-            self.claimed or self._work.transient(self._owner.attempt or "")
+            self.claimed or self._work.transient(self._owner.attempt)
         )
 
-    def begin(self, owner: Owner) -> None:
+    def begin(self, owner: AttemptOwner) -> None:
         """Take note that transient messages are sent or received by this attempt."""
         self._owner = owner
         store = self._client.store.transient
         with store.lock:
-            store.working[owner.attempt or ""] = self
+            store.working[owner.attempt] = self
 
     def staged(self) -> list[tuple[str, str]]:
         """Name what it has staged."""
@@ -86,7 +86,7 @@ class TransientWork:
         """Whether it was committed here, maybe by a call that was interrupted."""
         if self._owner is None:
             return False
-        key = self._owner.key or ""
+        key = self._owner.key
         state = self._client.transient.key_states([key])[key]
         return state.decided(self._attempt) == model.COMMITTED
 
@@ -120,7 +120,7 @@ class TransientWork:
 
     @property
     def _attempt(self) -> str:
-        return (self._owner.attempt if self._owner else None) or ""
+        return self._owner.attempt if self._owner else ""
 
     def _end(self) -> None:
         """Say that this attempt does no more: what it staged and is not posted is not needed."""
@@ -148,13 +148,13 @@ class TransientWork:
 
         memory.land(plan, kind, transaction_id=owner.key)
 
-    def _others(self, owner: Owner, kind: str) -> list[str]:
+    def _others(self, owner: AttemptOwner, kind: str) -> list[str]:
         """List the other attempts of the id, which must not have been committed.
 
         Those that are prepared wait for the durable journal, which lets one of them win: so
         what is committed here only cannot pass by them.
         """
-        key, attempt = owner.key or "", owner.attempt or ""
+        key, attempt = owner.key, owner.attempt
         state = self._client.transient.key_states([key])[key]
         own = state.decisions.get(attempt)
         if own is not None or state.committed is not None:
@@ -173,8 +173,8 @@ class TransientWork:
     def _plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         owner = self._owner
         assert owner is not None
-        state = self._client.transient.key_states([owner.key or ""])[owner.key or ""]
-        if state.decided(owner.attempt or "") is not None:
+        state = self._client.transient.key_states([owner.key])[owner.key]
+        if state.decided(owner.attempt) is not None:
             return None
         stamp = self._client.stamp()
         released = self._work.released(stamp, reason, counted=counted, transient=True)
@@ -222,8 +222,8 @@ def resolve(
 
 
 def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
-    key, attempt = waiting.stream, waiting.attempt or ""
-    owner = Owner("", 0, key, attempt, waiting.begun)
+    owner = AttemptOwner.of(waiting)
+    key, attempt = owner.key, owner.attempt
 
     def look() -> TransactionState:
         """What was decided long ago, or surely never will be, counts as well."""

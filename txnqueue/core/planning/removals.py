@@ -10,7 +10,7 @@ from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.planning.claims import Selection, grouped
 from txnqueue.core.planning.plan import Plan, Stamp, lane_conditions
-from txnqueue.core.state import Errors, Owner, Position, Segment
+from txnqueue.core.state import AttemptOwner, Errors, Position, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def move(
     stamp: Stamp,
     origin: dict[str, Any],
     *,
-    owner: Owner | None = None,
+    owner: AttemptOwner | None = None,
     lane: int = 0,
     keeps_times: bool = False,
 ) -> Entry:
@@ -196,9 +196,7 @@ def move(
         model.backlog_shard(target_id),
         model.lane_stream(lane),
         model.POSTED,
-        transaction_key=owner.key if owner else None,
-        attempt=owner.attempt if owner else None,
-        begun=owner.begun if owner else None,
+        **(owner.columns() if owner else {}),
         queue_id=target_id,
         lane=lane,
         ranges=tuple(part),

@@ -10,7 +10,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, Item
 from txnqueue.core.planning.plan import Stamp
 from txnqueue.core.planning.removals import Target
-from txnqueue.core.state import Claim, Owner
+from txnqueue.core.state import AttemptOwner, Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def settlement(
     stamp: Stamp,
     *,
     sequence: int | None,
-    owner: Owner | None,
+    owner: AttemptOwner | None,
 ) -> Entry:
     """Write one settlement of a claim.
 
@@ -65,9 +65,7 @@ def settlement(
         model.lane_stream(held.lane),
         disposition.kind,
         sequence=sequence,
-        transaction_key=owner.key if owner else None,
-        attempt=owner.attempt if owner else None,
-        begun=owner.begun if owner else None,
+        **(owner.columns() if owner else {}),
         queue_id=queue_id,
         lane=held.lane,
         claim_lane=held.lane,
@@ -81,7 +79,7 @@ def settlement(
 
 
 def kept(
-    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: Owner
+    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: AttemptOwner
 ) -> Entry:
     """Write that a commit leaves what it did not settle of a claim with its consumer.
 
@@ -91,9 +89,7 @@ def kept(
         model.backlog_shard(queue_id),
         model.lane_stream(held.lane),
         model.KEPT,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
+        **owner.columns(),
         queue_id=queue_id,
         lane=held.lane,
         claim_lane=held.lane,
@@ -135,20 +131,18 @@ def _released(
     return tuple(
         settlement(queue_id, held, how(held), stamp, sequence=None, owner=held.owner)
         for held in claims
-        if held.owner.is_transaction
+        if isinstance(held.owner, AttemptOwner)
     )
 
 
-def bind(queue_id: str, held: Claim, owner: Owner, sequence: int, stamp: Stamp) -> Entry:
+def bind(queue_id: str, held: Claim, owner: AttemptOwner, sequence: int, stamp: Stamp) -> Entry:
     """Write that an attempt settles messages held under a lease: the lane's next entry."""
     return Entry(
         model.lane_shard(queue_id, held.lane),
         model.lane_stream(held.lane),
         model.BOUND,
         sequence=sequence,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
+        **owner.columns(),
         queue_id=queue_id,
         lane=held.lane,
         claim_lane=held.lane,

@@ -12,7 +12,7 @@ from txnqueue.batch import Batch, claim_batch
 from txnqueue.core import model, ranges
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
-from txnqueue.core.state import LaneState, Owner, Segment, TransactionState
+from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
 from txnqueue.messages import acquisition, move
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
@@ -260,7 +260,7 @@ class Operations:
             if prepared is not None:
                 pending = self._pending(key)
                 operations = operations_of(self._client, self.queue, prepared, pending)
-                owner = Owner("", 0, key, prepared.attempt, prepared.begun)
+                owner = AttemptOwner.of(prepared)
                 found[key] = Transaction(key, operations, prepared=owner)
         return found
 
