@@ -108,7 +108,7 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
         landed = client.land(plan, "recover", transaction_id=key)
         if landed is not None:
             aborted.append(key)
-            released += sum(e.count or 0 for e in landed.entries if e.kind == model.RELEASED)
+            released += model.messages(e for e in landed.entries if e.kind == model.RELEASED)
     return tuple(aborted), released
 
 
@@ -311,7 +311,7 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
         return Plan(tuple(entries), tuple(conditions)) if entries else None
 
     landed = client.land(plan, "release leases", queue=info.name)
-    return sum(entry.count or 0 for entry in (landed.entries if landed else ()))
+    return model.messages(landed.entries) if landed else 0
 
 
 def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> InvalidInput:

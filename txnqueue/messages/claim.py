@@ -192,8 +192,8 @@ class ClaimPlanner:
         found = []
         entries = [e for e in entries if e.queue_id == self.info.queue_id]
         if self.transaction is not None:
-            dead = (e.count or 0 for e in entries if e.kind == model.DEAD_LETTERED)
-            self.transaction.dead_lettered += sum(dead)
+            dead = (e for e in entries if e.kind == model.DEAD_LETTERED)
+            self.transaction.dead_lettered += model.messages(dead)
         over: set[tuple[int, int]] = set()
         if len({e.append_id for e in entries}) > 1:
             names = {(e.lane or 0, e.sequence or 0) for e in entries}

@@ -65,15 +65,10 @@ class StagedSend:
         said = self._owner()
         reason = said["origin"]["reason"] if "origin" in said else None
         return [
-            Entry(
-                model.backlog_shard(self.info.queue_id),
-                model.lane_stream(lane),
+            Entry.in_backlog(
+                self.info.queue_id,
+                lane,
                 model.POSTED,
-                transaction_key=owner.key,
-                attempt=owner.attempt,
-                begun=owner.begun,
-                queue_id=self.info.queue_id,
-                lane=lane,
                 ranges=tuple(run.range for run in runs),
                 count=sum(run.count for run in runs),
                 reason=reason,
@@ -86,6 +81,7 @@ class StagedSend:
                     **self._instants(available_step, expires_step),
                     **self._names(runs),
                 },
+                **owner.columns(),
                 **stamp.columns(),
             )
             for (lane, priority, available_step, expires_step), runs in self.places.items()

@@ -88,10 +88,8 @@ def decided(change: Change, owner: AttemptOwner, stamp: Stamp) -> Entry:
         model.table_shard(change.table_id),
         change.table_id,
         model.CHANGE_DECIDED,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
         count=change.source.count if change.source else None,
         body={"v": 1, "change": change.to_json()},
+        **owner.columns(),
         **stamp.columns(),
     )

@@ -52,7 +52,6 @@ def settlement(
     """
     named = () if disposition.items is None else disposition.items
     items, parts, count = model.pack_items(named)
-    in_lane = sequence is not None
     body: dict[str, Any] = {"v": 1, "items": items, "counted": disposition.counted}
     if disposition.undeliverable_here:
         body["not_to"] = held.owner.consumer
@@ -60,22 +59,36 @@ def settlement(
         body["failed_at"] = disposition.failed_at_ms
     if disposition.target is not None:
         body["target"] = disposition.target.queue_id
-    return Entry(
-        model.lane_shard(queue_id, held.lane) if in_lane else model.backlog_shard(queue_id),
-        model.lane_stream(held.lane),
+    return _of_claim(
+        queue_id,
+        held,
         disposition.kind,
+        stamp,
         sequence=sequence,
-        **(owner.columns() if owner else {}),
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
+        owner=owner,
         ranges=parts,
         count=held.count if disposition.items is None else count,
         reason=disposition.reason,
         body=body,
-        **stamp.columns(),
     )
+
+
+def _of_claim(
+    queue_id: str,
+    held: Claim,
+    kind: str,
+    stamp: Stamp,
+    *,
+    sequence: int | None = None,
+    owner: AttemptOwner | None = None,
+    **columns: Any,
+) -> Entry:
+    """Write an entry about a claim: in its lane's log with a number, else in the backlog."""
+    columns |= {"claim_lane": held.lane, "claim_sequence": held.sequence, **stamp.columns()}
+    columns |= owner.columns() if owner else {}
+    if sequence is None:
+        return Entry.in_backlog(queue_id, held.lane, kind, **columns)
+    return Entry.in_lane(queue_id, held.lane, kind, sequence=sequence, **columns)
 
 
 def kept(
@@ -85,19 +98,8 @@ def kept(
 
     It stands behind the claim's settlements: from then on a lease holds what is left.
     """
-    return Entry(
-        model.backlog_shard(queue_id),
-        model.lane_stream(held.lane),
-        model.KEPT,
-        **owner.columns(),
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
-        count=count,
-        body={"v": 1, "deadline": deadline_ms},
-        **stamp.columns(),
-    )
+    body = {"v": 1, "deadline": deadline_ms}
+    return _of_claim(queue_id, held, model.KEPT, stamp, owner=owner, count=count, body=body)
 
 
 def release_claims(
@@ -137,19 +139,15 @@ def _released(
 
 def bind(queue_id: str, held: Claim, owner: AttemptOwner, sequence: int, stamp: Stamp) -> Entry:
     """Write that an attempt settles messages held under a lease: the lane's next entry."""
-    return Entry(
-        model.lane_shard(queue_id, held.lane),
-        model.lane_stream(held.lane),
+    return _of_claim(
+        queue_id,
+        held,
         model.BOUND,
+        stamp,
         sequence=sequence,
-        **owner.columns(),
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
+        owner=owner,
         count=held.count,
         body={"v": 1},
-        **stamp.columns(),
     )
 
 
@@ -157,16 +155,12 @@ def lease_extended(
     queue_id: str, held: Claim, sequence: int, deadline_ms: int, stamp: Stamp
 ) -> Entry:
     """Write a new deadline of a claim: the lane's next entry."""
-    return Entry(
-        model.lane_shard(queue_id, held.lane),
-        model.lane_stream(held.lane),
+    return _of_claim(
+        queue_id,
+        held,
         model.LEASE_EXTENDED,
+        stamp,
         sequence=sequence,
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
         count=held.count,
         body={"v": 1, "deadline": deadline_ms},
-        **stamp.columns(),
     )

@@ -71,13 +71,11 @@ def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
 def compact(fold: QueueState, lane_number: int, stamp: Stamp) -> Plan:
     """Plan the next entry of a lane's log, which says what the lane holds."""
     lane, queue_id = fold.lanes[lane_number], fold.queue_id
-    entry = Entry(
-        model.lane_shard(queue_id, lane.lane),
-        model.lane_stream(lane.lane),
+    entry = Entry.in_lane(
+        queue_id,
+        lane.lane,
         model.COMPACTED,
         sequence=lane.next_sequence,
-        queue_id=queue_id,
-        lane=lane.lane,
         body=body(lane, fold.version, recent_after(fold, lane, stamp.now_ms)),
         **stamp.columns(),
     )

@@ -231,7 +231,7 @@ def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
 def _of_catalog(entries: list[Entry]) -> list[Entry]:
     """An inventory of payload has finished when there is a later one; all else here stays."""
     taken = [entry for entry in entries if entry.kind == model.PAYLOAD_LISTED]
-    newest = max((entry.sequence or 0 for entry in taken), default=0)
+    newest = model.newest_sequence(taken)
     return [entry for entry in taken if (entry.sequence or 0) < newest]
 
 
