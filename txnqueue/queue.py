@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from txnqueue.admin.alteration import alter
 from txnqueue.admin.drop import DropResult, drop
 from txnqueue.batch import Batch, claim_batch
-from txnqueue.client.client import Client
+from txnqueue.client.client import Client, QueuePart
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -139,9 +139,8 @@ class Queue:
         tx = self._resolve(transaction, f"{self.name}.move")
         target = target_of(self._client, to)
 
-        def route_of(part: QueueInfo) -> Route:
-            there = target.in_memory() if part.transient else target
-            return to_queue(self._client.of(part), part, there)
+        def route_of(part: QueuePart) -> Route:
+            return to_queue(part.client, part.info, part.same_part_of(target))
 
         selector = self._selector(where, matching, on, few=limit is not None)
         return self._move(tx, route_of, "moved", selector, limit)
@@ -185,8 +184,8 @@ class Queue:
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 
-        def route_of(part: QueueInfo) -> Route:
-            return to_origin(self._client.of(part))
+        def route_of(part: QueuePart) -> Route:
+            return to_origin(part.client)
 
         selector = self._selector(where, few=limit is not None)
         return self._move(tx, route_of, "redriven", selector, limit, among=came_from_elsewhere)
@@ -258,7 +257,7 @@ class Queue:
         check_text("reason", reason)
         selector = self._selector(where)
         return sum(
-            removal.purge(self._client.of(part), part, selector, reason, gone)
+            removal.purge(part.client, part.info, selector, reason, gone)
             for part in self._client.parts_of(self._info)
         )
 
@@ -541,7 +540,7 @@ class Queue:
     def _move(
         self,
         tx: Attempt | None,
-        route_of: Callable[[QueueInfo], Route],
+        route_of: Callable[[QueuePart], Route],
         reason: str,
         selector: Selector | None,
         limit: int | None,

@@ -54,9 +54,8 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
     held_by = holding(client.transaction_entries(), info.queue_id)
     messages = 0
     for part in client.parts_of(info):
-        side = client.of(part)
-        with side.lock:
-            messages += side.fold(part).length()
+        with part.state() as state:
+            messages += state.length()
     if held_by:
         return DropResult(info.name, dropped=False, held_by=held_by, messages=messages)
     landed = _drop(client, info)

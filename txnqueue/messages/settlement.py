@@ -176,6 +176,12 @@ def name_of(one: HeldClaim) -> Name:
     return (one.info.queue_id, *one.claim.name)
 
 
+def by_client(client: Client, claims: Sequence[HeldClaim]) -> list[tuple[Client, list[HeldClaim]]]:
+    """Group claims by the view of the store that holds them: one append can settle a group."""
+    kinds = ([one for one in claims if one.info.transient == kind] for kind in (False, True))
+    return [(client.of(held[0].info), held) for held in kinds if held]
+
+
 def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
     """Settle claims outside a transaction: the lane entries are the settlement."""
 

@@ -217,9 +217,8 @@ class Queue:
         """Look at the durable part of the queue and at the transient one, if there is one."""
         found = []
         for part in self._client.parts_of(self.core.info):
-            side = self._client.of(part)
-            with side.lock:
-                found.append(look(side.state_for_read(part)))
+            with part.state_for_read() as state:
+                found.append(look(state))
         return found
 
     def _listed(self, standing: Iterable[tuple[Position, Range]]) -> list[MessagePosition]:

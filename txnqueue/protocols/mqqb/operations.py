@@ -200,17 +200,13 @@ class Operations:
             routes = [
                 (
                     part,
-                    move.to_queue(
-                        self._client.of(part),
-                        part,
-                        target.core.info.in_memory() if part.transient else target.core.info,
-                    ),
+                    move.to_queue(part.client, part.info, part.same_part_of(target.core.info)),
                 )
                 for part in self._client.parts_of(here.info)
             ]
             attempt = attempt_of(core)
             attempt.follow_memory()
-            moved = acquisition.move_inside(self._client, routes, attempt, "moved", _only(position))
+            moved = acquisition.move_inside(routes, attempt, "moved", _only(position))
             if not moved:
                 raise _not_available(position)
             add(TransactionalOperation(OperationType.MOVE, position, target_queue_reference=target))
