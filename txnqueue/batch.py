@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -129,14 +129,6 @@ class Batch:
 
     # ------------------------------------------------------------------------- settling
 
-    def _by_side(self, which: Callable[[HeldClaim], bool]) -> list[tuple[Client, list[HeldClaim]]]:
-        """Sort some of the claims by the view of the store that they are in."""
-        found: dict[bool, list[HeldClaim]] = {}
-        for one in self._account.held:
-            if which(one):
-                found.setdefault(one.info.transient, []).append(one)
-        return [(self._client.of(held[0].info), held) for held in found.values()]
-
     def _parts(self) -> list[Part]:
         return [
             part_of(one.positions[pid], part, one.info.name, claim.lane, claim.delivery_count)
@@ -194,9 +186,10 @@ class Batch:
 
     def _settle_now(self, chosen: Dispositions) -> None:
         """Settle outside a transaction."""
-        sides = self._by_side(lambda one: name_of(one) in chosen)
-        if len(sides) == 1:
-            settlement.settle(*sides[0], chosen)
+        held = [one for one in self._account.held if name_of(one) in chosen]
+        parts = settlement.by_client(self._client, held)
+        if len(parts) == 1:
+            settlement.settle(*parts[0], chosen)
             self._account.settled(chosen)
         else:  # both kinds, as a whole: that takes a transaction
             with Transaction(Attempt(self._client)) as tx:
@@ -464,10 +457,11 @@ class Batch:
         if not self.holds:
             return
 
-        for side, held in self._by_side(lambda one: bool(self._account.rest(one))):
-            deadline_ms = settlement.extend(side, held, seconds)
+        unsettled = [one for one in self._account.held if self._account.rest(one)]
+        for client, held in settlement.by_client(self._client, unsettled):
+            deadline_ms = settlement.extend(client, held, seconds)
             for one in self._account.held:
-                if self._client.of(one.info) is side:
+                if one.info.transient == held[0].info.transient:
                     one.claim.deadline_ms = deadline_ms
 
 

@@ -258,7 +258,11 @@ class Drain:
             client, info = self._client, self._queue.info
             mine = tx.attempt_id
             with client.lock:
-                claims = [c for c in client.fold(info).claims() if c.owner.attempt == mine]
+                claims = [
+                    c
+                    for c in client.fold(info).claims()
+                    if c.acquirer and c.acquirer.attempt == mine
+                ]
             tx.add_account(Account([HeldClaim(info, claim, {}) for claim in claims], tx))
         except Exception as failed:  # then they are void, and whoever receives next finds that
             logger.warning("what is held cannot be read transaction_id=%s error=%s", tx.id, failed)

@@ -18,10 +18,10 @@ from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_t
 from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import ExchangeNotFound, InvalidInput, LimitExceeded, QueueNotFound
-from txnqueue.messages.placement import check_headers, ordering_of, placing_of
+from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.publish import Published, answer, in_memory, routes_of, send_of, staged_sends
 from txnqueue.messages.send import is_kept, stage, staged_runs
-from txnqueue.queue import Queue
+from txnqueue.queue import Queue, send_with
 from txnqueue.reports.report import frame_of
 from txnqueue.reports.snapshot import BINDINGS, binding_rows, schema_of
 from txnqueue.storage.payload.frames import is_frame
@@ -311,23 +311,23 @@ class Exchange:
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
         key, column = routing.check_keys(routing_key, routing_key_column)
+        options = SendOptions(
+            order_by=order_by,
+            priority=priority,
+            available_at=available_at,
+            delay_seconds=delay_seconds,
+            ttl_seconds=ttl_seconds,
+            headers=headers,
+            header_columns=header_columns,
+            durable=durable,
+        )
         if self.name == routing.DEFAULT_EXCHANGE:
             if column is not None:
                 raise InvalidInput(
                     "The default exchange has no columns: give routing_key=, a queue's name."
                 )
-            sent = Queue(self._client, self._client.queue(key), self._bound).send(
-                rows,
-                order_by=order_by,
-                priority=priority,
-                available_at=available_at,
-                delay_seconds=delay_seconds,
-                ttl_seconds=ttl_seconds,
-                headers=headers,
-                header_columns=header_columns,
-                durable=durable,
-                transaction=transaction,
-            )
+            queue = Queue(self._client, self._client.queue(key), self._bound)
+            sent = send_with(queue, rows, options, transaction)
             queues = {key: sent.count} if sent.count else {}
             return Published(sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt)
         inside = self._resolve(transaction)
@@ -338,13 +338,10 @@ class Exchange:
         found = self._client.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
-        kept = is_kept(durable, tx, self.name, otherwise=True)
-        now_ms = self._client.runtime.now_ms()
-        placing = placing_of(
-            QueueSettings(), now_ms, priority, available_at, delay_seconds, ttl_seconds=ttl_seconds
-        )
-        fixed, by_column = check_headers(headers or {}, header_columns or {})
-        ordering = ordering_of(order_by, schema, self.name)
+        kept = is_kept(options.durable, tx, self.name, otherwise=True)
+        placing = options.placing(QueueSettings(), self._client.runtime.now_ms())
+        fixed, by_column = options.all_headers()
+        ordering = options.ordering(schema, self.name)
         if keep_order is None:
             keep_order = bool(ordering) or not is_frame(rows)
         routes, targets = routes_of(found, info, key, column, keep_order=keep_order)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from txnqueue.admin.alteration import alter
 from txnqueue.admin.drop import DropResult, drop
 from txnqueue.batch import Batch, claim_batch
-from txnqueue.client.client import Client
+from txnqueue.client.client import Client, QueuePart
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -23,10 +23,11 @@ from txnqueue.drain import Bounds, Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.messages import acquisition, browse, removal
 from txnqueue.messages.move import Route, came_from_elsewhere, target_of, to_origin, to_queue
-from txnqueue.messages.placement import check_headers, placing_of
+from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.receive import Poller
 from txnqueue.messages.selector import Selector
 from txnqueue.messages.send import Sent, is_kept, staged
+from txnqueue.messages.staged import StagedSend
 from txnqueue.reports.metrics import DeadLetters
 from txnqueue.results import DrainResult
 from txnqueue.storage.payload import Part, messages_of
@@ -139,9 +140,8 @@ class Queue:
         tx = self._resolve(transaction, f"{self.name}.move")
         target = target_of(self._client, to)
 
-        def route_of(part: QueueInfo) -> Route:
-            there = target.in_memory() if part.transient else target
-            return to_queue(self._client.of(part), part, there)
+        def route_of(part: QueuePart) -> Route:
+            return to_queue(part.client, part.info, part.same_part_of(target))
 
         selector = self._selector(where, matching, on, few=limit is not None)
         return self._move(tx, route_of, "moved", selector, limit)
@@ -185,8 +185,8 @@ class Queue:
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 
-        def route_of(part: QueueInfo) -> Route:
-            return to_origin(self._client.of(part))
+        def route_of(part: QueuePart) -> Route:
+            return to_origin(part.client)
 
         selector = self._selector(where, few=limit is not None)
         return self._move(tx, route_of, "redriven", selector, limit, among=came_from_elsewhere)
@@ -258,7 +258,7 @@ class Queue:
         check_text("reason", reason)
         selector = self._selector(where)
         return sum(
-            removal.purge(self._client.of(part), part, selector, reason, gone)
+            removal.purge(part.client, part.info, selector, reason, gone)
             for part in self._client.parts_of(self._info)
         )
 
@@ -323,50 +323,17 @@ class Queue:
             QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
-        inside = self._resolve(transaction, f"{self.name}.send")
-        tx = inside or Attempt(self._client)
-        tx.check_active()
-        if tx.already_committed:
-            return Sent(0, "", tx.id, tx.receipt)
-        self._client.check_open(self._info)
-        info, now_ms = self._info, self._client.runtime.now_ms()
-        placing = placing_of(
-            info.settings, now_ms, priority, available_at, delay_seconds, ttl_seconds=ttl_seconds
+        options = SendOptions(
+            order_by=order_by,
+            priority=priority,
+            available_at=available_at,
+            delay_seconds=delay_seconds,
+            ttl_seconds=ttl_seconds,
+            headers=headers,
+            header_columns=header_columns,
+            durable=durable,
         )
-        kept = is_kept(durable, tx, self.name, otherwise=info.settings.durable)
-        fixed, by_column = check_headers(headers or {}, header_columns or {})
-        try:
-            send = staged(
-                self._client,
-                self._info,
-                self.schema,
-                tx,
-                rows,
-                durable=kept,
-                order_by=order_by,
-                placing=placing,
-                headers=fixed,
-                header_columns=by_column,
-            )
-        except SchemaMismatch:
-            if not self._client.renewed(info):  # columns that came since may be meant
-                raise
-            send = staged(
-                self._client,
-                self._info,
-                self.schema,
-                tx,
-                rows,
-                durable=kept,
-                order_by=order_by,
-                placing=placing,
-                headers=fixed,
-                header_columns=by_column,
-            )
-        count = sum(run.count for run in send.runs)
-        if inside is None and count:
-            commit_alone(tx)
-        return Sent(count, send.send_id, tx.id, tx.receipt)
+        return self._send(rows, options, self._resolve(transaction, f"{self.name}.send"))
 
     def receive(
         self,
@@ -538,10 +505,44 @@ class Queue:
 
     # -------------------------------------------------------------------------- helpers
 
+    def _send(self, rows: Rows, options: SendOptions, inside: Attempt | None) -> Sent:
+        """Send messages in an attempt, or in one of their own."""
+        tx = inside or Attempt(self._client)
+        tx.check_active()
+        if tx.already_committed:
+            return Sent(0, "", tx.id, tx.receipt)
+        self._client.check_open(self._info)
+        info = self._info
+        placing = options.placing(info.settings, self._client.runtime.now_ms())
+        kept = is_kept(options.durable, tx, self.name, otherwise=info.settings.durable)
+
+        def stage_rows() -> StagedSend:
+            return staged(
+                self._client,
+                self._info,
+                self.schema,
+                tx,
+                rows,
+                options=options,
+                placing=placing,
+                durable=kept,
+            )
+
+        try:
+            send = stage_rows()
+        except SchemaMismatch:
+            if not self._client.renewed(info):  # columns that came since may be meant
+                raise
+            send = stage_rows()
+        count = sum(run.count for run in send.runs)
+        if inside is None and count:
+            commit_alone(tx)
+        return Sent(count, send.send_id, tx.id, tx.receipt)
+
     def _move(
         self,
         tx: Attempt | None,
-        route_of: Callable[[QueueInfo], Route],
+        route_of: Callable[[QueuePart], Route],
         reason: str,
         selector: Selector | None,
         limit: int | None,
@@ -566,3 +567,10 @@ class Queue:
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
         return browse.first(self._client, self._info, limit, self._selector(where, few=True))
+
+
+def send_with(
+    queue: Queue, rows: Rows, options: SendOptions, transaction: Transaction | NotGiven | None
+) -> Sent:
+    """Send to a queue with options made elsewhere, for the library's own rooms."""
+    return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))

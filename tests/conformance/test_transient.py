@@ -19,6 +19,7 @@ from tests.conformance.conftest import (
 )
 from tests.inside import attempt_of, client_of
 from tests.silence import unanswered
+from txnqueue.client.client import QueuePart
 from txnqueue.core.receipt import Status
 from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.core.state import QueueState
@@ -522,7 +523,7 @@ def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) ->
     taken = world.open(queue, "b")
     assert numbers(taken.receive(1)) == [9]  # the turn of the memory
     memory = client_of(taken).transient
-    client_of(taken).parts_of = lambda info: [info.in_memory()]
+    client_of(taken).parts_of = lambda info: [QueuePart(memory, info.in_memory())]
     assert numbers(taken.receive(10)) == [3, 4]
     with memory.lock:
         assert memory.fold(queue.info.in_memory()).in_flight() == 3

@@ -16,7 +16,7 @@ from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Removal, Selection
 from txnqueue.core.redelivery import AT_ONCE
-from txnqueue.core.state import QueueState, Segment, compaction
+from txnqueue.core.state import AttemptOwner, LeaseOwner, QueueState, Segment, compaction
 from txnqueue.errors import StoreCorrupt
 
 LANES = 2
@@ -88,22 +88,22 @@ def live(log: CompactedLog, chance: random.Random) -> None:
         kind = chance.choice((model.ACCEPTED, model.RELEASED, model.REJECTED))
         items: Any = None
         if chance.random() < 0.5:
-            position_id, standing = next(iter(claim.items.items()))
-            items = ((position_id, ((standing[0][0], standing[0][0]),)),)
-        owner = claim.holder if claim.holder.is_transaction else None
+            position_id, pending = next(iter(claim.items.items()))
+            items = ((position_id, ((pending[0][0], pending[0][0]),)),)
+        owner = claim.attempt
         log.settle(claim, kind, items, owner, counted=chance.random() < 0.5)
     elif act in ("extend", "bind") and claims:
         claim = chance.choice(claims)
         sequence = log.fold.lanes[lane].next_sequence
         if act == "extend":
             log.append(planning.lease_extended("q", claim, sequence, 9_000, STAMP))
-        elif not claim.owner.is_transaction:
+        elif isinstance(claim.owner, LeaseOwner):
             log.append(planning.bind("q", claim, OTHER, sequence, STAMP))
     elif act == "refuse" and claims:
         claim = chance.choice(claims)
-        place = None if claim.holder.is_transaction else log.fold.lanes[lane].next_sequence
+        place = None if claim.attempt is not None else log.fold.lanes[lane].next_sequence
         refused = Disposition(model.RELEASED, counted=True, undeliverable_here=True)
-        owner = claim.holder if place is None else None
+        owner = claim.attempt if place is None else None
         log.append(planning.settlement("q", claim, refused, STAMP, sequence=place, owner=owner))
     elif act == "purge in flight" and claims:
         held = [
@@ -213,3 +213,22 @@ def test_a_compaction_pays_when_the_log_is_much_longer_than_it() -> None:
         log.claim(1)
     assert lane.log == 40
     assert not compaction.is_due(lane, 20)
+
+
+def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
+    log = CompactedLog(lanes=LANES)
+    log.post((0, 3))
+    lease, inside = log.claim(2, owner=LEASE), log.claim(owner=TX)
+    log.append(planning.bind("q", lease, OTHER, log.fold.lanes[0].next_sequence, STAMP))
+    stored = {said["sequence"]: said for said in log.plan(0).body["in_flight"]}
+    none = {"key": None, "attempt": None, "begun": None}
+    bound = {"key": "k2", "attempt": "a2", "begun": 0}
+    assert stored[lease.sequence]["owner"] == {"consumer": "c1", "epoch": 1, **none}
+    assert stored[lease.sequence]["bound"] == {"consumer": "c1", "epoch": 1, **bound}
+    assert stored[inside.sequence]["owner"]["attempt"] == "a1"
+    assert stored[inside.sequence]["bound"] is None
+
+
+def test_an_entry_that_names_no_attempt_is_not_taken_for_one() -> None:
+    with pytest.raises(StoreCorrupt, match="names no attempt"):
+        AttemptOwner.of(Entry("lane/q/0", "lane/0", model.BOUND, attempt="a1"))

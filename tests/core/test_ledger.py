@@ -15,9 +15,10 @@ from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Stamp
 from txnqueue.core.redelivery import AT_ONCE, Redelivery
 from txnqueue.core.state import (
+    AttemptOwner,
     Claim,
     LaneState,
-    Owner,
+    LeaseOwner,
     Position,
     QueueState,
     Segment,
@@ -27,9 +28,9 @@ from txnqueue.core.state.branch import Branch
 from txnqueue.errors import StoreCorrupt
 
 STAMP = Stamp("me", None, 1_000)
-LEASE = Owner("c1", 1)
-TX = Owner("c1", 1, "k", "a1", 0)
-OTHER = Owner("c2", 1, "k2", "a2", 0)
+LEASE = LeaseOwner("c1", 1)
+TX = AttemptOwner("k", "a1", 0, "c1", 1)
+OTHER = AttemptOwner("k2", "a2", 0, "c2", 1)
 
 
 def offsets(parts: Any) -> list[Any]:
@@ -255,10 +256,10 @@ def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on() -> None:
     claim = log.claim(owner=TX)
     log.settle(claim, model.ACCEPTED, [(position, ((0, 0),))], owner=TX)
     log.append(planning.kept("q", claim, 3, 777, STAMP, owner=OTHER))
-    assert log.fold.claims()[0].owner.is_transaction, "it is not the owner's word"
+    assert log.fold.claims()[0].attempt, "it is not the owner's word"
     log.append(planning.kept("q", claim, 3, 777, STAMP, owner=TX))
     (held,) = log.fold.claims()
-    assert (held.owner.is_transaction, held.deadline_ms, held.count) == (False, 777, 3)
+    assert (held.attempt is not None, held.deadline_ms, held.count) == (False, 777, 3)
     log.settle(held, model.RELEASED, owner=TX)
     assert log.fold.in_flight() == 3, "the transaction has no say any more"
     log.settle(held, model.RELEASED)
@@ -396,13 +397,13 @@ def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait() -> None:
 @pytest.mark.parametrize(
     ("taker", "now_ms", "expected"),
     [
-        (Owner("c2", 1), 1_999, False),
-        (Owner("c2", 1), 2_000, True),
-        (Owner("c1", 1), 1_000, False),
-        (Owner("c1", 2), 1_000, True),
-        (Owner("c2", 1, "k", "a9"), 1_000, True),
-        (Owner("c2", 1, "k", "a1"), 1_000, False),
-        (Owner("c2", 1, "k9", "a9"), 1_000, False),
+        (LeaseOwner("c2", 1), 1_999, False),
+        (LeaseOwner("c2", 1), 2_000, True),
+        (LeaseOwner("c1", 1), 1_000, False),
+        (LeaseOwner("c1", 2), 1_000, True),
+        (AttemptOwner("k", "a9", 0, "c2", 1), 1_000, True),
+        (AttemptOwner("k", "a1", 0, "c2", 1), 1_000, False),
+        (AttemptOwner("k9", "a9", 0, "c2", 1), 1_000, False),
     ],
     ids=[
         "before the deadline",
@@ -423,7 +424,7 @@ def test_who_may_try_to_take_over(taker: Any, now_ms: int, expected: Any) -> Non
 def test_a_lease_without_a_transaction_is_not_another_attempt_of_no_key() -> None:
     log = Log()
     log.post((0, 3))
-    assert not log.claim(owner=LEASE).takeable(1_000, Owner("c2", 1))
+    assert not log.claim(owner=LEASE).takeable(1_000, LeaseOwner("c2", 1))
 
 
 # ----------------------------------------------------------------------------- invariants

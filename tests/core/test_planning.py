@@ -15,11 +15,19 @@ from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
 from txnqueue.core.redelivery import AT_ONCE, Redelivery
-from txnqueue.core.state import Claim, LaneState, Owner, Position, QueueState, Segment
+from txnqueue.core.state import (
+    AttemptOwner,
+    Claim,
+    LaneState,
+    LeaseOwner,
+    Position,
+    QueueState,
+    Segment,
+)
 
 STAMP = Stamp("me", "run-1", 1_000)
-TX = Owner("c1", 1, "k", "a1", 5)
-LEASE = Owner("c1", 1)
+TX = AttemptOwner("k", "a1", 5, "c1", 1)
+LEASE = LeaseOwner("c1", 1)
 NOW_MS = 1_000
 
 
@@ -414,11 +422,6 @@ def test_a_rollback_expects_that_nothing_is_decided_or_prepared() -> None:
         model.layout_unchanged(),
     }
     assert [e.kind for e in plan.entries] == [model.ROLLED_BACK, model.POSTED]
-
-
-def test_a_lease_alone_decides_nothing() -> None:
-    with pytest.raises(ValueError, match="attempt"):
-        decisions.rollback(LEASE, [], STAMP, "why")
 
 
 def test_a_bind_is_the_lanes_next_entry_of_the_attempt() -> None:

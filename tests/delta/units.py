@@ -15,7 +15,7 @@ from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Disposition, Plan, Stamp, branches, decisions
 from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.core.settings import QueueInfo, QueueSettings
-from txnqueue.core.state import Claim, Owner, QueueState, catalog
+from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, Owner, QueueState, catalog
 from txnqueue.core.state import branch as branching
 
 STAMP = Stamp("tester", None, 1_700_000_000_000)
@@ -47,16 +47,16 @@ class Scene:
                 return key
         raise AssertionError("no such key")
 
-    def owner(self, number: int, attempt: str = "a", shard: int | None = None) -> Owner:
+    def owner(self, number: int, attempt: str = "a", shard: int | None = None) -> AttemptOwner:
         """Name an attempt."""
         key = self.key(number, shard)
-        return Owner("consumer", 1, key, f"{attempt} of {key}", 0)
+        return AttemptOwner(key, f"{attempt} of {key}", 0, "consumer", 1)
 
     def posted(self, lane: int = 0) -> None:
         """Let a message stand in a lane."""
         self.before.append(self.position(lane, None))
 
-    def position(self, lane: int, owner: Owner | None, queue: str | None = None) -> Entry:
+    def position(self, lane: int, owner: AttemptOwner | None, queue: str | None = None) -> Entry:
         """Write a position."""
         body = {"v": 1, "payload": "p", "slice": 0, "send": "s", "priority": 4, "schema": 1}
         return Entry(
@@ -88,7 +88,7 @@ class Scene:
         """Claim the first message of a lane."""
         fold = self.fold()
         returning = [segment for held in over for segment in fold.returning(held, 0)]
-        superseded = [(held.sequence, 0) for held in over if not held.owner.is_transaction]
+        superseded = [(held.sequence, 0) for held in over if held.attempt is None]
         chosen = planning.select(
             lane=fold.lanes[lane],
             returning=returning,
@@ -105,13 +105,13 @@ class Scene:
         return self.fold().claims()[-1]
 
     def commit(
-        self, owner: Owner, facts: Sequence[Entry] = (), kind: str = model.COMMITTED
+        self, owner: AttemptOwner, facts: Sequence[Entry] = (), kind: str = model.COMMITTED
     ) -> Plan:
         """Commit an attempt."""
         queues = {fact.queue_id or "" for fact in facts}
         return decisions.seal(kind, owner, facts, queues, (), stamp=STAMP, body={})
 
-    def settled(self, held: Claim, owner: Owner) -> Entry:
+    def settled(self, held: Claim, owner: AttemptOwner) -> Entry:
         """Accept a claim inside a transaction."""
         done = Disposition(model.ACCEPTED)
         return planning.settlement(self.queue, held, done, STAMP, sequence=None, owner=owner)
@@ -123,7 +123,7 @@ class Scene:
         entry = planning.settlement(self.queue, held, done, STAMP, sequence=sequence, owner=None)
         return Plan((entry,), planning.lane_conditions(self.queue, [(held.lane, sequence)]))
 
-    def bound(self, held: Claim, owner: Owner) -> Plan:
+    def bound(self, held: Claim, owner: AttemptOwner) -> Plan:
         """Bind a leased claim to an attempt, and commit that."""
         sequence = self.fold().lanes[held.lane].next_sequence
         entry = planning.bind(self.queue, held, owner, sequence, STAMP)
@@ -136,7 +136,7 @@ class Scene:
         entry = planning.lease_extended(self.queue, held, sequence, NEVER, STAMP)
         return Plan((entry,), planning.lane_conditions(self.queue, [(held.lane, sequence)]))
 
-    def prepared(self, owner: Owner) -> Entry:
+    def prepared(self, owner: AttemptOwner) -> Entry:
         """Let an attempt be prepared, with a message to post."""
         plan = self.commit(owner, [self.position(0, owner)], model.PREPARED)
         self.before += plan.entries
@@ -158,8 +158,8 @@ class Scene:
         return state, unit(self.tag, "first", first), unit(self.tag, "second", second)
 
 
-LEASE = Owner("consumer", 1)
-OTHER = Owner("other", 1)
+LEASE = LeaseOwner("consumer", 1)
+OTHER = LeaseOwner("other", 1)
 
 
 def two_attempts_of_a_key(tag: str) -> Pair:

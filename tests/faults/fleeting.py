@@ -77,9 +77,8 @@ class Fleeting:
 
     def refuses_to_prepare(self, tx: Any) -> bool:
         """Whether a transaction has work in memory, and then refuses to be prepared."""
-        given_back = bool(
-            attempt_of(tx).transient
-        )  # claimed in memory; what was to come with it failed
+        # Claimed in memory; what was to come with it failed.
+        given_back = bool(attempt_of(tx).participants.transient)
         if attempt_id(tx) not in self.working and not given_back:
             return False
         with pytest.raises(InvalidInput):

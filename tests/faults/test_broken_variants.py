@@ -233,14 +233,14 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
         self: Any, fold: QueueState, owner: Any, now_ms: int, *, closely: bool = False
     ) -> Any:
         found = self._candidates(fold, owner, now_ms, closely=closely)
-        states = self.client.key_states(c.holder.key for c, _ in found if c.holder.key)
+        states = self.client.key_states(c.attempt.key for c, _ in found if c.attempt)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
         for claim, over in found:
             if not receiving.may_end(claim, states, now_ms, lease_over=over):
                 continue
-            holder = claim.holder
-            if not holder.is_transaction or states[holder.key].decided(holder.attempt):
+            holder = claim.attempt
+            if holder is None or states[holder.key].decided(holder.attempt):
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(holder.attempt, (holder, []))[1].append(claim)
@@ -289,7 +289,7 @@ def settles_without_owning(patch: pytest.MonkeyPatch) -> None:
     def gullible(self: QueueState, lane: Any, entry: model.Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim is not None and entry.sequence is None:
-            entry = replace(entry, attempt=claim.holder.attempt)
+            entry = replace(entry, attempt=claim.attempt_id)
         real(self, lane, entry)
 
     patch.setattr(QueueState, "_settled", gullible)

@@ -203,18 +203,18 @@ def test_nobody_overtakes_a_decision_that_is_on_its_way() -> None:
 def not_prepared_first(patch: pytest.MonkeyPatch) -> None:
     """Commit in memory after the decision, without having made sure that it can be."""
 
-    def follow(self: TransientWork, *, commit: bool) -> None:
-        if commit and self:
+    def commit(self: TransientWork) -> None:
+        if self:
             with contextlib.suppress(LeaseLost, TxnQueueError):
-                self._seal(model.COMMITTED, lambda kind, stamp: {})
+                self._seal(model.COMMITTED)
 
-    patch.setattr(TransientWork, "prepare", lambda self, body: None)
-    patch.setattr(TransientWork, "follow", follow)
+    patch.setattr(TransientWork, "prepare", lambda self: None)
+    patch.setattr(TransientWork, "commit", commit)
 
 
 def memory_first(patch: pytest.MonkeyPatch) -> None:
     """Commit in memory before the journal has decided."""
-    patch.setattr(TransientWork, "prepare", lambda self, body: self._seal(model.COMMITTED, body))
+    patch.setattr(TransientWork, "prepare", lambda self: self._seal(model.COMMITTED))
 
 
 def doubt_is_no(patch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def doubt_is_no(patch: pytest.MonkeyPatch) -> None:
             try:
                 yield
             except BaseException:
-                self.roll_back("failed", counted=True)
+                self.rollback("failed", counted=True)
                 raise
 
     patch.setattr(TransientWork, "deciding", contextlib.contextmanager(hasty))

@@ -193,7 +193,7 @@ class Dice:
 
     def settle(self, lane: int) -> None:
         sequence, claim = self.some_claim(lane)
-        holder = claim.holder.attempt if claim else None
+        holder = claim.attempt_id if claim else None
         in_lane = self.random.random() < 0.4
         attempt = None if in_lane else self.random.choice((holder, holder, *ATTEMPTS, None))
         items = ()

@@ -54,15 +54,14 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
     held_by = holding(client.transaction_entries(), info.queue_id)
     messages = 0
     for part in client.parts_of(info):
-        side = client.of(part)
-        with side.lock:
-            messages += side.fold(part).length()
+        with part.state() as state:
+            messages += state.length()
     if held_by:
         return DropResult(info.name, dropped=False, held_by=held_by, messages=messages)
     landed = _drop(client, info)
     gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
     dropped = [e for e in landed.entries if e.kind == model.QUEUE_DROPPED] if landed else []
-    messages = gone + sum(entry.count or 0 for entry in dropped) if landed else 0
+    messages = gone + model.messages(dropped) if landed else 0
     return DropResult(info.name, dropped=True, messages=messages)
 
 
@@ -143,12 +142,12 @@ def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None
         known = [e for e in entries if e.stream == model.queue_stream(part.queue_id)]
         if any(entry.kind == kind for entry in known):
             return None
-        sequence = max((e.sequence or 0 for e in known), default=0) + 1
+        sequence = model.newest_sequence(known) + 1
         count = memory.fold(part).length() if kind == model.QUEUE_DROPPED else None
         return catalog.fence(kind, part, sequence, memory.stamp(), count, reason=reason)
 
     landed = memory.land(plan, kind, queue=info.name)
-    return sum(entry.count or 0 for entry in landed.entries) if landed is not None else 0
+    return model.messages(landed.entries) if landed is not None else 0
 
 
 def _step(
@@ -162,7 +161,7 @@ def _step(
 ) -> Plan:
     """Plan one step: an entry for whoever works on the queue, one for who looks its name up."""
     stream = model.queue_stream(info.queue_id)
-    sequence = max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
+    sequence = model.newest_sequence(e for e in entries if e.stream == stream) + 1
     newest = replace(info, sequence=catalog.next_sequence(entries, info.name))
     stamp = client.stamp()
     fenced = catalog.fence(kind, info, sequence, stamp, count, reason=reason)

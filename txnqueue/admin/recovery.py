@@ -15,7 +15,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan, decisions
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Claim, Owner
+from txnqueue.core.state import AttemptOwner, Claim
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
     confirmation,
@@ -108,7 +108,7 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
         landed = client.land(plan, "recover", transaction_id=key)
         if landed is not None:
             aborted.append(key)
-            released += sum(e.count or 0 for e in landed.entries if e.kind == model.RELEASED)
+            released += model.messages(e for e in landed.entries if e.kind == model.RELEASED)
     return tuple(aborted), released
 
 
@@ -121,17 +121,17 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
         for attempt, (owner, claims) in left.items()
         if all(claim.ends_at_ms(now_ms) <= now_ms for _, claim in claims)
     }
-    states = client.key_states(owner.key or "" for owner, _ in dead.values())
+    states = client.key_states(owner.key for owner, _ in dead.values())
     aborted: list[str] = []
     released = 0
     for owner, claims in dead.values():
-        state = states[owner.key or ""]
+        state = states[owner.key]
         if state.is_over(owner) or not may_end(claims[0][1], states, now_ms):
             continue
-        if is_branch(owner.key or ""):
+        if owner.is_branch:
             continue  # its own time-out aborts it
         if abort(client, owner, claims, "lease over"):
-            aborted.append(owner.key or "")
+            aborted.append(owner.key)
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
 
@@ -159,7 +159,7 @@ def _decide_by_last_resource(
         if state.in_doubt is None or state.in_doubt.attempt != entry.attempt:
             continue
         left_behind = seconds_min <= 0 or _prepared_seconds(client, entry, entries) >= seconds_min
-        committed = decision(connection, entry.attempt or "", may_decide=left_behind)
+        committed = decision(connection, AttemptOwner.of(entry).attempt, may_decide=left_behind)
         if committed is None:
             continue
         reason = None if committed else f"{name} rolled back"
@@ -208,17 +208,17 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
             left.add(owner.attempt)
     for participant, entry in listed:
         if participant == name and entry.attempt not in left:
-            owner = Owner("", 0, entry.stream, entry.attempt, entry.begun)
+            owner = AttemptOwner.of(entry)
             client.add_confirmations([confirmation(name, owner, client.stamp())])
 
 
-def _decided(client: Client, owner: Owner, *, may_abort: bool) -> str | None:
+def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | None:
     """Find how the attempt of a branch ended; abort it if it is left behind.
 
     Raises:
         HistoryRemoved: It began so long ago that its decision may have been removed.
     """
-    key, attempt = owner.key or "", owner.attempt or ""
+    key, attempt = owner.key, owner.attempt
     for _ in range(2):
         state = client.key_state(key)
         if client.never_decided(state, owner):
@@ -259,13 +259,13 @@ def abort_undecided(client: Client, key: str, reason: str) -> int:
     return sum(abort(client, owner, claims, reason) for owner, claims in mine)
 
 
-def abort_attempt(client: Client, owner: Owner, reason: str) -> None:
+def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
     """Make sure that an attempt never lands, whether anything of it is found or not.
 
     Raises:
         TransactionFinished: It is committed.
     """
-    key, attempt = owner.key or "", owner.attempt or ""
+    key, attempt = owner.key, owner.attempt
     _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
     abort(client, owner, claims, reason)
     state = client.key_state(key)
@@ -290,7 +290,7 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
     def plan(lost: int) -> Plan | None:
         with client.lock:
             fold, stamp = client.state_for_update(info), client.stamp()
-            leases = [claim for claim in fold.claims() if not claim.holder.is_transaction]
+            leases = [claim for claim in fold.claims() if claim.attempt is None]
             mine = [claim for claim in leases if claim.owner.consumer == consumer]
             if not mine and not lost:
                 raise _no_lease(info, consumer, leases)
@@ -311,7 +311,7 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
         return Plan(tuple(entries), tuple(conditions)) if entries else None
 
     landed = client.land(plan, "release leases", queue=info.name)
-    return sum(entry.count or 0 for entry in (landed.entries if landed else ()))
+    return model.messages(landed.entries) if landed else 0
 
 
 def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> InvalidInput:
@@ -326,9 +326,11 @@ def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> Invali
     )
 
 
-def abort(client: Client, owner: Owner, claims: list[tuple[str, Claim]], reason: str) -> bool:
+def abort(
+    client: Client, owner: AttemptOwner, claims: list[tuple[str, Claim]], reason: str
+) -> bool:
     """Write the tombstone of an attempt; false if it was decided meanwhile."""
-    key, attempt = owner.key or "", owner.attempt or ""
+    key, attempt = owner.key, owner.attempt
 
     def plan(_lost: int) -> Plan | None:
         state = client.key_state(key, archived_since=None)

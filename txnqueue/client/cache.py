@@ -15,7 +15,7 @@ from txnqueue.client.readers import ShardReader, StateReader
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import custody, model
 from txnqueue.core.settings import SLICE_WIDTH, QueueInfo
-from txnqueue.core.state import Owner, QueueState, TransactionState, catalog, overview
+from txnqueue.core.state import AttemptOwner, QueueState, TransactionState, catalog, overview
 from txnqueue.core.state.closing import closed_error
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
@@ -319,7 +319,7 @@ class Cache:
         """Read what the journal, or else the archive, says of one transaction key."""
         return self.key_states([key], archived_since)[key]
 
-    def check_known(self, owner: Owner) -> None:
+    def check_known(self, owner: AttemptOwner) -> None:
         """Check that the history reaches back to where an attempt began.
 
         That it is found nowhere says something only then. To be called after it was looked for.
@@ -328,17 +328,17 @@ class Cache:
             HistoryRemoved: It may have been decided, and that may have been removed.
         """
         beginning = archive.decisions_beginning_of(self.store.journal)
-        if (owner.begun or 0) < beginning:
+        if owner.begun < beginning:
             what = f"What became of transaction {owner.key!r} is not known any more"
             raise archive.removed(what, beginning)
 
-    def never_decided(self, state: TransactionState, owner: Owner) -> bool:
+    def never_decided(self, state: TransactionState, owner: AttemptOwner) -> bool:
         """Say whether an attempt has ended for ever without a decision.
 
         Raises:
             HistoryRemoved: It has ended, and nobody can say any more whether it was decided.
         """
-        if state.decided(owner.attempt or "") is not None or not state.is_over(owner):
+        if state.decided(owner.attempt) is not None or not state.is_over(owner):
             return False
         self.check_known(owner)
         return True

@@ -6,7 +6,9 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.client.append import Append, Landed, Planner
@@ -70,12 +72,15 @@ class Client(Cache):
         return self._transient
 
     def of(self, info: QueueInfo) -> Client:
-        """Give the view of the store that a queue, or its transient part, is in."""
+        """Return the view of the store that holds a queue or, given its description, its part."""
         return self.transient if info.transient else self
 
-    def parts_of(self, info: QueueInfo) -> list[QueueInfo]:
-        """List the parts of a queue: the durable one, and the transient one if there may be any."""
-        return [info, info.in_memory()] if self.store.transient.used else [info]
+    def parts_of(self, info: QueueInfo) -> list[QueuePart]:
+        """List the parts of a queue: durable, and transient if there may be any."""
+        durable = QueuePart(self, info)
+        if not self.store.transient.used:
+            return [durable]
+        return [durable, QueuePart(self.transient, info.in_memory())]
 
     # -------------------------------------------------------------------------- appends
 
@@ -185,6 +190,39 @@ class Client(Cache):
             self._local.blocks = []
         blocks: list[Block] = self._local.blocks
         return blocks
+
+
+@dataclass(frozen=True)
+class QueuePart:
+    """The durable or the transient part of a queue, with the view of the store that holds it.
+
+    Attributes:
+        client: Reads its state, and appends to its journal.
+        info: Describes it as a queue of its own.
+    """
+
+    client: Client
+    info: QueueInfo
+
+    @contextmanager
+    def state(self) -> Iterator[QueueState]:
+        """Hold the newest state of the part; it does not change inside the block."""
+        with self.client.lock:
+            yield self.client.fold(self.info)
+
+    @contextmanager
+    def state_for_read(self) -> Iterator[QueueState]:
+        """Hold the newest state of the part, which may be closing.
+
+        Raises:
+            QueueNotFound: The queue was dropped.
+        """
+        with self.client.lock:
+            yield self.client.state_for_read(self.info)
+
+    def same_part_of(self, other: QueueInfo) -> QueueInfo:
+        """Describe the part of another queue that is of the same kind."""
+        return other.in_memory() if self.info.transient else other
 
 
 class TransientClient(Client):

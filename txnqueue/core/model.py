@@ -130,6 +130,20 @@ class Entry:
     body: Mapping[str, Any] = field(default_factory=dict)
     version: int = -1
 
+    @classmethod
+    def in_lane(
+        cls, queue_id: str, lane: int, kind: str, *, sequence: int, **columns: Any
+    ) -> Entry:
+        """Make an entry of a lane's dispatch log, which has a number there."""
+        shard, stream = lane_shard(queue_id, lane), lane_stream(lane)
+        return cls(shard, stream, kind, sequence=sequence, queue_id=queue_id, lane=lane, **columns)
+
+    @classmethod
+    def in_backlog(cls, queue_id: str, lane: int, kind: str, **columns: Any) -> Entry:
+        """Make a fact of a queue's backlog: of one lane, and without a number."""
+        shard, stream = backlog_shard(queue_id), lane_stream(lane)
+        return cls(shard, stream, kind, queue_id=queue_id, lane=lane, **columns)
+
     @property
     def place(self) -> tuple[int, int, int]:
         """Where the entry stands in commit order: version, ordinal, index."""
@@ -434,6 +448,16 @@ def decisions_beginning(entries: Iterable[Entry]) -> int:
         return -1
     newest = max(marks, key=lambda entry: entry.begun or 0)
     return int(newest.body.get("decisions_from", newest.begun or 0))
+
+
+def messages(entries: Iterable[Entry]) -> int:
+    """Count the messages that entries are about."""
+    return sum(entry.count or 0 for entry in entries)
+
+
+def newest_sequence(entries: Iterable[Entry]) -> int:
+    """Find the highest sequence number; 0 if there is none."""
+    return max((entry.sequence or 0 for entry in entries), default=0)
 
 
 # ------------------------------------------------------------------------------- items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from txnqueue.client.client import Client
-from txnqueue.core.state import Owner
+from txnqueue.core.state import AttemptOwner
 from txnqueue.messages.staged import StagedSend
 
 
@@ -22,7 +22,7 @@ class Acquirer(Protocol):
     dead_lettered: int
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AttemptOwner:
         """The attempt as the owner of claims."""
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from txnqueue.client.client import Client
+from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Target
@@ -38,7 +38,7 @@ def move(
     client: Client,
     info: QueueInfo,
     tx: Mover | None,
-    route_of: Callable[[QueueInfo], Route],
+    route_of: Callable[[QueuePart], Route],
     reason: str,
     *,
     selector: Selector | None,
@@ -67,18 +67,19 @@ def move(
     routes = [(part, route_of(part)) for part in client.parts_of(info)]
     if tx is not None:
         wanted = selector.of_lane if selector is not None else None
-        return move_inside(client, routes, tx, reason, wanted, among=among, limit=limit)
+        return move_inside(routes, tx, reason, wanted, among=among, limit=limit)
     moved = 0
     for part, route in routes:
         left = None if limit is None else limit - moved
-        side, sort = client.of(part), removal.moving(route, reason)
-        moved += removal.remove(side, part, model.MOVED, selector, sort, among=among, limit=left)
+        sort = removal.moving(route, reason)
+        moved += removal.remove(
+            part.client, part.info, model.MOVED, selector, sort, among=among, limit=left
+        )
     return moved
 
 
 def move_inside(
-    client: Client,
-    routes: Sequence[tuple[QueueInfo, Route]],
+    routes: Sequence[tuple[QueuePart, Route]],
     tx: Mover,
     reason: str,
     wanted: Wanting | None,
@@ -89,7 +90,6 @@ def move_inside(
     """Move what waits in a transaction: acquired now, moved by its commit.
 
     Args:
-        client: Who does it.
         routes: The parts of the queue, and where the messages of each go.
         tx: The transaction.
         reason: What the history says of it.
@@ -102,14 +102,14 @@ def move_inside(
     """
     moved = 0
     for part, route in routes:
-        if part.transient and not tx.takes_transient:
+        if part.info.transient and not tx.takes_transient:
             continue
-        side, more = client.of(part), True
-        upto = side.store.journal.version()
+        client, info, more = part.client, part.info, True
+        upto = client.store.journal.version()
         while more and (limit is None or moved < limit):
             left = _EVERYTHING if limit is None else limit - moved
-            taker = _Taker(side, part, left, tx, upto, route=route, wanted=wanted, among=among)
-            landed = side.land(taker.plan, "claim", transaction_id=tx.id, queue=part.name)
+            taker = _Taker(client, info, left, tx, upto, route=route, wanted=wanted, among=among)
+            landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
             held = taker.held(landed.entries if landed else ())
             if held:
                 moved += _move_held(Account(held, tx), tx, taker.planned_route, reason)

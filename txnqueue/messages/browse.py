@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue.client.client import Client
+from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import ranges
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, QueueState, Segment
@@ -23,9 +23,8 @@ def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -
     """Count something in both parts of the queue."""
     found = 0
     for part in client.parts_of(info):
-        side = client.of(part)
-        with side.lock:
-            found += count(side.state_for_read(part))
+        with part.state_for_read() as state:
+            found += count(state)
     return found
 
 
@@ -47,10 +46,10 @@ def left(
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
 
-    def count(side: Client, part: QueueInfo) -> tuple[int, int]:
-        fold, me = side.state_for_update(part), side.consumer
+    def count(part: QueuePart) -> tuple[int, int]:
+        fold, me = part.client.state_for_update(part.info), client.consumer
         taken = fold.lanes_of_others(me) if ordered else ()
-        rules, version = client.newest(info).redelivery, upto_of(upto, part)
+        rules, version = client.newest(info).redelivery, upto_of(upto, part.info)
         here, not_here = 0, fold.in_flight()
         waiting = (
             (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
@@ -66,8 +65,7 @@ def left(
         return here, not_here
 
     for part in client.parts_of(info):
-        side = client.of(part)
-        here, not_here = side.informed(partial(count, side, part))
+        here, not_here = part.client.informed(partial(count, part))
         found += here
         of_others += not_here
     return found > 0, of_others
@@ -93,18 +91,17 @@ def first(
     now_ms, memory = client.runtime.now_ms(), client.store.transient.payload
     seen: dict[str, int] = {}  # what comes while the selector looks is left out
 
-    def look(side: Client, one: QueueInfo, left: int) -> list[Part]:
-        fold = side.state_for_read(one)
-        upto = seen.setdefault(one.queue_id, fold.version)
+    def look(one: QueuePart, left: int) -> list[Part]:
+        fold = one.client.state_for_read(one.info)
+        upto = seen.setdefault(fold.queue_id, fold.version)
         ready = fold.receivable(now_ms, client.newest(info).redelivery, upto)
         found = list(_first_of(ready, info.name, left, selector))
-        if one.transient:
+        if one.info.transient:
             carried.extend(memory.carried(part.payload_id, part.send_id) for part in found)
         return found
 
     for one in client.parts_of(info):
-        side = client.of(one)
-        found = side.informed(partial(look, side, one, limit))
+        found = one.client.informed(partial(look, one, limit))
         parts += found
         limit -= sum(ranges.count(part.ranges) for part in found)
     return parts, carried

@@ -19,9 +19,11 @@ from txnqueue.core.planning.branches import tombstone
 from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import RANGES_PER_CALL_MAX, QueueInfo
 from txnqueue.core.state import (
+    AttemptOwner,
     Claim,
     Errors,
     LaneState,
+    LeaseOwner,
     Owner,
     Position,
     QueueState,
@@ -57,7 +59,7 @@ class _TakeOver:
     """What a claim may end: leases that are over, void claims, undecided transactions."""
 
     superseded: dict[int, list[Claim]]
-    tombstones: dict[str, tuple[Owner, list[Claim]]]
+    tombstones: dict[str, tuple[AttemptOwner, list[Claim]]]
     elsewhere: dict[str, list[tuple[str, Claim]]]
 
     def ends(self, claim: Claim) -> bool:
@@ -190,8 +192,8 @@ class ClaimPlanner:
         found = []
         entries = [e for e in entries if e.queue_id == self.info.queue_id]
         if self.transaction is not None:
-            dead = (e.count or 0 for e in entries if e.kind == model.DEAD_LETTERED)
-            self.transaction.dead_lettered += sum(dead)
+            dead = (e for e in entries if e.kind == model.DEAD_LETTERED)
+            self.transaction.dead_lettered += model.messages(dead)
         over: set[tuple[int, int]] = set()
         if len({e.append_id for e in entries}) > 1:
             names = {(e.lane or 0, e.sequence or 0) for e in entries}
@@ -217,10 +219,10 @@ class ClaimPlanner:
                 "one is fenced and gets nothing more.",
                 consumer=consumer,
             )
+        lease = LeaseOwner(consumer, epoch)
         if self.transaction is None:
-            return Owner(consumer, epoch)
-        tx = self.transaction.owner
-        return Owner(consumer, epoch, tx.key, tx.attempt, tx.begun)
+            return lease
+        return self.transaction.owner.claiming_as(lease)
 
     def _take_over(
         self, fold: QueueState, owner: Owner, now_ms: int, *, closely: bool = False
@@ -232,30 +234,29 @@ class ClaimPlanner:
         one is void, and not just settled a moment later.
         """
         found = self._candidates(fold, owner, now_ms, closely=closely)
-        keys = (claim.holder.key for claim, _ in found)
-        states = self.client.key_states(key for key in keys if key is not None)
+        states = self.client.key_states(c.attempt.key for c, _ in found if c.attempt is not None)
         if any(
-            c.holder.key in states and may_end(c, states, now_ms, lease_over=over)
+            c.attempt is not None and may_end(c, states, now_ms, lease_over=over)
             for c, over in found
         ):
             fold = self.client.fold(self.info)
             found = self._candidates(fold, owner, now_ms, closely=closely)
         superseded: dict[int, list[Claim]] = {}
-        tombstones: dict[str, tuple[Owner, list[Claim]]] = {}
+        tombstones: dict[str, tuple[AttemptOwner, list[Claim]]] = {}
         for claim, over in found:
-            holder = claim.holder
-            if holder.is_transaction and holder.key not in states:
+            attempt = claim.attempt
+            if attempt is not None and attempt.key not in states:
                 continue  # it came between the two readings
             if not may_end(claim, states, now_ms, lease_over=over):
                 continue
-            if not holder.is_transaction or states[holder.key or ""].is_over(holder):
+            if attempt is None or states[attempt.key].is_over(attempt):
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
-                tombstones.setdefault(holder.attempt or "", (holder, []))[1].append(claim)
+                tombstones.setdefault(attempt.attempt, (attempt, []))[1].append(claim)
         return _TakeOver(superseded, tombstones, self._elsewhere(tombstones))
 
     def _elsewhere(
-        self, tombstones: dict[str, tuple[Owner, list[Claim]]]
+        self, tombstones: dict[str, tuple[AttemptOwner, list[Claim]]]
     ) -> dict[str, list[tuple[str, Claim]]]:
         """Find what overdue branches hold in other queues: there no lease needs to be over."""
         branches = [a for a, (o, _) in tombstones.items() if o.is_branch]
@@ -274,14 +275,16 @@ class ClaimPlanner:
         branch may take, and what a decided transaction still holds is nobody's: a branch is
         always asked for, a plain transaction only ``closely``.
         """
-        alive = {c.holder.attempt for c in fold.claims() if not c.takeable(now_ms, taker)}
+        alive = {c.attempt_id for c in fold.claims() if not c.takeable(now_ms, taker)}
+        ours = self._ours(taker)
         found = []
         for claim in fold.claims():
-            inside = claim.holder.is_transaction
-            if inside and claim.holder.attempt in (self.joined_with, taker.attempt):
+            attempt, acquirer = claim.attempt, claim.acquirer
+            if attempt is not None and attempt.attempt in ours:
                 continue
-            over = claim.takeable(now_ms, taker) and not (inside and claim.holder.attempt in alive)
-            if over or (claim.acquired and (closely or claim.owner.is_branch)):
+            shared = attempt is not None and attempt.attempt in alive
+            over = claim.takeable(now_ms, taker) and not shared
+            if over or (acquirer is not None and (closely or acquirer.is_branch)):
                 found.append((claim, over))
         return found
 
@@ -291,13 +294,17 @@ class ClaimPlanner:
         Mostly they are at work, and the question is for nothing: so it is asked by who would go
         away with nothing, and otherwise seldom.
         """
-        ours = (self.joined_with, taker.attempt)
+        ours = self._ours(taker)
         return not self.fresh_only and any(
-            claim.acquired
-            and claim.owner.attempt not in ours
-            and not (claim.owner.is_branch or claim.takeable(now_ms, taker))
+            claim.acquirer is not None
+            and claim.acquirer.attempt not in ours
+            and not (claim.acquirer.is_branch or claim.takeable(now_ms, taker))
             for claim in fold.claims()
         )
+
+    def _ours(self, taker: Owner) -> tuple[str | None, ...]:
+        """The attempts whose claims are not to be taken over: the one joined, and the taker's."""
+        return (self.joined_with, taker.attempt if isinstance(taker, AttemptOwner) else None)
 
     def _in_turn(self, fold: QueueState, lost: int) -> list[int]:
         """List the lanes in the order in which they are tried: the next one in turn first.
@@ -406,29 +413,28 @@ def may_end(
     prepared one only by its decision. However long the claim was to be held, a branch may
     once it took too long, and so may what a transaction owns that is decided: it is void.
     """
-    holder = claim.holder
-    if not holder.is_transaction:
+    holder = claim.attempt
+    if holder is None:
         return lease_over
-    state = states[holder.key or ""]
-    attempt = holder.attempt or ""
+    state = states[holder.key]
     if state.is_over(holder):
-        return lease_over or claim.acquired
+        return lease_over or claim.acquirer is not None
     branch = Branch.of(state)
-    if branch is not None and branch.attempt == attempt:
+    if branch is not None and branch.attempt == holder.attempt:
         return branch.overdue(now_ms, claim.began_by_ms)  # what holds began after it
-    return lease_over and attempt not in state.prepared
+    return lease_over and holder.attempt not in state.prepared
 
 
 def held_inside(
     client: Client, infos: Iterable[QueueInfo]
-) -> dict[str, tuple[Owner, list[tuple[str, Claim]]]]:
+) -> dict[str, tuple[AttemptOwner, list[tuple[str, Claim]]]]:
     """Find what transactions hold in some queues: by attempt, with the queue."""
-    found: dict[str, tuple[Owner, list[tuple[str, Claim]]]] = {}
+    found: dict[str, tuple[AttemptOwner, list[tuple[str, Claim]]]] = {}
     with client.lock:
         for fold in client.folds(infos):
             for claim in fold.claims():
-                if claim.owner.is_transaction:
-                    held = found.setdefault(claim.owner.attempt or "", (claim.owner, []))
+                if isinstance(claim.owner, AttemptOwner):
+                    held = found.setdefault(claim.owner.attempt, (claim.owner, []))
                     held[1].append((fold.queue_id, claim))
     return found
 

@@ -16,7 +16,7 @@ from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan, Stamp, Target
 from txnqueue.core.settings import QueueInfo, check_name
-from txnqueue.core.state import Owner, Position, Segment
+from txnqueue.core.state import AttemptOwner, Position, Segment
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.messages.claim import HeldClaim, part_of
 
@@ -163,7 +163,7 @@ def routed(route: Route, one: HeldClaim, disposition: Disposition) -> list[Dispo
 
 
 def departures(
-    one: HeldClaim, disposition: Disposition, stamp: Stamp, owner: Owner | None = None
+    one: HeldClaim, disposition: Disposition, stamp: Stamp, owner: AttemptOwner | None = None
 ) -> Plan:
     """Plan the new positions of rejected and moved messages, if they get any.
 

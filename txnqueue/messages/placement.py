@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnqueue.core.settings import DELAY_SECONDS_MAX, QueueSettings, check_number
@@ -14,82 +15,98 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def placing_of(
-    settings: QueueSettings,
-    now_ms: int,
-    priority: int | str | None,
-    available_at: datetime.datetime | str | None,
-    delay_seconds: float | str | None,
-    *,
-    ttl_seconds: float | str | None,
-) -> Placing:
-    """Check what a send says and write it as the payload stores take it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """What a send or a publish says beside its rows, as its caller gave it.
 
-    Raises:
-        InvalidInput: A value is of a wrong type, or two contradict each other.
-        LimitExceeded: A value is out of range.
-    """
-    if available_at is not None and delay_seconds is not None:
-        raise InvalidInput("Give available_at= or delay_seconds=, not both.")
-    _check_priority(priority)
-    later = {"delay_seconds": delay_seconds, "ttl_seconds": ttl_seconds}
-    ends = {name: _instant(name, value, now_ms) for name, value in later.items()}
-    return Placing(
-        priority=PRIORITY_DEFAULT if priority is None else priority,
-        available_at=_available_at(available_at, ends),
-        delay_seconds=delay_seconds if isinstance(delay_seconds, str) else None,
-        expires_at=ends["ttl_seconds"],
-        ttl_seconds=ttl_seconds if isinstance(ttl_seconds, str) else None,
-        step_ms=max(1, round(settings.delay_step_seconds * 1000)),
-        now_ms=now_ms,
-    )
-
-
-def ordering_of(order_by: object, schema: StructType, name: str) -> tuple[str, ...]:
-    """Check the columns that order the rows of a send.
-
-    Args:
+    Attributes:
         order_by: One column, several, or none.
-        schema: Those that there are.
-        name: The queue or exchange.
-
-    Raises:
-        InvalidInput: One is no column, or nothing orders what it holds.
+        priority: A number, or a column.
+        available_at: An instant, or a column.
+        delay_seconds: A duration, or a column.
+        ttl_seconds: A duration, or a column.
+        headers: Headers that all messages get.
+        header_columns: Columns that headers are taken from, by the headers' names.
+        durable: Whether the store keeps the messages; None leaves it to the queue or exchange.
     """
-    if isinstance(order_by, str):
-        order_by = [order_by]
-    if order_by is not None and not isinstance(order_by, (list, tuple)):
-        raise InvalidInput(f"order_by={order_by!r}: name one column, or a list.", name="order_by")
-    for column in order_by or ():
-        if column not in schema.names:
-            raise InvalidInput(f"order_by={column!r} is no column of {name!r}.", name="order_by")
-        kind = schema[column].dataType.typeName()
-        if kind in ("array", "map", "struct"):
+
+    order_by: str | list[str] | None = None
+    priority: int | str | None = None
+    available_at: datetime.datetime | str | None = None
+    delay_seconds: float | str | None = None
+    ttl_seconds: float | str | None = None
+    headers: Mapping[str, str] | None = None
+    header_columns: Mapping[str, str] | None = None
+    durable: bool | None = None
+
+    def placing(self, settings: QueueSettings, now_ms: int) -> Placing:
+        """Check priority, delay and time to live, and write them as payload stores take them.
+
+        Raises:
+            InvalidInput: A value is of a wrong type, or two contradict each other.
+            LimitExceeded: A value is out of range.
+        """
+        if self.available_at is not None and self.delay_seconds is not None:
+            raise InvalidInput("Give available_at= or delay_seconds=, not both.")
+        _check_priority(self.priority)
+        delay, ttl = self.delay_seconds, self.ttl_seconds
+        later = {"delay_seconds": delay, "ttl_seconds": ttl}
+        ends = {name: _instant(name, value, now_ms) for name, value in later.items()}
+        return Placing(
+            priority=PRIORITY_DEFAULT if self.priority is None else self.priority,
+            available_at=_available_at(self.available_at, ends),
+            delay_seconds=delay if isinstance(delay, str) else None,
+            expires_at=ends["ttl_seconds"],
+            ttl_seconds=ttl if isinstance(ttl, str) else None,
+            step_ms=max(1, round(settings.delay_step_seconds * 1000)),
+            now_ms=now_ms,
+        )
+
+    def ordering(self, schema: StructType, name: str) -> tuple[str, ...]:
+        """Check the columns that order the rows.
+
+        Args:
+            schema: The columns of the queue or exchange.
+            name: Its name.
+
+        Raises:
+            InvalidInput: One is not a column, or has a type without an order.
+        """
+        order_by: object = [self.order_by] if isinstance(self.order_by, str) else self.order_by
+        if order_by is not None and not isinstance(order_by, (list, tuple)):
             raise InvalidInput(
-                f"order_by={column!r}: nothing orders columns of type {kind}; name others.",
-                name="order_by",
+                f"order_by={order_by!r}: name one column, or a list.", name="order_by"
             )
-    return tuple(order_by or ())
+        for column in order_by or ():
+            if column not in schema.names:
+                raise InvalidInput(
+                    f"order_by={column!r} is no column of {name!r}.", name="order_by"
+                )
+            kind = schema[column].dataType.typeName()
+            if kind in ("array", "map", "struct"):
+                raise InvalidInput(
+                    f"order_by={column!r}: nothing orders columns of type {kind}; name others.",
+                    name="order_by",
+                )
+        return tuple(order_by or ())
 
+    def all_headers(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Check the headers, those by value and those by column.
 
-def check_headers(
-    headers: Mapping[str, str], header_columns: Mapping[str, str]
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Check headers by value and by column.
-
-    Raises:
-        InvalidInput: One is no string, or stands on both sides.
-    """
-    for what, found in (("headers", headers), ("header_columns", header_columns)):
-        if not isinstance(found, Mapping):
-            raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
-        for name, value in found.items():
-            if not isinstance(name, str) or not name or not isinstance(value, str):
-                raise InvalidInput(f"{what}: {name!r}: {value!r} is no string.", name=what)
-    twice = sorted(headers.keys() & header_columns.keys())
-    if twice:
-        raise InvalidInput(f"The header {twice[0]!r} is given by value and by column.")
-    return headers, header_columns
+        Raises:
+            InvalidInput: One is not a string, or is given by value and by column.
+        """
+        headers, header_columns = self.headers or {}, self.header_columns or {}
+        for what, found in (("headers", headers), ("header_columns", header_columns)):
+            if not isinstance(found, Mapping):
+                raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
+            for name, value in found.items():
+                if not isinstance(name, str) or not name or not isinstance(value, str):
+                    raise InvalidInput(f"{what}: {name!r}: {value!r} is no string.", name=what)
+        twice = sorted(headers.keys() & header_columns.keys())
+        if twice:
+            raise InvalidInput(f"The header {twice[0]!r} is given by value and by column.")
+        return headers, header_columns
 
 
 def _check_priority(priority: int | str | None) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from txnqueue.client.client import Client
+from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan
 from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
+from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.branch import Branch
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
@@ -63,17 +64,19 @@ class Poller:
         now_ms = self._client.runtime.now_ms()
         instants: list[int] = []
         for part in self._client.parts_of(self._info):
-            side = self._client.of(part)
-            with side.lock:
-                fold = side.fold(part)
+            with part.state() as fold:
                 waiting = [s for lane in fold.lanes.values() for s in lane.available]
                 rules = self._client.newest(self._info).redelivery
                 instants += [s.position.available_at_ms or 0 for s in waiting]
                 instants += [s.due_ms(rules) for s in waiting if s.failed_at_ms]
                 claims = list(fold.claims())
                 instants += [claim.ends_at_ms(now_ms) for claim in claims]
-                held = {c.owner.key: c.began_by_ms for c in claims if c.owner.is_branch}
-                branches = map(Branch.of, side.key_states(filter(None, held)).values())
+                held = {
+                    c.owner.key: c.began_by_ms
+                    for c in claims
+                    if isinstance(c.owner, AttemptOwner) and c.owner.is_branch
+                }
+                branches = map(Branch.of, part.client.key_states(held).values())
                 instants += [
                     b.ends_at_ms(now_ms, held[b.key]) for b in branches if b is not None and b.open
                 ]
@@ -93,7 +96,7 @@ VersionLimit = tuple[int, int]
 """A version of the journal, and one of what is in memory."""
 
 
-MakeReceiver = Callable[[Client, QueueInfo, int, bool], ClaimPlanner]
+MakeReceiver = Callable[[QueuePart, int, bool], ClaimPlanner]
 """Makes the planner of a claim: of which part of the queue, how many, only fresh ones?"""
 
 
@@ -132,7 +135,7 @@ def gather(
     held = list(before)
     parts = client.parts_of(info)
     if transaction is not None and not transaction.takes_transient:
-        parts = [info]
+        parts = parts[:1]
     if before:
         parts = parts[1:]
     elif client.transient.turn(f"{info.queue_id}/kinds") % 2 == 0:
@@ -142,7 +145,7 @@ def gather(
         if left <= 0 or any(one.claim.former for one in held):
             break
         try:
-            held += _claimed(client.of(part), make(client.of(part), part, left, bool(held)), info)
+            held += _claimed(part.client, make(part, left, bool(held)), info)
         except BaseException:
             for one in held:
                 if one.info.transient:
@@ -151,10 +154,10 @@ def gather(
     return held
 
 
-def _claimed(side: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
+def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
     transaction = receiver.transaction
     while True:
-        landed = side.land(
+        landed = client.land(
             receiver.plan,
             "claim",
             transaction_id=transaction.id if transaction else None,
@@ -212,11 +215,11 @@ def claim(
     """
     seconds = lease_of(info, acquirer, lease_seconds)
 
-    def make(side: Client, part: QueueInfo, left: int, fresh_only: bool) -> ClaimPlanner:  # noqa: FBT001 - as MakeReceiver is
-        version = upto_of(upto, part)
+    def make(part: QueuePart, left: int, fresh_only: bool) -> ClaimPlanner:  # noqa: FBT001 - as MakeReceiver is
+        version = upto_of(upto, part.info)
         return ClaimPlanner(
-            side,
-            part,
+            part.client,
+            part.info,
             left,
             seconds,
             acquirer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +16,7 @@ from txnqueue.core.settings import (
 )
 from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.messages.acquirer import Acquirer
-from txnqueue.messages.placement import ordering_of
+from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.staged import StagedSend
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.payload import Placing, Run, Send
@@ -111,15 +111,25 @@ def staged(
     tx: Acquirer,
     rows: object,
     *,
-    durable: bool,
-    order_by: str | list[str] | None,
+    options: SendOptions,
     placing: Placing,
-    headers: Mapping[str, str],
-    header_columns: Mapping[str, str],
+    durable: bool,
 ) -> StagedSend:
-    """Stage the rows of one send to a queue, and let the transaction know of it."""
+    """Stage the rows of one send to a queue, and record it in the transaction.
+
+    Args:
+        client: Whose store it is.
+        info: The queue.
+        schema: Its columns.
+        tx: The transaction.
+        rows: What a user sends.
+        options: What is said beside the rows.
+        placing: What they say of priority, delay and time to live, at one instant.
+        durable: Whether the store keeps the messages.
+    """
+    headers, header_columns = options.all_headers()
     info = info if durable else info.in_memory()
-    ordering = ordering_of(order_by, schema, info.name)
+    ordering = options.ordering(schema, info.name)
     send = Send(
         payload_id=info.payload_id,
         slice=tx.slice,

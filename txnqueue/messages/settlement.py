@@ -8,7 +8,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Item, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan
-from txnqueue.core.state import Claim, Owner, QueueState
+from txnqueue.core.state import Claim, QueueState
 from txnqueue.errors import AlreadySettled, LeaseLost, TransactionMismatch
 from txnqueue.messages import move
 from txnqueue.messages.acquirer import Acquirer
@@ -110,7 +110,7 @@ class Account:
         self._said.pop(attempt, None)
         if self.keeping:
             for one in self.held:
-                one.claim.owner = Owner(one.claim.owner.consumer, one.claim.owner.epoch)
+                one.claim.lease()
             self.acquirer, self.keeping = None, False
 
 
@@ -174,6 +174,12 @@ LaneWriter = Callable[[HeldClaim, Claim, int], Sequence[model.Entry]]
 def name_of(one: HeldClaim) -> Name:
     """Name a claim over all queues."""
     return (one.info.queue_id, *one.claim.name)
+
+
+def by_client(client: Client, claims: Sequence[HeldClaim]) -> list[tuple[Client, list[HeldClaim]]]:
+    """Group claims by the view of the store that holds them: one append can settle a group."""
+    kinds = ([one for one in claims if one.info.transient == kind] for kind in (False, True))
+    return [(client.of(held[0].info), held) for held in kinds if held]
 
 
 def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
@@ -282,7 +288,7 @@ def still_ours(
         return fold, claim
     # The transaction is read first and the queue after it: what it settled is seen then.
     bound = claim.bound
-    state = client.key_state(bound.key or "", archived_since=None)
+    state = client.key_state(bound.key, archived_since=None)
     fold = folds[one.info.queue_id] = client.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:

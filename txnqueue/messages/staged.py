@@ -9,7 +9,7 @@ from typing import Any
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Owner
+from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.duplicates import write_ids
 from txnqueue.storage.payload import Placing, Run
 from txnqueue.storage.payload.arrangement import Place, sort_key
@@ -60,20 +60,15 @@ class StagedSend:
             found.setdefault(place, []).append(run)
         return dict(sorted(found.items(), key=lambda item: sort_key(item[0])))
 
-    def positions(self, owner: Owner, stamp: planning.Stamp) -> list[Entry]:
+    def positions(self, owner: AttemptOwner, stamp: planning.Stamp) -> list[Entry]:
         """Write the positions that the commit posts."""
         said = self._owner()
         reason = said["origin"]["reason"] if "origin" in said else None
         return [
-            Entry(
-                model.backlog_shard(self.info.queue_id),
-                model.lane_stream(lane),
+            Entry.in_backlog(
+                self.info.queue_id,
+                lane,
                 model.POSTED,
-                transaction_key=owner.key,
-                attempt=owner.attempt,
-                begun=owner.begun,
-                queue_id=self.info.queue_id,
-                lane=lane,
                 ranges=tuple(run.range for run in runs),
                 count=sum(run.count for run in runs),
                 reason=reason,
@@ -86,6 +81,7 @@ class StagedSend:
                     **self._instants(available_step, expires_step),
                     **self._names(runs),
                 },
+                **owner.columns(),
                 **stamp.columns(),
             )
             for (lane, priority, available_step, expires_step), runs in self.places.items()

@@ -49,11 +49,10 @@ class Metrics:
             folds = client.folds(infos.values())
             each = zip(infos.values(), folds, strict=True)
             parts = {info.queue_id: [_measured(info, fold, now_ms)] for info, fold in each}
-        memory = client.transient
         for info in infos.values():
             for part in client.parts_of(info)[1:]:
-                with memory.lock:
-                    parts[info.queue_id].append(_measured(info, memory.fold(part), now_ms))
+                with part.state() as state:
+                    parts[info.queue_id].append(_measured(info, state, now_ms))
         self._rows = [_row(client, info, parts) for info in infos.values()]
 
     def rows(self) -> list[QueueMetrics]:
@@ -206,9 +205,8 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
     mine = {info.queue_id, info.in_memory().queue_id}
     standing: list[tuple[Literal["waiting", "in_flight"], Position, int]] = []
     for part in client.parts_of(here):
-        side = client.of(part)
-        with side.lock:
-            standing += _standing(side.fold(part))
+        with part.state() as state:
+            standing += _standing(state)
     found: dict[tuple[str, str | None], DeadLetterCount] = {}
     for what, position, count in standing:
         origin = position.origin

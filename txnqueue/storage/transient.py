@@ -285,7 +285,7 @@ class TransientStore:
         }
         folded = {model.backlog_shard(queue_id) for queue_id in self.folds}
         claims = [claim for fold in self.folds.values() for claim in fold.claims()]
-        acting = {c.holder.attempt for c in claims} | set(self.working) | set(self.journal.prepared)
+        acting = {c.attempt_id for c in claims} | set(self.working) | set(self.journal.prepared)
         given = [e for e in self.journal.entries() if _is_answer(e)]
         given = sorted(given, key=lambda e: e.place)[-TRANSIENT_KEYS_MAX:]
         answers = {entry.entry_id for entry in given}

@@ -18,14 +18,14 @@ from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_metadata, check_text, check_transaction_id, describe_error
-from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
 from txnqueue.messages.settlement import Account
 from txnqueue.messages.staged import StagedSend
 from txnqueue.storage.tables import Change
 from txnqueue.transactions.participants import Participants
 from txnqueue.transactions.table_applier import follow
-from txnqueue.transactions.transient import TransientWork, resolve
+from txnqueue.transactions.transient import resolve
 from txnqueue.transactions.work import Work
 
 logger = logging.getLogger("txnqueue")
@@ -69,7 +69,6 @@ class Attempt:
         self.metadata = check_metadata(metadata)
         self.begun = -1
         self.work = Work()
-        self.transient = TransientWork(client, self.work)
         self.decision: Entry | None = None
         self.participants = Participants(self)
         self.claimed = False
@@ -81,9 +80,9 @@ class Attempt:
         """How many messages its receives found that are dead letters now."""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AttemptOwner:
         """The attempt as the owner of claims and decisions."""
-        return Owner(self.client.consumer, 0, self.id, self.attempt_id, self.begun)
+        return AttemptOwner(self.id, self.attempt_id, self.begun, self.client.consumer)
 
     @property
     def changes(self) -> list[Change]:
@@ -103,7 +102,7 @@ class Attempt:
         in memory, where it is remembered as long as that.
         """
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
-        return bool(work) or (self._given and not self.transient)
+        return bool(work) or (self._given and not self.participants.transient)
 
     def begin(self, version: int | None = None) -> None:
         """Begin: learn a version of the journal, and look up an id that the client gave.
@@ -182,13 +181,13 @@ class Attempt:
         """Take note of staged rows."""
         self.work.sends.append(send)
         if send.info.transient:
-            self.transient.begin(self.owner)
+            self.participants.transient.begin()
 
     def claiming(self, *, transient: bool = False) -> None:
         """Take note that a claim is about to be appended: a rollback must say so from now on."""
         if transient:
-            self.transient.begin(self.owner)
-            self.transient.claimed = True
+            self.participants.transient.begin()
+            self.participants.transient.claimed = True
         else:
             self.claimed = True
 
@@ -206,7 +205,7 @@ class Attempt:
         if account not in self.work.accounts:
             self.work.accounts.append(account)
         if any(one.info.transient for one in account.held):
-            self.transient.begin(self.owner)
+            self.participants.transient.begin()
 
     # ------------------------------------------------------- what a decision would write
 

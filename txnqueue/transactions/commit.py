@@ -115,7 +115,7 @@ def prepare(attempt: Attempt) -> None:
     """
     attempt.begin()
     _check_open(attempt)
-    if attempt.transient:
+    if attempt.participants.transient:
         raise InvalidInput(
             f"Transaction {attempt.id!r} sent or received transient messages, which no promise "
             "survives this process with: commit() it, or send with durable=True."
@@ -152,8 +152,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
         raise _in_doubt(attempt, attempt.participants.last)
     counted = counted and attempt.charges
     _decide_rollback(attempt, reason, counted=counted)
-    attempt.transient.roll_back(reason or "rolled back", counted=counted)
-    attempt.participants.rolled_back()
+    attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 
 def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = True) -> None:
@@ -178,9 +177,10 @@ def commit_alone(attempt: Attempt) -> Receipt:
 
 def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
     """Append what decides or prepares; what surely cannot land is rolled back."""
-    with _rolled_back_if_refused(attempt), attempt.transient.deciding():
-        attempt.transient.prepare(attempt.body)
-        _prepare_others(attempt)
+    with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():
+        if attempt.changes:
+            attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
+        attempt.participants.prepare()
         attempt.deciding = True
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
@@ -252,24 +252,6 @@ def _prepare(attempt: Attempt) -> None:
     attempt.status = Status.PREPARED
 
 
-def _prepare_others(attempt: Attempt) -> None:
-    """Check once more that tables will take their changes, and let databases prepare.
-
-    Raises:
-        TransactionAborted: One of them cannot.
-    """
-    if attempt.changes:
-        attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
-    try:
-        attempt.participants.prepare()
-    except Exception as error:
-        raise TransactionAborted(
-            f"A database could not prepare, and transaction {attempt.id!r} was rolled back: "
-            f"{error}",
-            transaction_id=attempt.id,
-        ) from error
-
-
 def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> None:
     if attempt.status is Status.NOT_STARTED:
         attempt.status = Status.ROLLED_BACK
@@ -279,7 +261,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         return
     if attempt.status is Status.COMMITTED:
         raise TransactionFinished(f"Transaction {attempt.id!r} is committed.")
-    if attempt.transient.committed:
+    if attempt.participants.transient.committed:
         _committed_in_memory(attempt)
         raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")
     if not attempt.claimed and not attempt.deciding:
@@ -312,11 +294,9 @@ def _decide_prepared(
         by_last_resource=attempt.participants.last is not None,
     )
     attempt.status = Status.COMMITTED if commit else Status.ROLLED_BACK
-    attempt.transient.follow(commit=commit)
     if commit:
         attempt.receipt = receipt
-        attempt.work.committed(attempt.attempt_id)
-        _confirm_others(attempt)
+        _carry_out(attempt)
         entry = attempt.client.key_state(attempt.id).committed
         if attempt.participants and entry is not None:
             attempt.receipt = receipt = receipt_of(attempt.client, entry)
@@ -328,16 +308,15 @@ def _happened(attempt: Attempt, decision: Entry) -> Receipt:
     follows = bool(attempt.changes or attempt.participants)
     attempt.receipt = Receipt.of(decision, applied=not follows)
     attempt.status = Status.COMMITTED
-    attempt.transient.follow(commit=True)
-    attempt.work.committed(attempt.attempt_id)
-    _confirm_others(attempt)
+    _carry_out(attempt)
     if follows:
         attempt.receipt = Receipt.of(decision, applied=follow(attempt.client, decision))
     return attempt.receipt
 
 
-def _confirm_others(attempt: Attempt) -> None:
-    """Let databases carry out the commit; what they confirm rides on the next append."""
+def _carry_out(attempt: Attempt) -> None:
+    """Let the participants carry out the commit; confirmations ride on the next append."""
+    attempt.work.committed(attempt.attempt_id)
     attempt.client.add_confirmations(attempt.participants.committed(attempt.client.stamp()))
 
 
@@ -379,16 +358,15 @@ def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
 
 def _commit_in_memory(attempt: Attempt) -> Receipt:
     """Commit what has no durable work, or no work at all: no entry in the journal."""
-    if attempt.transient:
+    if attempt.participants.transient:
         with _rolled_back_if_refused(attempt):
             resolve(attempt.client, [attempt.id], abort=[attempt.id])
-            attempt.transient.commit(attempt.body)
+            attempt.participants.transient.commit_alone()
     return _committed_in_memory(attempt)
 
 
 def _committed_in_memory(attempt: Attempt) -> Receipt:
     attempt.receipt = Receipt.in_memory(attempt.id, attempt.begun, attempt.client.runtime.now_ms())
     attempt.status = Status.COMMITTED
-    attempt.work.committed(attempt.attempt_id)
-    _confirm_others(attempt)
+    _carry_out(attempt)
     return attempt.receipt

@@ -6,7 +6,7 @@ from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch
 from txnqueue.errors import InvalidInput
 from txnqueue.results import Outcome
@@ -14,7 +14,7 @@ from txnqueue.transactions.prepared import receipt_of
 from txnqueue.transactions.transient import resolve
 
 
-def attempt_named(key: str, attempt: str) -> Owner:
+def attempt_named(key: str, attempt: str) -> AttemptOwner:
     """Read an attempt as errors name it.
 
     Raises:
@@ -25,7 +25,7 @@ def attempt_named(key: str, attempt: str) -> Owner:
         raise InvalidInput(
             f"attempt={attempt!r}: give error.attempt of a TransactionUnknown.", name="attempt"
         )
-    return Owner("", 0, key, name, int(begun))
+    return AttemptOwner(key, name, int(begun))
 
 
 def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) -> Outcome:
@@ -57,7 +57,7 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
     if state.decisions:
         last = list(state.decisions.values())[-1]
         if asked is not None:
-            last = state.decisions[asked.attempt or ""]
+            last = state.decisions[asked.attempt]
         by_operator = last.attempt in state.heuristics
         return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts, by_operator)
     branch = Branch.of(state)
@@ -67,7 +67,9 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
     return _in_memory(client, transaction_id)
 
 
-def _of_absent(client: Client, state: TransactionState, asked: Owner, attempts: int) -> Outcome:
+def _of_absent(
+    client: Client, state: TransactionState, asked: AttemptOwner, attempts: int
+) -> Outcome:
     """Say of an attempt without a decision whether it may still get one."""
     if not state.is_over(asked):
         reason = "it left no entry, and may still land: rollback makes sure that it does not"

@@ -1,6 +1,7 @@
-"""Databases that take part in a transaction, through Python's DB-API 2.0 (PEP 249).
+"""What takes part in a transaction: its work in memory, and databases.
 
-Three ways, by what the database can do and what is wanted:
+All of them follow the journal's decision: they prepare before it, and commit or roll back after
+it. Databases take part through Python's DB-API 2.0 (PEP 249), in one of three ways:
 
 - *two-phase*: ``tpc_prepare``, then the queue's decision, then ``tpc_commit``;
 - *last resource*: a database without two-phase commit decides by a row of its own, after
@@ -20,7 +21,8 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
-from txnqueue.errors import InvalidInput, LimitExceeded, TransactionFinished
+from txnqueue.errors import InvalidInput, LimitExceeded, TransactionAborted, TransactionFinished
+from txnqueue.transactions.transient import TransientWork
 
 if TYPE_CHECKING:
     from txnqueue.transactions.attempt import Attempt
@@ -186,11 +188,18 @@ class Auxiliary:
 
 
 class Participants:
-    """The databases of one transaction."""
+    """What takes part in one transaction.
+
+    Attributes:
+        transient: Its work in memory, which takes part once there is any.
+        auxiliaries: Databases that are used beside it, by name.
+        last: The database whose own commit decides.
+    """
 
     def __init__(self, transaction: Attempt) -> None:
-        """Begin with none."""
+        """Begin without databases."""
         self._transaction = transaction
+        self.transient = TransientWork(transaction)
         self._branches: dict[str, TwoPhase] = {}
         self.auxiliaries: dict[str, Auxiliary] = {}
         self.last: LastResource | None = None
@@ -207,7 +216,7 @@ class Participants:
         self._end(commit=False)
 
     def __bool__(self) -> bool:
-        """Say whether a database waits for the decision."""
+        """Return whether a database waits for the decision, which the journal must keep then."""
         return bool(self._branches) or self.last is not None
 
     @property
@@ -243,16 +252,31 @@ class Participants:
         return self.auxiliaries[name]
 
     def prepare(self) -> None:
-        """Let every branch prepare; the first one that cannot says so."""
-        for branch in self._branches.values():
-            branch.prepare()
+        """Prepare the work in memory, which costs nothing, and then every database.
+
+        Raises:
+            TransactionAborted: One of them cannot prepare.
+            QueueClosed: A queue with messages in memory is being dropped.
+            LeaseLost: Messages in memory that were held under a lease were taken over.
+        """
+        self.transient.prepare()
+        try:
+            for branch in self._branches.values():
+                branch.prepare()
+        except Exception as error:
+            key = self._transaction.id
+            raise TransactionAborted(
+                f"A database could not prepare, and transaction {key!r} was rolled back: {error}",
+                transaction_id=key,
+            ) from error
 
     def committed(self, stamp: Stamp) -> list[Entry]:
         """Carry out the commit.
 
         Returns:
-            Who confirmed it; the others are finished by recover.
+            The confirmations of the databases; recover finishes the others.
         """
+        self.transient.commit()
         confirmed = [
             confirmation(branch.name, self._transaction.owner, stamp)
             for branch in self._branches.values()
@@ -261,8 +285,14 @@ class Participants:
         self._end(commit=True)
         return confirmed
 
-    def rolled_back(self) -> None:
-        """Carry out the roll back."""
+    def rolled_back(self, reason: str, *, counted: bool) -> None:
+        """Carry out the rollback.
+
+        Args:
+            reason: Why; recorded with the messages that go back.
+            counted: Whether their deliveries count.
+        """
+        self.transient.rollback(reason, counted=counted)
         for branch in self._branches.values():
             _quietly(branch.rollback)
         if self.last is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId
+from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.confirmations import manifest_participants, participant_stream, unconfirmed
 from txnqueue.errors import ChangeWaiting, InvalidInput
 from txnqueue.storage.tables import (
@@ -73,7 +74,7 @@ class Decided:
 
     def stamp(self, store_id: str, waived: str | None = None) -> CommitStamp:
         """Write what the table remembers of it; ``waived`` says why it is given up."""
-        key = self.entry.transaction_key or ""
+        key = AttemptOwner.of(self.entry).key
         note = {
             "txnqueue": __version__,
             "store": store_id,
@@ -89,7 +90,7 @@ class Decided:
         """Say that it waits, why, and what to do."""
         return WaitingChange(
             self.change_id,
-            self.entry.transaction_key or "",
+            AttemptOwner.of(self.entry).key,
             self.entry.commit_seq,
             self.change.table,
             self.change.operation,
@@ -340,12 +341,10 @@ class Applier:
             entry.shard,
             entry.stream,
             kind,
-            transaction_key=entry.transaction_key,
-            attempt=entry.attempt,
-            begun=entry.begun,
             count=entry.count,
             reason=reason,
             body={"v": 1, "change": [entry.append_id, entry.index], "table_version": version},
+            **AttemptOwner.of(entry).columns(),
             **self._client.stamp().columns(),
         )
 

@@ -14,7 +14,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
-from txnqueue.core.state import Owner
+from txnqueue.core.state import AttemptOwner
 from txnqueue.errors import (
     InvalidInput,
     TableNotFound,
@@ -82,16 +82,14 @@ def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> li
     return together(found) if client.layout >= _TOGETHER_SINCE else found
 
 
-def decided(change: Change, owner: Owner, stamp: Stamp) -> Entry:
+def decided(change: Change, owner: AttemptOwner, stamp: Stamp) -> Entry:
     """Write the entry of a change that the transaction decides: the redo log."""
     return Entry(
         model.table_shard(change.table_id),
         change.table_id,
         model.CHANGE_DECIDED,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
         count=change.source.count if change.source else None,
         body={"v": 1, "change": change.to_json()},
+        **owner.columns(),
         **stamp.columns(),
     )

@@ -1,98 +1,102 @@
-"""The part of a transaction that is in memory, and how it follows the decision.
+"""The in-memory work of a transaction: one more participant in its commit.
 
-Work of one kind is one append to that kind's journal. With work of both kinds the part in
-memory is prepared first, which may fail and costs nothing; then the durable append decides;
-then the part in memory is committed, which expects nothing and cannot fail. Where the outcome
-is in doubt it stays prepared until somebody knows.
+Work of one kind is one append to that kind's journal. With work of both kinds the work in
+memory prepares first, which may fail and costs nothing; then the durable append decides; then
+the work in memory commits, which expects nothing and cannot fail. While the outcome is in
+doubt it stays prepared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
-from txnqueue.core import model, planning
+from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
-from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import HistoryRemoved, TransactionAborted
 
 if TYPE_CHECKING:
-    from txnqueue.transactions.work import Work
+    from txnqueue.transactions.attempt import Attempt
 
 logger = logging.getLogger("txnqueue")
-Body = Callable[[str, planning.Stamp], dict[str, Any]]
-"""Writes what a decision of a kind says besides."""
 
 
 class TransientWork:
-    """What one attempt does with transient messages."""
+    """What one attempt does with transient messages.
 
-    def __init__(self, client: Client, work: Work) -> None:
+    Attributes:
+        claimed: Whether it has claimed any, so that a rollback must give them back.
+    """
+
+    def __init__(self, transaction: Attempt) -> None:
         """Belong to an attempt that has done nothing yet."""
-        self._client = client
-        self._work = work
-        self._owner: Owner | None = None
+        self._transaction = transaction
+        self._client = transaction.client
+        self._work = transaction.work
+        self._owner: AttemptOwner | None = None
         self.claimed = False
 
     def __bool__(self) -> bool:
-        """Say whether there is any."""
+        """Return whether there is any."""
         return self._owner is not None and (
-            self.claimed or self._work.transient(self._owner.attempt or "")
+            self.claimed or self._work.transient(self._owner.attempt)
         )
 
-    def begin(self, owner: Owner) -> None:
-        """Take note that transient messages are sent or received by this attempt."""
-        self._owner = owner
+    def begin(self) -> None:
+        """Record that this attempt sends, receives or settles transient messages."""
+        self._owner = self._transaction.owner
         store = self._client.store.transient
         with store.lock:
-            store.working[owner.attempt or ""] = self
+            store.working[self._owner.attempt] = self
 
     def staged(self) -> list[tuple[str, str]]:
         """Name what it has staged."""
         return [(send.payload_id, send.send_id) for send in self._work.sends if send.info.transient]
 
-    def commit(self, body: Body) -> None:
+    def commit_alone(self) -> None:
         """Commit a transaction that has no other work.
 
         Raises:
-            TransactionAborted: Somebody aborted the attempt, or another one was faster.
-            QueueClosed: A queue is being dropped; or it is gone: QueueNotFound.
-            LeaseLost: Messages that were held under a lease are others' now.
+            TransactionAborted: The attempt was aborted, or another one was committed first.
+            QueueClosed: A queue is being dropped; QueueNotFound if it is dropped.
+            LeaseLost: Messages held under a lease were taken over.
         """
-        self._seal(model.COMMITTED, body)
+        self._seal(model.COMMITTED)
         self._end()
 
-    def prepare(self, body: Body) -> None:
-        """Make sure that nothing can stand in the way of a commit any more.
+    def prepare(self) -> None:
+        """Make sure that nothing can prevent a commit any more.
 
         Raises:
-            TransactionAborted: As in ``commit``.
-            LeaseLost: As in ``commit``.
+            TransactionAborted: As in ``commit_alone``.
+            QueueClosed: As in ``commit_alone``.
+            LeaseLost: As in ``commit_alone``.
         """
         if self and not self._prepared:
-            self._seal(model.PREPARED, body)
+            self._seal(model.PREPARED)
 
     @property
     def _prepared(self) -> bool:
-        """Whether it waits for a decision, maybe because a call was interrupted."""
+        """Whether it waits for a decision, possibly because a call was interrupted."""
         return self._attempt in self._client.store.transient.journal.prepared
 
     @property
     def committed(self) -> bool:
-        """Whether it was committed here, maybe by a call that was interrupted."""
+        """Whether it was committed in memory, possibly by a call that was interrupted."""
         if self._owner is None:
             return False
-        key = self._owner.key or ""
+        key = self._owner.key
         state = self._client.transient.key_states([key])[key]
         return state.decided(self._attempt) == model.COMMITTED
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Keep others from asking what became of it, while its decision is on its way."""
+        """Keep others from resolving it while the durable append that decides it is under way."""
         attempts, attempt = self._client.store.transient.deciding, self._attempt
         attempts.add(attempt)
         try:
@@ -100,35 +104,38 @@ class TransientWork:
         finally:
             attempts.discard(attempt)
 
-    def follow(self, *, commit: bool) -> None:
-        """Do as was decided."""
-        if self._prepared:
-            decide(self._client, self._attempt, commit=commit)
-        self._end()
+    def commit(self) -> None:
+        """Carry out the commit that was decided."""
+        self._follow(commit=True)
 
-    def roll_back(self, reason: str, *, counted: bool) -> None:
-        """Give back what was received."""
+    def rollback(self, reason: str, *, counted: bool) -> None:
+        """Return what was received, prepared or not."""
         if not self._prepared and self.claimed and self._owner is not None:
             self._client.transient.land(
                 lambda _lost: self._plan_rollback(reason, counted=counted),
                 "rollback",
                 transaction_id=self._owner.key,
             )
-        self.follow(commit=False)
+        self._follow(commit=False)
 
     # -------------------------------------------------------------------------- helpers
 
     @property
     def _attempt(self) -> str:
-        return (self._owner.attempt if self._owner else None) or ""
+        return self._owner.attempt if self._owner else ""
+
+    def _follow(self, *, commit: bool) -> None:
+        if self._prepared:
+            decide(self._client, self._attempt, commit=commit)
+        self._end()
 
     def _end(self) -> None:
-        """Say that this attempt does no more: what it staged and is not posted is not needed."""
+        """Let go of what the attempt staged and did not post."""
         store = self._client.store.transient
         with store.lock:
             store.working.pop(self._attempt, None)
 
-    def _seal(self, kind: str, body: Body) -> None:
+    def _seal(self, kind: str) -> None:
         memory, owner = self._client.transient, self._owner
         assert owner is not None
         infos = {send.info.queue_id: send.info for send in self._work.sends if send.info.transient}
@@ -138,7 +145,7 @@ class TransientWork:
                 memory.check_open(info)
             rolled_back = self._others(owner, kind)
             stamp = memory.stamp()
-            said = body(kind, stamp)
+            said = self._transaction.body(kind, stamp)
             if kind == model.PREPARED:
                 said["claims"] = [
                     decisions.entry_to_json(entry)
@@ -148,13 +155,13 @@ class TransientWork:
 
         memory.land(plan, kind, transaction_id=owner.key)
 
-    def _others(self, owner: Owner, kind: str) -> list[str]:
+    def _others(self, owner: AttemptOwner, kind: str) -> list[str]:
         """List the other attempts of the id, which must not have been committed.
 
         Those that are prepared wait for the durable journal, which lets one of them win: so
         what is committed here only cannot pass by them.
         """
-        key, attempt = owner.key or "", owner.attempt or ""
+        key, attempt = owner.key, owner.attempt
         state = self._client.transient.key_states([key])[key]
         own = state.decisions.get(attempt)
         if own is not None or state.committed is not None:
@@ -173,8 +180,8 @@ class TransientWork:
     def _plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         owner = self._owner
         assert owner is not None
-        state = self._client.transient.key_states([owner.key or ""])[owner.key or ""]
-        if state.decided(owner.attempt or "") is not None:
+        state = self._client.transient.key_states([owner.key])[owner.key]
+        if state.decided(owner.attempt) is not None:
             return None
         stamp = self._client.stamp()
         released = self._work.released(stamp, reason, counted=counted, transient=True)
@@ -222,8 +229,8 @@ def resolve(
 
 
 def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
-    key, attempt = waiting.stream, waiting.attempt or ""
-    owner = Owner("", 0, key, attempt, waiting.begun)
+    owner = AttemptOwner.of(waiting)
+    key, attempt = owner.key, owner.attempt
 
     def look() -> TransactionState:
         """What was decided long ago, or surely never will be, counts as well."""

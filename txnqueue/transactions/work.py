@@ -14,7 +14,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Condition, Entry
 from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
-from txnqueue.core.state import Owner, QueueState
+from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.move import departures, in_order
 from txnqueue.messages.settlement import Account, check_held, still_ours
@@ -72,7 +72,7 @@ class Work:
     def seal(
         self,
         client: Client,
-        owner: Owner,
+        owner: AttemptOwner,
         kind: str,
         rolled_back: Iterable[str],
         stamp: Stamp,
@@ -98,7 +98,7 @@ class Work:
         )
         return _binding(gathered.binds) + sealed + Plan((), tuple(gathered.conditions))
 
-    def gathered(self, client: Client, owner: Owner, stamp: Stamp) -> PlannedWork:
+    def gathered(self, client: Client, owner: AttemptOwner, stamp: Stamp) -> PlannedWork:
         """Write all of it as entries, or all that is in memory.
 
         Args:
@@ -120,7 +120,7 @@ class Work:
             for account in self.accounts
             for one in account.held
             if one.info.transient == transient
-            and (dispositions := account.dispositions(one, owner.attempt or ""))
+            and (dispositions := account.dispositions(one, owner.attempt))
         ]
         found.queue_ids.update(one.info.queue_id for one, _ in ended)
         found.binds = _binds(client, ended, owner, stamp)
@@ -155,7 +155,7 @@ class Work:
             account.committed(attempt)
 
 
-def _settle(one: HeldClaim, disposition: Disposition, owner: Owner, stamp: Stamp) -> Entry:
+def _settle(one: HeldClaim, disposition: Disposition, owner: AttemptOwner, stamp: Stamp) -> Entry:
     """Write how some messages of a claim end."""
     if disposition.kind == model.KEPT:
         items = one.items if disposition.items is None else disposition.items
@@ -171,7 +171,7 @@ def _settle(one: HeldClaim, disposition: Disposition, owner: Owner, stamp: Stamp
 def _binds(
     client: Client,
     ended: Sequence[tuple[HeldClaim, Sequence[Disposition]]],
-    owner: Owner,
+    owner: AttemptOwner,
     stamp: Stamp,
 ) -> list[Entry]:
     """Write the lanes' entries by which this attempt settles claims held under leases.
@@ -183,7 +183,7 @@ def _binds(
     folds: dict[str, QueueState] = {}
     with client.lock:
         for one, dispositions in ended:
-            if one.claim.owner.is_transaction:
+            if isinstance(one.claim.owner, AttemptOwner):
                 continue
             fold, held = still_ours(client, one, folds)
             for disposition in dispositions:

@@ -8,6 +8,7 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, Stamp, decisions
+from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.branch import Branch, Ticket
 
 
@@ -22,16 +23,15 @@ def start(
     stamp: Stamp,
 ) -> Plan:
     """Plan the first entries of a branch: it is started, and a session works in it."""
+    owner = AttemptOwner(key, attempt, begun)
     body = {
         "timeout": timeout_seconds,
         "started_at": stamp.now_ms,
         "ticket": None if ticket is None else ticket.to_json(),
     }
     entries = (
-        decisions.decision(model.STARTED, key, attempt, begun, stamp, body=body, sequence=1),
-        decisions.decision(
-            model.ASSOCIATED, key, attempt, begun, stamp, body={"session": session}, sequence=2
-        ),
+        decisions.decision(model.STARTED, owner, stamp, body=body, sequence=1),
+        decisions.decision(model.ASSOCIATED, owner, stamp, body={"session": session}, sequence=2),
     )
     return Plan(
         entries, (model.unused(key), model.horizon_at_most(begun), model.layout_unchanged())
@@ -135,11 +135,10 @@ def tombstone(branch: Branch, held: Iterable[Entry], stamp: Stamp, reason: str) 
 
 def forget(heuristic: Entry, stamp: Stamp) -> Plan:
     """Plan that an operator's decision is known to whom it concerns."""
-    key, attempt = heuristic.transaction_key or "", heuristic.attempt or ""
-    begun = heuristic.begun or 0
+    owner = AttemptOwner.of(heuristic)
     return Plan(
-        (decisions.decision(model.FORGOTTEN, key, attempt, begun, stamp, body={}),),
-        (model.not_forgotten(key, attempt), model.layout_unchanged()),
+        (decisions.decision(model.FORGOTTEN, owner, stamp, body={}),),
+        (model.not_forgotten(owner.key, owner.attempt), model.layout_unchanged()),
     )
 
 
@@ -154,9 +153,7 @@ def _next(
     entries = tuple(
         decisions.decision(
             kind,
-            branch.key,
-            branch.attempt,
-            branch.begun,
+            branch.owner,
             stamp,
             body=body,
             reason=reason,

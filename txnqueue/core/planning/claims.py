@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, Range
-from txnqueue.core.planning.plan import Plan, Stamp
+from txnqueue.core.planning.plan import Plan, Stamp, lane_conditions
 from txnqueue.core.redelivery import Redelivery
 from txnqueue.core.settings import RANGES_PER_CALL_MAX
 from txnqueue.core.state import LaneState, Owner, Position, Segment, in_turn
@@ -201,13 +201,7 @@ def claim(
     The claim's (lane, sequence) is its name and its fencing token. One made for a move does
     not count as a delivery, however it ends.
     """
-    shard = model.lane_shard(queue_id, chosen.lane)
-    stream = model.lane_stream(chosen.lane)
-    conditions = (
-        model.next_sequence(shard, stream, chosen.sequence),
-        model.queue_open(queue_id),
-        model.layout_unchanged(),
-    )
+    conditions = lane_conditions(queue_id, [(chosen.lane, chosen.sequence)])
     if not chosen.segments:
         return Plan((), conditions)
     items, parts, count = model.pack_items(
@@ -228,16 +222,12 @@ def claim(
         body["not_to"] = sorted(head.not_to)
     if not counts:
         body["counts"] = False
-    entry = Entry(
-        shard,
-        stream,
+    entry = Entry.in_lane(
+        queue_id,
+        chosen.lane,
         model.CLAIMED,
         sequence=chosen.sequence,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
-        queue_id=queue_id,
-        lane=chosen.lane,
+        **owner.columns(),
         ranges=parts,
         count=count,
         body=body,

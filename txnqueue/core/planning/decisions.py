@@ -9,14 +9,12 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, Stamp
-from txnqueue.core.state import Owner
+from txnqueue.core.state import AttemptOwner
 
 
 def decision(
     kind: str,
-    key: str,
-    attempt: str,
-    begun: int,
+    owner: AttemptOwner,
     stamp: Stamp,
     *,
     body: dict[str, Any],
@@ -25,22 +23,20 @@ def decision(
 ) -> Entry:
     """Write what is decided of an attempt, or happens to a branch: that has a sequence."""
     return Entry(
-        model.transaction_shard(key),
-        key,
+        model.transaction_shard(owner.key),
+        owner.key,
         kind,
         sequence=sequence,
-        transaction_key=key,
-        attempt=attempt,
-        begun=begun,
         reason=reason,
         body={"v": 1, **body},
+        **owner.columns(),
         **stamp.columns(),
     )
 
 
 def seal(
     kind: str,
-    owner: Owner,
+    owner: AttemptOwner,
     facts: Sequence[Entry],
     queue_ids: Iterable[str],
     rolled_back: Iterable[str],
@@ -60,7 +56,7 @@ def seal(
         stamp: Who writes.
         body: What else the decision says.
     """
-    key, attempt, begun = _attempt_of(owner)
+    key, attempt = owner.key, owner.attempt
     manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
     manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))  # of facts, no removal
     tables = sorted({entry.stream for entry in facts if entry.kind == model.CHANGE_DECIDED})
@@ -68,11 +64,11 @@ def seal(
         manifest["tables"] = tables
     if kind == model.PREPARED:
         manifest["entries"] = [entry_to_json(entry) for entry in facts]
-    decided = decision(kind, key, attempt, begun, stamp, body={**body, "manifest": manifest})
+    decided = decision(kind, owner, stamp, body={**body, "manifest": manifest})
     conditions = (
         model.undecided(key, attempt, unprepared=True),
         model.key_free(key, attempt, rolled_back),
-        model.horizon_at_most(begun),
+        model.horizon_at_most(owner.begun),
         model.layout_unchanged(),
         *(model.queue_open(queue_id) for queue_id in sorted(set(queue_ids))),
         *(model.exchange_open(exchange_id) for exchange_id in sorted(_exchanges_of(facts))),
@@ -81,7 +77,7 @@ def seal(
 
 
 def rollback(
-    owner: Owner,
+    owner: AttemptOwner,
     facts: Sequence[Entry],
     stamp: Stamp,
     reason: str,
@@ -96,14 +92,13 @@ def rollback(
         reason: Why.
         said: What else the decision says.
     """
-    key, attempt, begun = _attempt_of(owner)
     body = dict(said or {})
-    decided = decision(model.ROLLED_BACK, key, attempt, begun, stamp, body=body, reason=reason)
+    decided = decision(model.ROLLED_BACK, owner, stamp, body=body, reason=reason)
     return Plan(
         (decided, *_now(facts, stamp)),
         (
-            model.undecided(key, attempt, unprepared=True),
-            model.horizon_at_most(begun),
+            model.undecided(owner.key, owner.attempt, unprepared=True),
+            model.horizon_at_most(owner.begun),
             model.layout_unchanged(),
         ),
     )
@@ -132,7 +127,7 @@ def decide_prepared(
         heuristic: Whether an operator decides over the head of whoever coordinates: that is
             on record until it is forgotten.
     """
-    key, attempt = prepared.transaction_key or "", prepared.attempt or ""
+    owner = AttemptOwner.of(prepared)
     sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
     kind = model.COMMITTED if commit else model.ROLLED_BACK
     if commit:
@@ -145,16 +140,13 @@ def decide_prepared(
         facts = [replace(f, reason=why) for f in _now(map(entry_from_json, inside), stamp)]
         body = {}
     body.update({"asked": True} if heuristic else {}, **(said or {}))
-    decided = [decision(kind, key, attempt, prepared.begun or 0, stamp, body=body, reason=reason)]
+    decided = [decision(kind, owner, stamp, body=body, reason=reason)]
     if heuristic:
         how = {"decision": kind}
-        begun = prepared.begun or 0
-        decided.append(
-            decision(model.HEURISTIC, key, attempt, begun, stamp, body=how, reason=reason)
-        )
+        decided.append(decision(model.HEURISTIC, owner, stamp, body=how, reason=reason))
     conditions = (
-        model.is_prepared(key, attempt),
-        model.undecided(key, attempt, unprepared=False),
+        model.is_prepared(owner.key, owner.attempt),
+        model.undecided(owner.key, owner.attempt, unprepared=False),
     )
     return Plan((*decided, *facts), conditions)
 
@@ -168,12 +160,6 @@ def _exchanges_of(facts: Iterable[Entry]) -> set[str]:
     """Find the exchanges that an attempt publishes to: all must be open."""
     found = (model.published_to(entry.kind, entry.body) for entry in facts)
     return {exchange_id for exchange_id in found if exchange_id is not None}
-
-
-def _attempt_of(owner: Owner) -> tuple[str, str, int]:
-    if owner.key is None or owner.attempt is None or owner.begun is None:
-        raise ValueError("a decision is about a transaction's attempt")
-    return owner.key, owner.attempt, owner.begun
 
 
 def _counts(entries: Iterable[Entry], kinds: tuple[str, ...]) -> dict[str, int]:

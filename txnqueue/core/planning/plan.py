@@ -60,7 +60,7 @@ def mark(
         stamp: Who writes.
         shard: Where it stands.
     """
-    sequence = max((e.sequence or 0 for e in entries if e.kind == kind), default=0) + 1
+    sequence = model.newest_sequence(e for e in entries if e.kind == kind) + 1
     entry = Entry(
         shard,
         stream,

@@ -10,7 +10,7 @@ from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.planning.claims import Selection, grouped
 from txnqueue.core.planning.plan import Plan, Stamp, lane_conditions
-from txnqueue.core.state import Errors, Owner, Position, Segment
+from txnqueue.core.state import AttemptOwner, Errors, Position, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,14 @@ def remove(
     Returns:
         The plan, and the selection with the sequence number that its claim gets.
     """
-    shard, stream = model.lane_shard(queue_id, chosen.lane), model.lane_stream(chosen.lane)
     groups = grouped(removal.segments)
     items, parts, count = model.pack_items((p.position_id, part) for p, part in groups)
     target = removal.target
-    gone = Entry(
-        shard,
-        stream,
+    gone = Entry.in_lane(
+        queue_id,
+        chosen.lane,
         removal.kind,
         sequence=chosen.sequence,
-        queue_id=queue_id,
-        lane=chosen.lane,
         ranges=parts,
         count=count,
         reason=removal.reason,
@@ -71,11 +68,7 @@ def remove(
         },
         **stamp.columns(),
     )
-    conditions = [
-        model.next_sequence(shard, stream, chosen.sequence),
-        model.queue_open(queue_id),
-        model.layout_unchanged(),
-    ]
+    conditions = [*lane_conditions(queue_id, [(chosen.lane, chosen.sequence)])]
     posted = []
     if target is not None:
         conditions.append(model.queue_open(target.queue_id))
@@ -122,13 +115,11 @@ def purge_pending(
         The plan, and the selection with the sequence number that comes next.
     """
     items, parts, count = model.pack_items((p.position_id, part) for p, part in grouped(segments))
-    entry = Entry(
-        model.lane_shard(queue_id, chosen.lane),
-        model.lane_stream(chosen.lane),
+    entry = Entry.in_lane(
+        queue_id,
+        chosen.lane,
         model.PURGE_PENDING,
         sequence=chosen.sequence,
-        queue_id=queue_id,
-        lane=chosen.lane,
         ranges=parts,
         count=count,
         reason=reason,
@@ -181,7 +172,7 @@ def move(
     stamp: Stamp,
     origin: dict[str, Any],
     *,
-    owner: Owner | None = None,
+    owner: AttemptOwner | None = None,
     lane: int = 0,
     keeps_times: bool = False,
 ) -> Entry:
@@ -192,15 +183,11 @@ def move(
     """
     times = {"available_at": position.available_at_ms, "expires_at": position.expires_at_ms}
     kept = {name: at for name, at in times.items() if keeps_times and at is not None}
-    return Entry(
-        model.backlog_shard(target_id),
-        model.lane_stream(lane),
+    return Entry.in_backlog(
+        target_id,
+        lane,
         model.POSTED,
-        transaction_key=owner.key if owner else None,
-        attempt=owner.attempt if owner else None,
-        begun=owner.begun if owner else None,
-        queue_id=target_id,
-        lane=lane,
+        **(owner.columns() if owner else {}),
         ranges=tuple(part),
         count=sum(last - first + 1 for first, last in part),
         reason=origin["reason"],

@@ -10,7 +10,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, Item
 from txnqueue.core.planning.plan import Stamp
 from txnqueue.core.planning.removals import Target
-from txnqueue.core.state import Claim, Owner
+from txnqueue.core.state import AttemptOwner, Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def settlement(
     stamp: Stamp,
     *,
     sequence: int | None,
-    owner: Owner | None,
+    owner: AttemptOwner | None,
 ) -> Entry:
     """Write one settlement of a claim.
 
@@ -52,7 +52,6 @@ def settlement(
     """
     named = () if disposition.items is None else disposition.items
     items, parts, count = model.pack_items(named)
-    in_lane = sequence is not None
     body: dict[str, Any] = {"v": 1, "items": items, "counted": disposition.counted}
     if disposition.undeliverable_here:
         body["not_to"] = held.owner.consumer
@@ -60,48 +59,47 @@ def settlement(
         body["failed_at"] = disposition.failed_at_ms
     if disposition.target is not None:
         body["target"] = disposition.target.queue_id
-    return Entry(
-        model.lane_shard(queue_id, held.lane) if in_lane else model.backlog_shard(queue_id),
-        model.lane_stream(held.lane),
+    return _of_claim(
+        queue_id,
+        held,
         disposition.kind,
+        stamp,
         sequence=sequence,
-        transaction_key=owner.key if owner else None,
-        attempt=owner.attempt if owner else None,
-        begun=owner.begun if owner else None,
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
+        owner=owner,
         ranges=parts,
         count=held.count if disposition.items is None else count,
         reason=disposition.reason,
         body=body,
-        **stamp.columns(),
     )
 
 
+def _of_claim(
+    queue_id: str,
+    held: Claim,
+    kind: str,
+    stamp: Stamp,
+    *,
+    sequence: int | None = None,
+    owner: AttemptOwner | None = None,
+    **columns: Any,
+) -> Entry:
+    """Write an entry about a claim: in its lane's log with a number, else in the backlog."""
+    columns |= {"claim_lane": held.lane, "claim_sequence": held.sequence, **stamp.columns()}
+    columns |= owner.columns() if owner else {}
+    if sequence is None:
+        return Entry.in_backlog(queue_id, held.lane, kind, **columns)
+    return Entry.in_lane(queue_id, held.lane, kind, sequence=sequence, **columns)
+
+
 def kept(
-    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: Owner
+    queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: AttemptOwner
 ) -> Entry:
     """Write that a commit leaves what it did not settle of a claim with its consumer.
 
     It stands behind the claim's settlements: from then on a lease holds what is left.
     """
-    return Entry(
-        model.backlog_shard(queue_id),
-        model.lane_stream(held.lane),
-        model.KEPT,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
-        count=count,
-        body={"v": 1, "deadline": deadline_ms},
-        **stamp.columns(),
-    )
+    body = {"v": 1, "deadline": deadline_ms}
+    return _of_claim(queue_id, held, model.KEPT, stamp, owner=owner, count=count, body=body)
 
 
 def release_claims(
@@ -135,27 +133,21 @@ def _released(
     return tuple(
         settlement(queue_id, held, how(held), stamp, sequence=None, owner=held.owner)
         for held in claims
-        if held.owner.is_transaction
+        if isinstance(held.owner, AttemptOwner)
     )
 
 
-def bind(queue_id: str, held: Claim, owner: Owner, sequence: int, stamp: Stamp) -> Entry:
+def bind(queue_id: str, held: Claim, owner: AttemptOwner, sequence: int, stamp: Stamp) -> Entry:
     """Write that an attempt settles messages held under a lease: the lane's next entry."""
-    return Entry(
-        model.lane_shard(queue_id, held.lane),
-        model.lane_stream(held.lane),
+    return _of_claim(
+        queue_id,
+        held,
         model.BOUND,
+        stamp,
         sequence=sequence,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
+        owner=owner,
         count=held.count,
         body={"v": 1},
-        **stamp.columns(),
     )
 
 
@@ -163,16 +155,12 @@ def lease_extended(
     queue_id: str, held: Claim, sequence: int, deadline_ms: int, stamp: Stamp
 ) -> Entry:
     """Write a new deadline of a claim: the lane's next entry."""
-    return Entry(
-        model.lane_shard(queue_id, held.lane),
-        model.lane_stream(held.lane),
+    return _of_claim(
+        queue_id,
+        held,
         model.LEASE_EXTENDED,
+        stamp,
         sequence=sequence,
-        queue_id=queue_id,
-        lane=held.lane,
-        claim_lane=held.lane,
-        claim_sequence=held.sequence,
         count=held.count,
         body={"v": 1, "deadline": deadline_ms},
-        **stamp.columns(),
     )

@@ -1,13 +1,24 @@
 """What a queue and a transaction are, as the journal's entries tell it (pure)."""
 
-from txnqueue.core.state.positions import Claim, Errors, Owner, Position, Segment, in_turn
+from txnqueue.core.state.positions import (
+    AttemptOwner,
+    Claim,
+    Errors,
+    LeaseOwner,
+    Owner,
+    Position,
+    Segment,
+    in_turn,
+)
 from txnqueue.core.state.queue import LaneState, QueueState
 from txnqueue.core.state.transaction import TransactionState
 
 __all__ = [
+    "AttemptOwner",
     "Claim",
     "Errors",
     "LaneState",
+    "LeaseOwner",
     "Owner",
     "Position",
     "QueueState",

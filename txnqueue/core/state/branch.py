@@ -19,7 +19,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Condition, Entry
 from txnqueue.core.planning import decisions
 from txnqueue.core.settings import BRANCH_PREFIX
-from txnqueue.core.state import Owner, TransactionState
+from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import BranchMisused, BranchNotFound, NotPermitted, StoreCorrupt
 
 TIMED_OUT = "time-out"
@@ -135,13 +135,13 @@ class Branch:
                 rollback_only = entry.reason
             elif entry.kind == model.TIMEOUT_SET:
                 timeout = entry.body["seconds"] or default
-        attempt = first.attempt or ""
+        owner = AttemptOwner.of(first)
+        attempt = owner.attempt
         decision = state.decisions.get(attempt)
-        owner = Owner("", 0, state.key, attempt, first.begun)
         return cls(
             key=state.key,
             attempt=attempt,
-            begun=first.begun or 0,
+            begun=owner.begun,
             next_sequence=(entries[-1].sequence or 0) + 1,
             started_at_ms=first.body["started_at"],
             began_by_ms=state.began_by_ms,
@@ -158,9 +158,9 @@ class Branch:
         )
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AttemptOwner:
         """The attempt as the owner of decisions."""
-        return Owner("", 0, self.key, self.attempt, self.begun)
+        return AttemptOwner(self.key, self.attempt, self.begun)
 
     @property
     def open(self) -> bool:

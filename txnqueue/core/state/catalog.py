@@ -68,7 +68,7 @@ def next_sequence(entries: Iterable[Entry], name: str) -> int:
 
 def next_of_stream(entries: Iterable[Entry], stream: str) -> int:
     """Find the next sequence number of a stream of the catalog."""
-    return max((e.sequence or 0 for e in entries if e.stream == stream), default=0) + 1
+    return model.newest_sequence(e for e in entries if e.stream == stream) + 1
 
 
 def columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:

@@ -18,7 +18,16 @@ from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Stamp
 from txnqueue.core.redelivery import CLOCKS_APART_MS
-from txnqueue.core.state import Claim, LaneState, Owner, Position, QueueState, Segment
+from txnqueue.core.state import (
+    AttemptOwner,
+    Claim,
+    LaneState,
+    LeaseOwner,
+    Owner,
+    Position,
+    QueueState,
+    Segment,
+)
 from txnqueue.core.state.duplicates import Arrival, read_ids
 from txnqueue.errors import StoreCorrupt
 
@@ -62,13 +71,11 @@ def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
 def compact(fold: QueueState, lane_number: int, stamp: Stamp) -> Plan:
     """Plan the next entry of a lane's log, which says what the lane holds."""
     lane, queue_id = fold.lanes[lane_number], fold.queue_id
-    entry = Entry(
-        model.lane_shard(queue_id, lane.lane),
-        model.lane_stream(lane.lane),
+    entry = Entry.in_lane(
+        queue_id,
+        lane.lane,
         model.COMPACTED,
         sequence=lane.next_sequence,
-        queue_id=queue_id,
-        lane=lane.lane,
         body=body(lane, fold.version, recent_after(fold, lane, stamp.now_ms)),
         **stamp.columns(),
     )
@@ -243,8 +250,8 @@ def failures(lane: LaneState) -> list[list[Any]]:
 def _claim_to_json(claim: Claim) -> dict[str, Any]:
     return {
         "sequence": claim.sequence,
-        "owner": asdict(claim.owner),
-        "bound": None if claim.bound is None else asdict(claim.bound),
+        "owner": _owner_to_json(claim.owner),
+        "bound": None if claim.bound is None else _owner_to_json(claim.bound),
         "deadline": claim.deadline_ms,
         **_beginning(claim),
         "delivery_count": claim.delivery_count,
@@ -256,6 +263,18 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
         "items": _parts_to_json(claim.items),
         "purging": _parts_to_json(claim.purging),
     }
+
+
+def _owner_to_json(owner: Owner) -> dict[str, Any]:
+    """Write an owner with the same five names, whatever it is; a lease has no attempt."""
+    known = asdict(owner)
+    return {name: known.get(name) for name in ("consumer", "epoch", "key", "attempt", "begun")}
+
+
+def _owner_from_json(said: Mapping[str, Any]) -> Owner:
+    if said["attempt"] is None:
+        return LeaseOwner(said["consumer"], said["epoch"])
+    return AttemptOwner(**said)
 
 
 def _beginning(claim: Claim) -> dict[str, int]:
@@ -283,7 +302,7 @@ def _claim_from_json(lane: int, said: dict[str, Any], compaction: Entry) -> Clai
     return Claim(
         lane=lane,
         sequence=said["sequence"],
-        owner=Owner(**said["owner"]),
+        owner=_owner_from_json(said["owner"]),
         deadline_ms=said["deadline"],
         delivery_count=said["delivery_count"],
         size=said["size"],
@@ -296,7 +315,7 @@ def _claim_from_json(lane: int, said: dict[str, Any], compaction: Entry) -> Clai
         began_at_ms=began_at_ms,
         began_by_ms=min(said.get("began_by", said["claimed_at"]), compaction.recorded_at_ms),
         version=compaction.version,
-        bound=None if said["bound"] is None else Owner(**said["bound"]),
+        bound=None if said["bound"] is None else AttemptOwner(**said["bound"]),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
-from txnqueue.core.state import Owner
+from txnqueue.core.state import AttemptOwner
 
 FORMAT_ID = 0x74786E71
 """Marks our branches among those of other transaction managers: "txnq"."""
@@ -17,31 +17,29 @@ _STORE_LENGTH = 12
 _NAME = re.compile(r"([0-9a-f]+)\.([0-9a-f]{32})\.([0-9]+)\.([0-9]+)")
 
 
-def branch_of(owner: Owner, store_id: str, number: int) -> str:
+def branch_of(owner: AttemptOwner, store_id: str, number: int) -> str:
     """Name a branch: store, attempt, begun, and its number in the transaction."""
     return f"{store_id[:_STORE_LENGTH]}.{owner.attempt}.{owner.begun}.{number}"
 
 
-def owner_of(xid: Any, store_id: str) -> Owner | None:
+def owner_of(xid: Any, store_id: str) -> AttemptOwner | None:
     """Read whose branch this is; None if it is no branch of this store."""
     format_id, key, branch = xid[0], xid[1], xid[2]
     found = _NAME.fullmatch(branch or "")
     if format_id != FORMAT_ID or found is None or found.group(1) != store_id[:_STORE_LENGTH]:
         return None
-    return Owner("", 0, key, found.group(2), int(found.group(3)))
+    return AttemptOwner(key, found.group(2), int(found.group(3)))
 
 
-def confirmation(name: str, owner: Owner, stamp: Stamp) -> Entry:
+def confirmation(name: str, owner: AttemptOwner, stamp: Stamp) -> Entry:
     """Write the fact that a database has carried out a commit."""
     stream = participant_stream(name)
     return Entry(
         model.table_shard(stream),
         stream,
         model.BRANCH_CONFIRMED,
-        transaction_key=owner.key,
-        attempt=owner.attempt,
-        begun=owner.begun,
         body={"v": 1, "participant": name},
+        **owner.columns(),
         **stamp.columns(),
     )
 

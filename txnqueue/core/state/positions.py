@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -11,6 +11,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.redelivery import CLOCKS_APART_MS, Redelivery
 from txnqueue.core.settings import BRANCH_PREFIX, REASON_LENGTH_MAX
+from txnqueue.errors import StoreCorrupt
 
 Errors = tuple[tuple[tuple[Range, ...], str], ...]
 """Messages of a position, and what their last delivery failed with."""
@@ -152,24 +153,59 @@ def in_turn(
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Who holds a claim: a transaction's attempt, or a consumer with a lease."""
+class LeaseOwner:
+    """A consumer that holds messages until its lease ends."""
 
     consumer: str
     epoch: int
-    key: str | None = None
-    attempt: str | None = None
-    begun: int | None = None
 
-    @property
-    def is_transaction(self) -> bool:
-        """Say whether a transaction holds the claim."""
-        return self.attempt is not None
+    def columns(self) -> dict[str, Any]:
+        """The columns that name it in an entry: none."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOwner:
+    """An attempt of a transaction: its decision ends what it holds.
+
+    ``consumer`` and ``epoch`` are those of the client that claimed for it, if it holds a claim.
+    """
+
+    key: str
+    attempt: str
+    begun: int
+    consumer: str = ""
+    epoch: int = 0
+
+    @classmethod
+    def of(cls, entry: Entry) -> AttemptOwner:
+        """Read which attempt wrote an entry.
+
+        Raises:
+            StoreCorrupt: The entry names no attempt.
+        """
+        if entry.transaction_key is None or entry.attempt is None or entry.begun is None:
+            raise StoreCorrupt(
+                f"The entry {entry.entry_id} ({entry.kind}) in {entry.shard!r} names no attempt."
+            )
+        return cls(entry.transaction_key, entry.attempt, entry.begun)
 
     @property
     def is_branch(self) -> bool:
-        """Say whether it is a branch's session that holds the claim."""
-        return (self.key or "").startswith(BRANCH_PREFIX)
+        """Whether it is the attempt of a branch, which sessions share."""
+        return self.key.startswith(BRANCH_PREFIX)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that name it in an entry."""
+        return {"transaction_key": self.key, "attempt": self.attempt, "begun": self.begun}
+
+    def claiming_as(self, owner: Owner) -> AttemptOwner:
+        """Name the attempt together with the client that claims for it."""
+        return replace(self, consumer=owner.consumer, epoch=owner.epoch)
+
+
+Owner = LeaseOwner | AttemptOwner
+"""Who holds a claim."""
 
 
 @dataclass(slots=True)
@@ -192,7 +228,7 @@ class Claim:
     former: int
     items: dict[PositionId, tuple[Range, ...]]
     claimed_at_ms: int
-    bound: Owner | None = None
+    bound: AttemptOwner | None = None
     counts: bool = True
     not_to: frozenset[str] = frozenset()
     purging: dict[PositionId, tuple[Range, ...]] = field(default_factory=dict)
@@ -204,16 +240,11 @@ class Claim:
     def of(cls, entry: Entry, items: Mapping[PositionId, tuple[Range, ...]]) -> Claim:
         """Read a claim from its entry in a lane's log."""
         body = entry.body
+        lease = LeaseOwner(body["consumer"], body["epoch"])
         return cls(
             lane=entry.lane or 0,
             sequence=entry.sequence or 0,
-            owner=Owner(
-                consumer=body["consumer"],
-                epoch=body["epoch"],
-                key=entry.transaction_key,
-                attempt=entry.attempt,
-                begun=entry.begun,
-            ),
+            owner=lease if entry.attempt is None else AttemptOwner.of(entry).claiming_as(lease),
             deadline_ms=body["deadline"],
             delivery_count=body["delivery_count"],
             size=entry.count or 0,
@@ -255,12 +286,31 @@ class Claim:
         return self.bound or self.owner
 
     @property
-    def acquired(self) -> bool:
-        """Whether a transaction acquired what it holds, so that its decision ends it.
+    def attempt(self) -> AttemptOwner | None:
+        """The attempt whose decision ends the claim; None: it is held under a lease only."""
+        return self.holder if isinstance(self.holder, AttemptOwner) else None
 
-        What one only settles goes back to whoever holds it under a lease, if it is rolled back.
+    @property
+    def attempt_id(self) -> str | None:
+        """The id of that attempt; None: it is held under a lease only."""
+        return self.attempt.attempt if self.attempt else None
+
+    def ended_by(self, entry: Entry) -> bool:
+        """Whether an entry in the backlog ends the claim: its attempt holds it."""
+        return entry.attempt == self.attempt_id
+
+    def lease(self) -> None:
+        """Leave what the claim holds with its consumer, whatever attempt held it."""
+        self.owner, self.bound = LeaseOwner(self.owner.consumer, self.owner.epoch), None
+
+    @property
+    def acquirer(self) -> AttemptOwner | None:
+        """The attempt that acquired the messages; None if it only settles them, or there is none.
+
+        What an attempt only settles goes back to the consumer that holds the lease, if the
+        attempt is rolled back.
         """
-        return self.owner.is_transaction and self.bound is None
+        return self.owner if isinstance(self.owner, AttemptOwner) and not self.bound else None
 
     @property
     def count(self) -> int:
@@ -287,8 +337,11 @@ class Claim:
         the taker's own past, and need not be waited for.
         """
         past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
-        past_attempt = self.owner.is_transaction and (
-            self.owner.key == taker.key and self.owner.attempt != taker.attempt
+        past_attempt = (
+            isinstance(self.owner, AttemptOwner)
+            and isinstance(taker, AttemptOwner)
+            and self.owner.key == taker.key
+            and self.owner.attempt != taker.attempt
         )
         return self.ends_at_ms(now_ms) <= now_ms or past_self or past_attempt
 

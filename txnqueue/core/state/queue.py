@@ -16,9 +16,9 @@ from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.redelivery import Redelivery
 from txnqueue.core.state.duplicates import Duplicates
 from txnqueue.core.state.positions import (
+    AttemptOwner,
     Claim,
     Errors,
-    Owner,
     Position,
     Segment,
     forget_error,
@@ -358,10 +358,7 @@ class QueueState:
     def _bound(self, lane: LaneState, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim:
-            owner = claim.owner
-            claim.bound = Owner(
-                owner.consumer, owner.epoch, entry.transaction_key, entry.attempt, entry.begun
-            )
+            claim.bound = AttemptOwner.of(entry).claiming_as(claim.owner)
 
     def _lease_extended(self, lane: LaneState, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
@@ -398,7 +395,7 @@ class QueueState:
     def _settled(self, lane: LaneState, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
         # A settlement in the backlog counts only for a claim that its attempt owns.
-        if claim is None or (entry.sequence is None and claim.holder.attempt != entry.attempt):
+        if claim is None or (entry.sequence is None and not claim.ended_by(entry)):
             return
         named = dict(model.unpack_items(entry)) or dict(claim.items)
         part = replace(
@@ -430,10 +427,9 @@ class QueueState:
     def _kept(self, lane: LaneState, entry: Entry) -> None:
         """Make a lease of what a committed transaction acquired and did not settle."""
         claim = lane.claims.get(entry.claim_sequence or 0)
-        if claim is None or claim.holder.attempt != entry.attempt:
+        if claim is None or not claim.ended_by(entry):
             return
-        claim.owner = Owner(claim.owner.consumer, claim.owner.epoch)
-        claim.bound = None
+        claim.lease()
         claim.hold(entry)
 
     # -------------------------------------------------------------------------- helpers

@@ -51,10 +51,10 @@ def next_horizon(
         young = entry.version if recorded_ms > cutoff_ms else young
     old = max((e.version for e in found if young is None or e.version < young), default=-1)
     held = [
-        claim.holder.begun
+        claim.attempt.begun
         for fold in folds
         for claim in fold.claims()
-        if claim.holder.begun is not None and claim.ends_at_ms(now_ms) > now_ms
+        if claim.attempt is not None and claim.ends_at_ms(now_ms) > now_ms
     ]
     return min([old, *held, *_open_branches(found, model.horizon(found))])
 
@@ -231,7 +231,7 @@ def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
 def _of_catalog(entries: list[Entry]) -> list[Entry]:
     """An inventory of payload has finished when there is a later one; all else here stays."""
     taken = [entry for entry in entries if entry.kind == model.PAYLOAD_LISTED]
-    newest = max((entry.sequence or 0 for entry in taken), default=0)
+    newest = model.newest_sequence(taken)
     return [entry for entry in taken if (entry.sequence or 0) < newest]
 
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.core.state.positions import Owner
+from txnqueue.core.state.positions import AttemptOwner
 from txnqueue.errors import StoreCorrupt
 
 
@@ -94,17 +94,15 @@ class TransactionState:
         entry = self.decisions.get(attempt)
         return entry.kind if entry else None
 
-    def is_over(self, owner: Owner) -> bool:
+    def is_over(self, owner: AttemptOwner) -> bool:
         """Say whether an attempt of the key has ended for ever.
 
         Below the horizon nobody decides any more but what was prepared: there an attempt
         without a decision never happened, and a decision may have left for the archive.
         """
-        attempt = owner.attempt or ""
-        if attempt in self.decisions:
+        if owner.attempt in self.decisions:
             return True
-        below = owner.begun is not None and owner.begun < self.horizon
-        return below and attempt not in self.prepared
+        return owner.begun < self.horizon and owner.attempt not in self.prepared
 
 
 def _clock_ms(entry: Entry) -> int:

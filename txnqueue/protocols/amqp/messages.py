@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
-from txnqueue.messages.placement import check_headers, placing_of
+from txnqueue.messages.placement import SendOptions
 from txnqueue.protocols.amqp.columns import read, written
 from txnqueue.protocols.amqp.types import (
     AmqpData,
@@ -78,9 +78,10 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
         )
     row = read(queue.schema, row)
     arrow_table(queue.schema, [row])
-    check_headers(headers, {})
     ttl_seconds = None if header.ttl is None else header.ttl / 1000
-    placing_of(queue.info.settings, 0, header.priority, None, None, ttl_seconds=ttl_seconds)
+    said = SendOptions(priority=header.priority, ttl_seconds=ttl_seconds, headers=headers)
+    said.all_headers()
+    said.placing(queue.info.settings, 0)
     return Posting(row, header.priority, ttl_seconds, headers)
 
 

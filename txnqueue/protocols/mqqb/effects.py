@@ -12,7 +12,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Owner, QueueState
+from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.protocols.mqqb.elements import (
     MessagePosition,
     OperationType,
@@ -34,7 +34,7 @@ class Effects:
     def __init__(self, client: Client, transaction: Transaction) -> None:
         """Look at a transaction that is about to be decided."""
         self._client = client
-        self._owner: Owner = transaction.owner
+        self._owner: AttemptOwner = transaction.owner
         operations = transaction.transactional_operation_collection
         self._queues = _queues_of(operations)
         positions = [operation.message_position_reference for operation in operations]
@@ -121,7 +121,7 @@ class Effects:
     def _is_free(self, position: MessagePosition) -> bool:
         """Say whether nobody has a message whose abort nothing names: it was over long before."""
         state, claim = position.queue_reference.standing_of(position)
-        ours = claim is not None and claim.holder.attempt == self._owner.attempt
+        ours = claim is not None and claim.attempt_id == self._owner.attempt
         return state is State.AVAILABLE or ours
 
     def _is_marked(self, position: MessagePosition) -> bool:

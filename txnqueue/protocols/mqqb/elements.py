@@ -11,7 +11,7 @@ from txnqueue import queue as core
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.state import Claim, LaneState, Owner, Position, QueueState
+from txnqueue.core.state import AttemptOwner, Claim, LaneState, Position, QueueState
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.storage.payload import messages_of
@@ -86,7 +86,7 @@ class MessagePosition:
             return identifier
         self._look()
         _, claim = self.queue_reference.standing_of(self)
-        return claim.holder.key if claim is not None else None
+        return claim.attempt.key if claim is not None and claim.attempt is not None else None
 
     @property
     def body(self) -> dict[str, Any] | None:
@@ -217,9 +217,8 @@ class Queue:
         """Look at the durable part of the queue and at the transient one, if there is one."""
         found = []
         for part in self._client.parts_of(self.core.info):
-            side = self._client.of(part)
-            with side.lock:
-                found.append(look(side.state_for_read(part)))
+            with part.state_for_read() as state:
+                found.append(look(state))
         return found
 
     def _listed(self, standing: Iterable[tuple[Position, Range]]) -> list[MessagePosition]:
@@ -269,10 +268,10 @@ class Transaction:
     identifier: str
     transactional_operation_collection: list[TransactionalOperation] = field(default_factory=list)
     core: CoreTransaction | None = None
-    prepared: Owner | None = field(default=None, repr=False)
+    prepared: AttemptOwner | None = field(default=None, repr=False)
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AttemptOwner:
         """The attempt of the store."""
         found = attempt_of(self.core).owner if self.core is not None else self.prepared
         assert found is not None

@@ -12,7 +12,7 @@ from txnqueue.batch import Batch, claim_batch
 from txnqueue.core import model, ranges
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
-from txnqueue.core.state import LaneState, Owner, Segment, TransactionState
+from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
 from txnqueue.messages import acquisition, move
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
@@ -200,17 +200,13 @@ class Operations:
             routes = [
                 (
                     part,
-                    move.to_queue(
-                        self._client.of(part),
-                        part,
-                        target.core.info.in_memory() if part.transient else target.core.info,
-                    ),
+                    move.to_queue(part.client, part.info, part.same_part_of(target.core.info)),
                 )
                 for part in self._client.parts_of(here.info)
             ]
             attempt = attempt_of(core)
             attempt.follow_memory()
-            moved = acquisition.move_inside(self._client, routes, attempt, "moved", _only(position))
+            moved = acquisition.move_inside(routes, attempt, "moved", _only(position))
             if not moved:
                 raise _not_available(position)
             add(TransactionalOperation(OperationType.MOVE, position, target_queue_reference=target))
@@ -260,7 +256,7 @@ class Operations:
             if prepared is not None:
                 pending = self._pending(key)
                 operations = operations_of(self._client, self.queue, prepared, pending)
-                owner = Owner("", 0, key, prepared.attempt, prepared.begun)
+                owner = AttemptOwner.of(prepared)
                 found[key] = Transaction(key, operations, prepared=owner)
         return found
 

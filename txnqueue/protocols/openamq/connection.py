@@ -83,9 +83,8 @@ class Connection:
         client = opened._client
         found: list[Queued] = []
         for part in client.parts_of(opened.info):
-            side = client.of(part)
-            with side.lock:
-                found += queued(side.state_for_read(part), persistent=not part.transient)
+            with part.state_for_read() as state:
+                found += queued(state, persistent=not part.info.transient)
         return found
 
     def dispatch_waiting(

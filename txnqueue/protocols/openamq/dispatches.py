@@ -257,12 +257,10 @@ class Dispatches:
         client = self._manager._client
         held = list({id(one._held): one._held for one in self.dispatch_list}.values())
         with self._forgetting_lost():
-            for transient in (False, True):
-                mine = [one for one in held if one.info.transient == transient]
-                if mine:
-                    deadline_ms = settlement.extend(client.of(mine[0].info), mine, seconds)
-                    for one in mine:
-                        one.claim.deadline_ms = deadline_ms
+            for side, mine in settlement.by_client(client, held):
+                deadline_ms = settlement.extend(side, mine, seconds)
+                for one in mine:
+                    one.claim.deadline_ms = deadline_ms
         return Reply(count=len(self._dispatched))
 
     def _settle(self, found: list[Dispatch], settle: Settle) -> None:
