@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import exchange_alteration, exchange_drop
 from txnqueue.admin.exchange_alteration import check_columns
-from txnqueue.admin.exchange_drop import ExchangeDrop
+from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import routing
 from txnqueue.core.planning import Plan
@@ -19,7 +19,14 @@ from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import ExchangeNotFound, InvalidInput, LimitExceeded, QueueNotFound
 from txnqueue.messages.placement import check_headers, ordering_of, placing_of
-from txnqueue.messages.publish import Published, answer, in_memory, routes_of, send_of, staged_sends
+from txnqueue.messages.publish import (
+    PublishResult,
+    answer,
+    in_memory,
+    routes_of,
+    send_of,
+    staged_sends,
+)
 from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.queue import Queue
 from txnqueue.reports.report import frame_of
@@ -130,7 +137,7 @@ class Exchange:
         columns = check_schema(schema_from(self._client.store.spark, add), None)
         return exchange_alteration.alter(self._client, self._info, columns)
 
-    def drop(self, *, reason: str | None = None) -> ExchangeDrop:
+    def drop(self, *, reason: str | None = None) -> ExchangeDropResult:
         """Drop the exchange and its bindings; repeating it goes on.
 
         From the first step on nobody publishes to it: a commit of an open transaction that did
@@ -271,7 +278,7 @@ class Exchange:
         header_columns: Mapping[str, str] | None = None,
         durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
-    ) -> Published:
+    ) -> PublishResult:
         """Publish messages, one per row, to every queue whose bindings want them.
 
         The bindings are read once, now: what is bound or unbound later changes nothing about
@@ -329,12 +336,14 @@ class Exchange:
                 transaction=transaction,
             )
             queues = {key: sent.count} if sent.count else {}
-            return Published(sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt)
+            return PublishResult(
+                sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt
+            )
         inside = self._resolve(transaction)
         tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
-            return Published(0, {}, 0, "", tx.id, tx.receipt)
+            return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
         found = self._client.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
@@ -361,7 +370,7 @@ class Exchange:
             transaction_id=tx.id,
         )
 
-        def note(side: Client, here: object) -> Published:
+        def note(side: Client, here: object) -> PublishResult:
             put, runs = staged_runs(side, send, here)
             sends = staged_sends(info, routes, targets, put, runs)
             for staged in sends:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
-from txnqueue.admin.declarations import Declarations, Step, different, plan, read
-from txnqueue.admin.drop import DropResult
+from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
+from txnqueue.admin.drop import QueueDropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
-from txnqueue.admin.exchange_drop import ExchangeDrop
-from txnqueue.admin.maintenance import Maintenance, maintain
+from txnqueue.admin.exchange_drop import ExchangeDropResult
+from txnqueue.admin.maintenance import MaintenanceResult, maintain
 from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
     BRANCH_SECONDS_MIN,
-    Recovery,
+    RecoveryResult,
     abort_attempt,
     abort_undecided,
     recover,
@@ -176,7 +176,7 @@ class QueueManager:
         history_retention_days: int | None = None,
         vacuum: Vacuum = True,
         dry_run: bool = False,
-    ) -> Maintenance:
+    ) -> MaintenanceResult:
         """Keep the store small and fast; run it from time to time, beside everything else.
 
         Lanes are compacted; what is finished moves from the journal to the archive, where the
@@ -420,7 +420,7 @@ class QueueManager:
 
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
-    ) -> DropResult:
+    ) -> QueueDropResult:
         """Drop a queue with everything in it; repeating it goes on, as ``Queue.drop`` says.
 
         Args:
@@ -439,12 +439,12 @@ class QueueManager:
         check_name(name)
         at_once(self._client, "drop_queue")
         if missing_ok and name not in self._client.queues():
-            return DropResult(name, dropped=True)
+            return QueueDropResult(name, dropped=True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
 
     def apply(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
-    ) -> list[Step]:
+    ) -> list[DeclarationResult]:
         """Make queues as they are declared; repeating it changes nothing.
 
         Everything is checked before anything is changed. Queues that are not mentioned are
@@ -471,7 +471,7 @@ class QueueManager:
         steps = plan(self._client, declared, drop=drop)
         return steps if dry_run else [self._carry_out(step, declared) for step in steps]
 
-    def _carry_out(self, step: Step, declared: Declarations) -> Step:
+    def _carry_out(self, step: DeclarationResult, declared: Declarations) -> DeclarationResult:
         if step.action == "drop":
             self.drop_queue(step.queue, missing_ok=True)
             return step
@@ -723,7 +723,7 @@ class QueueManager:
         connections: Mapping[str, Database | TwoPhaseDatabase] | None = None,
         *,
         branch_seconds_min: float = BRANCH_SECONDS_MIN,
-    ) -> Recovery:
+    ) -> RecoveryResult:
         """Finish what dead clients left: abort what is over, carry out what was decided.
 
         Args:
@@ -821,7 +821,7 @@ class QueueManager:
 
     def drop_exchange(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
-    ) -> ExchangeDrop:
+    ) -> ExchangeDropResult:
         """Drop an exchange and its bindings; repeating it goes on, as ``Exchange.drop`` says.
 
         Args:
@@ -839,7 +839,7 @@ class QueueManager:
         check_name(name, "exchange")
         at_once(self._client, "drop_exchange")
         if missing_ok and name not in self._client.topology().exchanges:
-            return ExchangeDrop(name, dropped=True)
+            return ExchangeDropResult(name, dropped=True)
         return open_exchange(self._client, name).drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnqueue.admin.alteration import alter
-from txnqueue.admin.drop import DropResult, drop
+from txnqueue.admin.drop import QueueDropResult, drop
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client
 from txnqueue.core.settings import (
@@ -26,7 +26,7 @@ from txnqueue.messages.move import Route, came_from_elsewhere, target_of, to_ori
 from txnqueue.messages.placement import check_headers, placing_of
 from txnqueue.messages.receive import Poller
 from txnqueue.messages.selector import Selector
-from txnqueue.messages.send import Sent, is_kept, staged
+from txnqueue.messages.send import SendResult, is_kept, staged
 from txnqueue.reports.metrics import DeadLetters
 from txnqueue.results import DrainResult
 from txnqueue.storage.payload import Part, messages_of
@@ -223,7 +223,7 @@ class Queue:
             check_schema(columns, None)
         return alter(self._client, self._info, columns, settings)
 
-    def drop(self, *, reason: str | None = None) -> DropResult:
+    def drop(self, *, reason: str | None = None) -> QueueDropResult:
         """Drop the queue with everything in it; repeating it goes on.
 
         From the first step on it takes no work: a commit of an open transaction that sent to
@@ -287,7 +287,7 @@ class Queue:
         header_columns: Mapping[str, str] | None = None,
         durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
-    ) -> Sent:
+    ) -> SendResult:
         """Send messages: one per row.
 
         Where a value can be a string it names a column of the rows, which need not be one of
@@ -327,7 +327,7 @@ class Queue:
         tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
-            return Sent(0, "", tx.id, tx.receipt)
+            return SendResult(0, "", tx.id, tx.receipt)
         self._client.check_open(self._info)
         info, now_ms = self._info, self._client.runtime.now_ms()
         placing = placing_of(
@@ -366,7 +366,7 @@ class Queue:
         count = sum(run.count for run in send.runs)
         if inside is None and count:
             commit_alone(tx)
-        return Sent(count, send.send_id, tx.id, tx.receipt)
+        return SendResult(count, send.send_id, tx.id, tx.receipt)
 
     def receive(
         self,

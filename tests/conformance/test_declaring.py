@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
-from txnqueue.admin.declarations import Step
+from txnqueue.admin.declarations import DeclarationResult
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "queues.yaml"
@@ -23,7 +23,7 @@ def declared(world: World, **about: Any) -> dict[str, Any]:
 def test_queues_are_made_as_they_are_declared(world: World) -> None:
     manager, name = world.manager(), world.name("orders")
     first = declared(world, lanes=2, lease_seconds=60)
-    wanted = [Step("create", name)]
+    wanted = [DeclarationResult("create", name)]
     world.queue("other")
     assert manager.apply(first, dry_run=True) == wanted
     with pytest.raises(QueueNotFound):
@@ -35,15 +35,15 @@ def test_queues_are_made_as_they_are_declared(world: World) -> None:
     more = declared(world, lease_seconds=90)
     more["queues"][name]["schema"] += ", note string"
     changes = {"lease_seconds": (60, 90), "column note": (None, "string")}
-    assert manager.apply(more, dry_run=True) == [Step("alter", name, changes)]
-    assert manager.apply(more) == [Step("alter", name, changes)]
+    assert manager.apply(more, dry_run=True) == [DeclarationResult("alter", name, changes)]
+    assert manager.apply(more) == [DeclarationResult("alter", name, changes)]
     assert manager.apply(more) == manager.apply(first | {"queues": {}}) == []
     assert manager.queue(name).info.settings.lanes == 2, "what is left out is left alone"
     assert manager.queue(name).schema.names == ["n", "key", "note"]
 
     gone = {"drop": [name, world.name("never")]}
     assert manager.apply(gone) == []
-    assert manager.apply(gone, drop=True) == [Step("drop", name)]
+    assert manager.apply(gone, drop=True) == [DeclarationResult("drop", name)]
     assert manager.apply(gone, drop=True) == []
     assert world.name("other") in manager.list_queues()
 

@@ -22,18 +22,18 @@ FOR_USERS = {
     "DeadLetters": "df rows",
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
-    "DropResult": "dropped held_by messages queue",
+    "QueueDropResult": "dropped held_by messages queue",
     "Exchange": "alter bind binding_rows bindings describe drop info name publish schema unbind",
-    "ExchangeDrop": "dropped exchange held_by",
+    "ExchangeDropResult": "dropped exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
     "Heartbeat": "beats lost",
     "History": "as_of change_rows changes horizon trace verify",
-    "Maintenance": "archived compacted dry_run forgotten horizon orphans removed rewritten "
+    "MaintenanceResult": "archived compacted dry_run forgotten horizon orphans removed rewritten "
     "skipped slices",
     "Metrics": "df json prometheus rows",
     "Outcome": "attempts heuristic reason receipt status transaction_id",
-    "Published": "count queues receipt returned returned_messages send_id transaction_id "
+    "PublishResult": "count queues receipt returned returned_messages send_id transaction_id "
     "unroutable",
     "Queue": "alter dead_letters depth drain drop in_flight info move name peek peek_messages "
     "purge receive redrive schema send",
@@ -48,16 +48,16 @@ FOR_USERS = {
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
     "Receipt": "applied commit_seq committed_at journal_version transaction_id",
-    "Recovery": "aborted databases drops exchange_drops heuristic prepared released waiting",
+    "RecoveryResult": "aborted databases drops exchange_drops heuristic prepared released waiting",
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
-    "Sent": "count receipt send_id transaction_id",
+    "SendResult": "count receipt send_id transaction_id",
     "Snapshot": "at_ms binding_rows bindings commit_seq dispatch_rows dispatches message_rows "
     "queue queue_rows queues transaction_rows transactions",
-    "Step": "action changes queue",
+    "DeclarationResult": "action changes queue",
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
     "metadata prepare queue receipt rollback status table",
-    "Verification": "claims commit_seq compared log_from_version ok problems",
+    "VerificationResult": "claims commit_seq compared log_from_version ok problems",
     "WaitingChange": "change_id commit_seq operation reason remedy rows table transaction_id",
 }
 """What each class is to show."""
@@ -74,7 +74,7 @@ TO_GO = {
 
 
 NOT_NAMED = {
-    "CheckedPromise": "a line of Verification.claims",
+    "CheckedPromise": "a line of VerificationResult.claims",
     "Runtime": "for tests, by txnqueue.testing",
     "Store": "for tests, by txnqueue.testing",
 }

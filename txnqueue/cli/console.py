@@ -26,8 +26,8 @@ from txnqueue.core.state.closing import is_closed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txnqueue.admin.drop import DropResult
-    from txnqueue.admin.exchange_drop import ExchangeDrop
+    from txnqueue.admin.drop import QueueDropResult
+    from txnqueue.admin.exchange_drop import ExchangeDropResult
     from txnqueue.manager import QueueManager
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
@@ -126,7 +126,7 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     return local_spark("txnqueue", settings=settings, short_lived=short_lived)
 
 
-Dropped = TypeVar("Dropped", "DropResult", "ExchangeDrop")
+Dropped = TypeVar("Dropped", "QueueDropResult", "ExchangeDropResult")
 
 
 class OpenStore:

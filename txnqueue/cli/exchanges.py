@@ -15,7 +15,7 @@ from txnqueue.core import routing
 from txnqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from txnqueue.messages.publish import Published
+    from txnqueue.messages.publish import PublishResult
     from txnqueue.transaction import Transaction
     from txnqueue.types import ExchangeKind, Unwanted
 
@@ -176,7 +176,7 @@ def publish(
     check_file(file)
     manager = session.manager
     headers = {name: value or "" for name, value in _asked(header).items()}
-    done: list[Published] = []
+    done: list[PublishResult] = []
 
     def work(tx: Transaction) -> None:
         into = tx.exchange(exchange)

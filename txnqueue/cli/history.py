@@ -12,7 +12,7 @@ from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
 
 if TYPE_CHECKING:
-    from txnqueue.reports.verification import Verification
+    from txnqueue.reports.verification import VerificationResult
 
 EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
@@ -100,7 +100,7 @@ def _events(
     )
 
 
-def _proof(session: OpenStore, found: Verification) -> None:
+def _proof(session: OpenStore, found: VerificationResult) -> None:
     rows = [
         {
             "holds": c.holds,

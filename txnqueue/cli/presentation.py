@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from txnqueue.admin.drop import DropResult
-    from txnqueue.admin.exchange_drop import ExchangeDrop
+    from txnqueue.admin.drop import QueueDropResult
+    from txnqueue.admin.exchange_drop import ExchangeDropResult
     from txnqueue.core.receipt import Receipt
 
 PIPED_WIDTH = 240
@@ -162,17 +162,17 @@ def _cell(value: object) -> Text:
     return Text(printable(json.dumps(plain(value), ensure_ascii=False)))
 
 
-def told_of_drop(drop: DropResult) -> str:
+def told_of_drop(drop: QueueDropResult) -> str:
     """Say in a sentence how far the drop of a queue has come."""
     return _told(f"Queue {drop.queue}", drop, f", {drop.messages} messages with it")
 
 
-def told_of_exchange_drop(drop: ExchangeDrop) -> str:
+def told_of_exchange_drop(drop: ExchangeDropResult) -> str:
     """Say in a sentence how far the drop of an exchange has come."""
     return _told(f"Exchange {drop.exchange}", drop)
 
 
-def _told(what: str, drop: DropResult | ExchangeDrop, and_what: str = "") -> str:
+def _told(what: str, drop: QueueDropResult | ExchangeDropResult, and_what: str = "") -> str:
     if drop.dropped:
         return f"{what} is dropped{and_what}."
     return (

@@ -23,7 +23,7 @@ from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.reports.report import frame_of
 from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
-from txnqueue.reports.verification import Verification, verify
+from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.types import ChangeRow, TraceStep
 
@@ -239,7 +239,7 @@ class History:
             return model.commit_seq(beginning)
         return min(entry.commit_seq for entry in self._client.layouts())
 
-    def verify(self) -> Verification:
+    def verify(self) -> VerificationResult:
         """Prove from the tables that the store keeps its promises.
 
         Returns:
