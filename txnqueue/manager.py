@@ -32,11 +32,13 @@ from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
 from txnqueue.errors import (
     Busy,
+    DecidedByDatabase,
     HistoryRemoved,
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
-    TransactionMismatch,
+    TransactionNotFound,
+    TransactionNotPrepared,
     TransactionUnknown,
     TxnQueueError,
 )
@@ -58,6 +60,15 @@ from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Un
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+
+_NOT_DECIDABLE = (
+    TransactionNotFound,
+    TransactionNotPrepared,
+    DecidedByDatabase,
+    HistoryRemoved,
+)
+"""Errors of an id that nothing is prepared under, though an attempt of it may hold messages."""
 
 
 class QueueManager:
@@ -216,8 +227,8 @@ class QueueManager:
             change_id: As ``recover().waiting`` names it; the oldest of its table.
 
         Raises:
-            InvalidInput: No such change waits.
-            ChangeWaiting: It cannot be applied even so.
+            ChangeNotFound: No such change waits.
+            ChangeWaiting: It cannot be applied even so, or an older one of its table waits.
         """
         self._client.open()
         Applier(self._client).apply_to_table_as_it_is(change_id)
@@ -231,7 +242,8 @@ class QueueManager:
             reason: Why; it stands in the journal.
 
         Raises:
-            InvalidInput: No such change waits, or it was applied already.
+            ChangeNotFound: No such change waits, or it was applied already.
+            ChangeWaiting: An older one of its table waits.
         """
         check_reason(reason)
         self._client.open()
@@ -627,8 +639,9 @@ class QueueManager:
         """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id.
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionNotFound: Nothing is recorded under this id.
+            TransactionNotPrepared: It is undecided, and not prepared.
+            DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was rolled back.
             NotPermitted: It is a branch that is restricted to other principals.
@@ -653,9 +666,10 @@ class QueueManager:
             attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id, and no undecided attempt of
+            TransactionNotFound: Nothing is recorded under this id, and no undecided attempt of
                 it holds messages: what it sent is seen by nobody, and waits for nothing.
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionNotPrepared: It is undecided, and not prepared.
+            DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
             TransactionUnknown: It is in doubt whether all of it is rolled back: call it again.
@@ -672,7 +686,7 @@ class QueueManager:
         refused: TxnQueueError | None = None
         try:
             decide_prepared(self._client, transaction_id, commit=False, reason=reason)
-        except (TransactionMismatch, HistoryRemoved) as error:
+        except _NOT_DECIDABLE as error:
             refused = error
         # An attempt that was prepared is not the only one: another may hold messages.
         try:
@@ -696,8 +710,9 @@ class QueueManager:
             reason: Why; it stands in the journal.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id.
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionNotFound: Nothing is recorded under this id.
+            TransactionNotPrepared: It is undecided, and not prepared.
+            DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
         """
@@ -710,8 +725,8 @@ class QueueManager:
         """Forget that an operator decided a transaction, once all are told; the outcome stays.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id.
-            TransactionMismatch: No operator's decision of it is on record.
+            TransactionNotFound: Nothing is recorded under this id.
+            HeuristicNotFound: No operator's decision of it is on record.
             NotPermitted: It is a branch that is restricted to other principals.
         """
         check_id(transaction_id)

@@ -188,7 +188,7 @@ class Transaction:
                 dropped, which is then the error's cause.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
             LeaseLost: Messages that were held under a lease are others' now; rolled back.
-            TransactionMismatch: Another transaction that is prepared settles messages of the
+            SettlementPending: Another transaction that is prepared settles messages of the
                 same lease: nothing was changed; decide that one, and commit again.
         """
         return commit.commit(self._attempt)
@@ -202,7 +202,7 @@ class Transaction:
         Raises:
             TransactionAborted: As in ``commit``.
             TransactionUnknown: As in ``commit``.
-            TransactionMismatch: As in ``commit``.
+            SettlementPending: As in ``commit``.
             InvalidInput: A database takes part that cannot prepare, or messages that are
                 in memory only; nothing was changed.
         """

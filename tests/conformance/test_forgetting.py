@@ -14,7 +14,7 @@ from tests.inside import client_of
 from txnqueue.admin import history_removal
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
-from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionMismatch
+from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionNotFound
 from txnqueue.storage.store import MemoryStore
 
 DAY = 24 * 3600
@@ -166,7 +166,7 @@ def test_a_transaction_id_is_known_for_ever(world: World) -> None:
         assert again.already_committed and again.receipt == tx.receipt
     assert fresh.outcome("never").status is Status.UNDECIDED
     assert fresh.outcome("never").reason is None
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotFound):
         fresh.commit("never")
     assert fresh.history.verify().ok
 

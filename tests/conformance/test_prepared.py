@@ -5,7 +5,12 @@ import pytest
 from tests.conformance.conftest import in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import client_of
 from txnqueue import Status
-from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
+from txnqueue.errors import (
+    SettlementPending,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionNotFound,
+)
 
 
 def prepare(world, orders, client="b"):
@@ -125,7 +130,7 @@ def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(world,
     waiting.prepare()
     before = client_of(orders).store.journal.version()
     for decide in (other.commit, other.prepare):
-        with pytest.raises(TransactionMismatch, match=f"{waiting.id}.*decide it first"):
+        with pytest.raises(SettlementPending, match=f"{waiting.id}.*decide it first"):
             decide()
     assert (other.status, client_of(orders).store.journal.version()) == (Status.ACTIVE, before)
     waiting.commit() if commit else waiting.rollback()
@@ -138,7 +143,7 @@ def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(world,
 def test_only_what_is_prepared_can_be_decided_by_its_id(world):
     world.queue()
     for decide in (world.manager("c").commit, world.manager("c").rollback):
-        with pytest.raises(TransactionMismatch):
+        with pytest.raises(TransactionNotFound):
             decide(world.name("never"))
 
 

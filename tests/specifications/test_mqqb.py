@@ -19,7 +19,7 @@ from txnqueue.errors import (
     InvalidInput,
     SchemaMismatch,
     TransactionFinished,
-    TransactionMismatch,
+    TransactionNotFound,
     TransactionUnknown,
 )
 from txnqueue.protocols.mqqb import (
@@ -398,7 +398,7 @@ def test_work_that_cannot_be_is_refused_and_changes_nothing(mqqb: Mqqb) -> None:
         local.move_message(first, mqqb.other.name, transaction.identifier)
     with pytest.raises(SchemaMismatch):
         local.move_message(mqqb.position(1), wide.name, transaction.identifier)
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotFound):
         local.enqueue_message(mqqb.other.name, {"n": 1}, "nobody")
     assert mqqb.version() == before
     mqqb.orders.send(rows(4), delay_seconds=60)

@@ -20,7 +20,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
-from txnqueue.errors import InvalidInput, LimitExceeded, TransactionFinished
+from txnqueue.errors import DatabaseUnavailable, InvalidInput, LimitExceeded, TransactionFinished
 
 if TYPE_CHECKING:
     from txnqueue.transactions.attempt import Attempt
@@ -310,9 +310,13 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
 
     Returns:
         Whether it is committed; None if it has not decided.
+
+    Raises:
+        DatabaseUnavailable: It shows no decision, and takes none.
     """
     connection.rollback()  # a row that is not committed says nothing
     _execute(connection, _CREATE)
+    failed: Exception | None = None
     for _ in range(2):
         cursor = _execute(
             connection, f"SELECT decision FROM {DECISIONS} WHERE attempt = '{_hex(attempt)}'"
@@ -331,7 +335,11 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         except Exception as error:  # somebody else was faster: the row tells
             logger.info("last resource resolved by another error=%s", error)
             connection.rollback()
-    raise InvalidInput(f"The table {DECISIONS} can be neither read nor written.")
+            failed = error
+    raise DatabaseUnavailable(
+        f"No decision can be read from or written to the table {DECISIONS}: let the connection's "
+        "user insert and select there, and call recover() again."
+    ) from failed
 
 
 def _insert(attempt: str, decision: str) -> str:
