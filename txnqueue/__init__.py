@@ -51,6 +51,7 @@ __all__ = [
     "Receipt",
     "RecoveryResult",
     "RetryPolicy",
+    "Rollback",
     "Rows",
     "SendResult",
     "Snapshot",
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
     from txnqueue.reports.verification import VerificationResult
     from txnqueue.results import DrainResult, Outcome
     from txnqueue.table import Assignments, TableChanges
-    from txnqueue.transaction import Transaction
+    from txnqueue.transaction import Rollback, Transaction
     from txnqueue.transactions.participants import Auxiliary
     from txnqueue.transactions.table_applier import WaitingChange
     from txnqueue.types import (
@@ -165,6 +166,7 @@ else:
         "Receipt": "core.receipt",
         "RecoveryResult": "admin.recovery",
         "RetryPolicy": "core.settings",
+        "Rollback": "transaction",
         "Rows": "types",
         "SendResult": "messages.send",
         "Snapshot": "reports.snapshot",

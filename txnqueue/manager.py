@@ -37,6 +37,7 @@ from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
+    TransactionAborted,
     TransactionNotFound,
     TransactionNotPrepared,
     TransactionUnknown,
@@ -543,7 +544,8 @@ class QueueManager:
 
         ``TransactionAborted`` and ``Busy`` raised inside an attempt's block are tried again,
         bounded, with full jitter; ``TransactionUnknown`` is settled first; a handler's own
-        error goes on. Under an id that was committed before, no attempt is offered.
+        error goes on. ``Rollback`` ends the attempts. Under an id that was committed before, no
+        attempt is offered.
 
         Example::
 
@@ -600,12 +602,12 @@ class QueueManager:
             The receipt: under an id that was committed before, the first one.
 
         Raises:
-            TransactionAborted: Conflicts outlasted the retries.
+            TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
         if not callable(handler):
             raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
-        key = transaction_id or ""
+        key, attempt = transaction_id or "", None
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
@@ -613,6 +615,11 @@ class QueueManager:
             if attempt.receipt is not None:
                 return attempt.receipt
         receipt = self.outcome(key).receipt
+        if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
+            raise TransactionAborted(
+                f"Transaction {key!r} was rolled back by its handler: nothing happened.",
+                transaction_id=key,
+            )
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
