@@ -42,6 +42,7 @@ __all__ = [
     "Outcome",
     "PublishResult",
     "Queue",
+    "QueueCounts",
     "QueueDropResult",
     "QueueInfo",
     "QueueManager",
@@ -50,6 +51,7 @@ __all__ = [
     "QueueSettings",
     "Receipt",
     "RecoveryResult",
+    "Report",
     "RetryPolicy",
     "Rollback",
     "Rows",
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
     from txnqueue.reports.history import History
     from txnqueue.reports.metrics import DeadLetters, Metrics
+    from txnqueue.reports.report import Report
     from txnqueue.reports.snapshot import Snapshot
     from txnqueue.reports.verification import VerificationResult
     from txnqueue.results import DrainResult, Outcome
@@ -115,6 +118,7 @@ if TYPE_CHECKING:
         MessageInfo,
         NotGiven,
         Origin,
+        QueueCounts,
         QueueMetrics,
         QueueRow,
         Rows,
@@ -158,6 +162,7 @@ else:
         "Outcome": "results",
         "PublishResult": "messages.publish",
         "Queue": "queue",
+        "QueueCounts": "types",
         "QueueInfo": "core.settings",
         "QueueManager": "manager",
         "QueueMetrics": "types",
@@ -165,6 +170,7 @@ else:
         "QueueSettings": "core.settings",
         "Receipt": "core.receipt",
         "RecoveryResult": "admin.recovery",
+        "Report": "reports.report",
         "RetryPolicy": "core.settings",
         "Rollback": "transaction",
         "Rows": "types",

@@ -29,7 +29,7 @@ from txnqueue.messages.publish import (
 )
 from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.queue import Queue
-from txnqueue.reports.report import frame_of
+from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import BINDINGS, binding_rows, schema_of
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.transaction import Transaction, at_once, resolve
@@ -38,7 +38,6 @@ from txnqueue.transactions.commit import commit_alone
 from txnqueue.types import NOT_GIVEN, BindingRow, ExchangeDescription, NotGiven, Rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 QUEUES_MAX = 100
@@ -243,22 +242,20 @@ class Exchange:
 
         return self._change(plan, "unbind", info)
 
-    def bindings(self, *, history: bool = False) -> DataFrame:
-        """Show the bindings that there are, in the order in which they were made.
+    def bindings(self, *, history: bool = False) -> Report[BindingRow]:
+        """Report the bindings that there are, in the order in which they were made.
 
         Args:
-            history: Show every time that a queue was bound or unbound instead.
+            history: Report every time that a queue was bound or unbound instead.
 
         Returns:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return frame_of(self._client, self.binding_rows(history=history), BINDINGS)
-
-    def binding_rows(self, *, history: bool = False) -> list[BindingRow]:
-        """List what ``bindings`` shows."""
-        entries = self._client.catalog_entries()
-        return binding_rows(entries, self._info.exchange_id, history=history)
+        entries, exchange_id = self._client.catalog_entries(), self._info.exchange_id
+        return Report(
+            self._client, lambda: binding_rows(entries, exchange_id, history=history), BINDINGS
+        )
 
     # ----------------------------------------------------------------------- publishing
 

@@ -22,7 +22,7 @@ from txnqueue.queue import Queue
 
 def state_of(world: World, queue: Queue) -> dict[str, Any]:
     """Read what the history says of a queue now."""
-    found = world.manager().history.as_of().queue_rows()
+    found = world.manager().history.as_of().counts().rows()
     return next(row for row in found if row["queue"] == queue.name)
 
 
@@ -94,7 +94,7 @@ def test_a_trace_follows_a_message_through_a_move(world: World) -> None:
     sent = queue.send(rows(1))
     queue.move(other.name)
     other.receive().accept()
-    steps = world.manager().history.trace(f"{sent.send_id}:0")
+    steps = world.manager().history.trace(f"{sent.send_id}:0").rows()
     assert [step["step"] for step in steps] == ["sent", "moved", "moved", "claimed", "accepted"]
 
 

@@ -196,7 +196,7 @@ def test_a_held_batch_is_moved_in_part(world: World) -> None:
     assert (standing(queue), standing(other)) == ([], [1, 2, 4, 50])
     row = state_of(world, queue)
     assert (row["accepted"], row["moved"]) == (3, 3)
-    steps = world.manager().history.trace(inside.messages()[1]["_message"]["id"])
+    steps = world.manager().history.trace(inside.messages()[1]["_message"]["id"]).rows()
     assert [s["step"] for s in steps][-2:] == ["moved", "moved"]
     assert steps[-2]["target"] == other.name
     assert verified(world)
@@ -288,7 +288,7 @@ def test_a_purge_respects_what_a_transaction_holds(world: World, ending: str) ->
         "reject": (1, 1, 1),
     }
     assert (row["purged"], row["accepted"], row["rejected"]) == expected[ending]
-    steps = world.manager().history.trace(batch.messages()[0]["_message"]["id"])
+    steps = world.manager().history.trace(batch.messages()[0]["_message"]["id"]).rows()
     purged = ending in ("rollback", "recover", "release")
     assert [s["step"] for s in steps][:3] == ["sent", "claimed", "purge_pending"]
     assert (steps[-1]["step"] == "purged") is purged

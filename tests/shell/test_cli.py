@@ -493,7 +493,7 @@ def test_what_waits_is_purged_moved_and_sent_back(shell, three):
     assert shell.json("purge", "others", "--yes")[0]["purged"] == 3
     shell("send", "orders", three, "--delay-seconds", 60)
     row = next(r for r in shell.json("metrics") if r["queue"] == "orders")
-    assert (row["delayed"], row["visible"]) == (3, 0)
+    assert (row["delayed"], row["available"]) == (3, 0)
     assert 'txnqueue_delayed{queue="orders"} 3' in shell("metrics", "--prometheus").stdout
     shell.clock.advance(61)
     shell("send", "orders", three, "--ttl-seconds", 5)

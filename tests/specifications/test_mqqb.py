@@ -162,7 +162,7 @@ def test_the_reason_of_a_dequeue_is_kept_in_the_store(mqqb: Mqqb) -> None:
     assert local.transaction_commit(transaction.identifier) is OK
     (event,) = mqqb.seen
     assert event == MessagePositionDeleted(event.queue, position, "stock is empty")
-    steps = mqqb.world.manager("b").history.trace(position.message_reference.identifier)
+    steps = mqqb.world.manager("b").history.trace(position.message_reference.identifier).rows()
     assert (steps[-1]["step"], steps[-1]["reason"]) == ("accepted", "stock is empty")
     local.dequeue_message(mqqb.position(0))  # outside of a transaction it happens at once
     assert (mqqb.seen[1].reason, mqqb.orders.depth()) == ("received", 1)

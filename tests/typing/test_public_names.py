@@ -19,16 +19,16 @@ FOR_USERS = {
     "Auxiliary": "commit connection cursor execute name rollback",
     "Batch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
     "release to_arrow",
-    "DeadLetters": "df rows",
+    "DeadLetters": "df json rows",
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
     "QueueDropResult": "dropped held_by messages queue",
-    "Exchange": "alter bind binding_rows bindings describe drop info name publish schema unbind",
+    "Exchange": "alter bind bindings describe drop info name publish schema unbind",
     "ExchangeDropResult": "dropped exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
     "Heartbeat": "beats lost",
-    "History": "as_of change_rows changes horizon trace verify",
+    "History": "as_of changes horizon trace verify",
     "MaintenanceResult": "archived compacted dry_run forgotten horizon orphans removed rewritten "
     "skipped slices",
     "Metrics": "df json prometheus rows",
@@ -52,8 +52,8 @@ FOR_USERS = {
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
-    "Snapshot": "at_ms binding_rows bindings commit_seq dispatch_rows dispatches message_rows "
-    "queue queue_rows queues transaction_rows transactions",
+    "Report": "df json rows",
+    "Snapshot": "at_ms bindings commit_seq counts dispatches messages queues transactions",
     "DeclarationResult": "action changes queue",
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
@@ -76,6 +76,7 @@ TO_GO = {
 
 NOT_NAMED = {
     "CheckedPromise": "a line of VerificationResult.claims",
+    "RowT_co": "the rows of a report, by a type variable",
     "Runtime": "for tests, by txnqueue.testing",
     "Store": "for tests, by txnqueue.testing",
 }
@@ -121,7 +122,7 @@ def objects():
         *(tx, tx.auxiliary("log", Database()), tx.table("gold/totals")),
         *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
         *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
-        txnqueue.Rollback(tx),
+        *(txnqueue.Rollback(tx), manager.history.changes()),
         txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
     ]
     return {type(one).__name__: one for one in made}
@@ -192,12 +193,13 @@ def test_rows_have_the_keys_that_are_declared():
     shown = {
         types.MessageInfo: [about],
         types.Origin: [about["origin"]],
-        types.TraceStep: history.trace(about["id"]),
-        types.ChangeRow: history.change_rows(),
-        types.TransactionRow: snapshot.transaction_rows(),
-        types.DispatchRow: snapshot.dispatch_rows(),
-        types.BindingRow: snapshot.binding_rows(),
-        types.QueueRow: snapshot.queue_rows(),
+        types.TraceStep: history.trace(about["id"]).rows(),
+        types.ChangeRow: history.changes().rows(),
+        types.TransactionRow: snapshot.transactions().rows(),
+        types.DispatchRow: snapshot.dispatches().rows(),
+        types.BindingRow: snapshot.bindings().rows(),
+        types.QueueCounts: snapshot.counts().rows(),
+        types.QueueRow: snapshot.queues().rows(),
         types.QueueMetrics: manager.metrics().rows(),
         types.DeadLetterCount: orders.dead_letters().rows(),
         types.ExchangeDescription: [sold.describe()],

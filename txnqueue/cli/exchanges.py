@@ -118,7 +118,7 @@ def bindings(
     ] = False,
 ) -> None:
     """List which queues are bound to an exchange, since when and by whom."""
-    rows = session.manager.exchange(exchange).binding_rows(history=history)
+    rows = session.manager.exchange(exchange).bindings(history=history).rows()
     session.printer.rows(rows, BINDING_COLUMNS, "No queue is bound.")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import enum
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
     from txnqueue.admin.drop import QueueDropResult
@@ -110,30 +110,6 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )
-
-
-def plain(value: object) -> object:
-    """Turn a value into what JSON has: instants as ISO 8601, bytes as base64.
-
-    Decimals and floats that are no numbers become strings; maps become objects.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        if value and all(isinstance(inner, tuple) and len(inner) == 2 for inner in value):
-            return {str(key): plain(inner) for key, inner in value}  # a map, as Arrow has it
-        return [plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (datetime.datetime, datetime.date)):
-        return value.isoformat()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(bytes(value)).decode()
-    return str(value)
 
 
 def _flat(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def create(
 @command("list")
 def list_queues(session: OpenStore) -> None:
     """List the queues, and what became of their messages so far."""
-    rows = session.manager.history.as_of().queue_rows()
+    rows = session.manager.history.as_of().counts().rows()
     rows.sort(key=lambda row: str(row["queue"]))
     session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
 
