@@ -17,7 +17,14 @@ from txnqueue.core.routing import Binding, ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_text
 from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import ExchangeNotFound, InvalidInput, LimitExceeded, QueueNotFound
+from txnqueue.errors import (
+    ExchangeNotFound,
+    InvalidInput,
+    LimitExceeded,
+    QueueClosed,
+    QueueError,
+    QueueNotFound,
+)
 from txnqueue.messages.placement import check_headers, ordering_of, placing_of
 from txnqueue.messages.publish import (
     PublishResult,
@@ -409,9 +416,7 @@ class Exchange:
             found = self._client.topology()
             now = found.newest(self._info)
             if info.queue_id not in found.queues:
-                raise QueueNotFound(
-                    f"The queue {info.name!r} is gone, or is being dropped.", name=info.name
-                )
+                raise _not_open(info, self._client.queues().get(info.name))
             return plan(found, now)
 
         self._client.open()
@@ -432,3 +437,19 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
             name=name,
         )
     return Exchange(client, known[name], attempt)
+
+
+def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:
+    """Write the error of a binding to a queue that is being dropped, or was."""
+    if now is not None and now.queue_id == info.queue_id:
+        return QueueClosed(
+            f"The queue {info.name!r} is being dropped and takes no more work: "
+            f"drop_queue({info.name!r}) says what holds it back.",
+            name=info.name,
+            queue_id=info.queue_id,
+        )
+    return QueueNotFound(
+        f"The queue {info.name!r} was dropped: manager.list_queues() names those that exist.",
+        name=info.name,
+        queue_id=info.queue_id,
+    )

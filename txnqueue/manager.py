@@ -30,6 +30,7 @@ from txnqueue.core import model, routing
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
+from txnqueue.core.state import catalog
 from txnqueue.errors import (
     Busy,
     DecidedByDatabase,
@@ -393,8 +394,9 @@ class QueueManager:
         queue = Queue(self._client, existing)
         if not creation.has_had(self._client, existing, columns):
             raise SchemaMismatch(
-                f"Queue {name!r} has the schema {queue.schema.simpleString()}, not "
-                f"{columns.simpleString()}."
+                f"Queue {name!r} exists and differs in "
+                f"{catalog.differing(existing.schema, columns.jsonValue())}: open it with "
+                "manager.queue(name), or add columns with queue.alter(add=...)."
             )
         return queue
 

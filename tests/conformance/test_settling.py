@@ -185,7 +185,7 @@ def test_a_held_batch_is_moved_in_part(world: World) -> None:
     other.send(rows(50), priority=6)
     batch = queue.receive()
     assert batch.move(other, matching=pick(batch, 1, 2)) == 2
-    with pytest.raises(AlreadySettled):
+    with pytest.raises(AlreadySettled, match="1 of these 1 messages"):
         batch.move(other, matching=pick(batch, 2))
     assert standing(other) == [1, 2, 50]
     assert batch.accept(matching=pick(batch, 0)) == 1

@@ -56,7 +56,11 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
     wanted = catalog.columns(want.schema)
     had = topology.schemas(client.catalog_entries(), have.exchange_id)
     if all(catalog.columns(one) != wanted for one in had):
-        raise SchemaMismatch(f"The exchange {have.name!r} is there, and has other columns.")
+        raise SchemaMismatch(
+            f"The exchange {have.name!r} exists and differs in "
+            f"{catalog.differing(have.schema, want.schema)}: leave the schema out to use it "
+            "as it is, or alter it."
+        )
     for what in ("kind", "unroutable", "dead_letter_id", "durable", "arguments"):
         found, asked = getattr(have, what), getattr(want, what)
         if found != asked:

@@ -272,7 +272,11 @@ def abort_attempt(client: Client, owner: Owner, reason: str) -> None:
     if attempt in state.prepared and attempt not in state.decisions:
         decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
     elif state.decided(attempt) == model.COMMITTED:
-        raise TransactionFinished(f"Transaction {key!r} is committed.", transaction_id=key)
+        raise TransactionFinished(
+            f"Transaction {key!r} is committed: it cannot be rolled back. undo its work by "
+            "a new transaction.",
+            transaction_id=key,
+        )
     else:
         client.never_decided(state, owner)  # or nobody can say any more
 

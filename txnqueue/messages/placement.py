@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from txnqueue.core.settings import DELAY_SECONDS_MAX, QueueSettings, check_number
+from txnqueue.core.settings import DELAY_SECONDS_MAX, QueueSettings, check_number, did_you_mean
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
 
@@ -62,7 +62,11 @@ def ordering_of(order_by: object, schema: StructType, name: str) -> tuple[str, .
         raise InvalidInput(f"order_by={order_by!r}: name one column, or a list.", name="order_by")
     for column in order_by or ():
         if column not in schema.names:
-            raise InvalidInput(f"order_by={column!r} is no column of {name!r}.", name="order_by")
+            raise InvalidInput(
+                f"order_by={column!r} is no column of {name!r}: "
+                f"{did_you_mean(column, schema.names)}",
+                name="order_by",
+            )
         kind = schema[column].dataType.typeName()
         if kind in ("array", "map", "struct"):
             raise InvalidInput(

@@ -68,7 +68,9 @@ class Account:
         if named is None and self.held:
             # The rest may be empty, depending on the data; nobody settles the rest twice.
             if not chosen and self._whole:
-                raise AlreadySettled("All messages of this batch are settled already.")
+                raise AlreadySettled(
+                    "All messages of this batch are settled already: receive again to get more."
+                )
             self._whole = True
         return chosen
 

@@ -141,12 +141,16 @@ class History:
             check_id(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
             if not offset.isdecimal():
-                raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
+                raise InvalidInput(
+                    f"{message_id!r} is no message id: give '<send id>:<offset>', "
+                    "as _message.id has it.",
+                    name="message_id",
+                )
             found, searched = [(send_id, int(offset))], set[str]()
         elif queue is not None and where is not None:
             found, searched = self._find(queue, where)
         else:
-            raise InvalidInput("Give a message id, or queue= and where=.")
+            raise InvalidInput("Name what to trace: give a message id, or queue= and where=.")
         past = Past(self._client.store)
         entries = archive.of_messages(past, found)
         steps = [steps_of(one, entries) for one in found]

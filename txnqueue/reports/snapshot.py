@@ -255,7 +255,11 @@ class Snapshot:
 
     def _info(self, name: str) -> QueueInfo:
         if name not in self._infos:
-            raise InvalidInput(f"There was no queue {name!r} then.", name=name)
+            raise InvalidInput(
+                f"There was no queue {name!r} then: this snapshot's queues() lists those "
+                "that there were.",
+                name=name,
+            )
         return self._infos[name]
 
     def _horizon(self) -> int:

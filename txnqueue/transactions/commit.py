@@ -278,7 +278,10 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         _decide_prepared(attempt, commit=False, reason=reason)
         return
     if attempt.status is Status.COMMITTED:
-        raise TransactionFinished(f"Transaction {attempt.id!r} is committed.")
+        raise TransactionFinished(
+            f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work "
+            "by a new transaction."
+        )
     if attempt.transient.committed:
         _committed_in_memory(attempt)
         raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")

@@ -182,7 +182,10 @@ class Auxiliary:
 
     def _check(self) -> None:
         if self._ended:
-            raise TransactionFinished(f"The transaction of {self.name!r} has ended.")
+            raise TransactionFinished(
+                f"The transaction of {self.name!r} has ended: begin a new one, and use the "
+                "database in it."
+            )
 
 
 class Participants:
@@ -278,7 +281,11 @@ class Participants:
             raise InvalidInput(f"{name!r}: give the database a name.", name=name)
         last = {self.last.name} if self.last else set()
         if name in {*self._branches, *self.auxiliaries, *last}:
-            raise InvalidInput(f"{name!r} takes part in this transaction already.", name=name)
+            raise InvalidInput(
+                f"{name!r} takes part in this transaction already: use the "
+                "connection that was enlisted, or another name.",
+                name=name,
+            )
 
 
 # --------------------------------------------------------------------- the last resource

@@ -97,7 +97,10 @@ def decide_prepared(
                 transaction_id=key,
             )
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
-            raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
+            raise TransactionFinished(
+                f"Transaction {key!r} is {decisions[-1].kind} already: "
+                "manager.outcome(id) says when and why."
+            )
         already.append(decisions[-1])
         return None
 
