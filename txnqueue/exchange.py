@@ -97,7 +97,7 @@ class Exchange:
         """Tell what the exchange is.
 
         Returns:
-            name, type, durable, arguments, unroutable, dead_letter (a queue's name or None),
+            name, type, arguments, unroutable, dead_letter (a queue's name or None),
             columns (by name), bindings (how many there are) and closing (is it being dropped).
 
         Raises:
@@ -109,7 +109,6 @@ class Exchange:
         return {
             "name": self.name,
             "type": self._info.kind,
-            "durable": self._info.durable,
             "arguments": dict(self._info.arguments),
             "unroutable": self._info.unroutable,
             "dead_letter": target.name if target else None,

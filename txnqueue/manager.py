@@ -436,7 +436,7 @@ class QueueManager:
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
     ) -> QueueDropResult:
-        """Drop a queue with everything in it; repeating it goes on, as ``Queue.drop`` says.
+        """Drop the queue that has a name now; repeating it goes on, as ``Queue.drop`` says.
 
         Args:
             name: The queue's name.
@@ -457,7 +457,7 @@ class QueueManager:
             return QueueDropResult(name, dropped=True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
 
-    def apply(
+    def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
     ) -> list[DeclarationResult]:
         """Make queues as they are declared; repeating it changes nothing.
@@ -480,7 +480,7 @@ class QueueManager:
 
         Example::
 
-            manager.apply({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
+            manager.declare({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
         """
         declared = read(self._client, declarations)
         steps = plan(self._client, declared, drop=drop)
@@ -785,7 +785,6 @@ class QueueManager:
         like: Tabular | None = None,
         unroutable: Unwanted = routing.RETURN,
         dead_letter_queue: str | None = None,
-        durable: bool = True,
         arguments: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
     ) -> Exchange:
@@ -802,8 +801,7 @@ class QueueManager:
                 back by what ``publish`` answers, ``dead_letter`` sends them to a queue,
                 ``refuse`` refuses everything that is published with them.
             dead_letter_queue: The queue for ``unroutable="dead_letter"``.
-            durable: Information for whoever asks; the exchange is kept in any case.
-            arguments: Information for whoever asks: strings, numbers and booleans by name.
+            arguments: Shown by ``describe``, without effect: strings, numbers and booleans by name.
             exist_ok: Use an exchange of that name as it is, if all this is the same; its columns
                 may be those that it had before some were added.
 
@@ -827,7 +825,6 @@ class QueueManager:
             creation.read_schema(self._client, schema, like),
             unroutable,
             dead_letter_queue,
-            bool(durable),
             arguments or {},
         )
         return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))

@@ -224,7 +224,10 @@ class Queue:
         return alter(self._client, self._info, columns, settings)
 
     def drop(self, *, reason: str | None = None) -> QueueDropResult:
-        """Drop the queue with everything in it; repeating it goes on.
+        """Drop exactly this queue with everything in it; repeating it goes on.
+
+        ``manager.drop_queue`` drops the queue that has the name now, which may have been created
+        since this one was opened.
 
         From the first step on it takes no work: a commit of an open transaction that sent to
         it or received from it is aborted. A prepared transaction holds the second step back

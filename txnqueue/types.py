@@ -282,7 +282,6 @@ class ExchangeDescription(TypedDict):
 
     name: str
     type: str
-    durable: bool
     arguments: dict[str, Any]
     unroutable: str
     dead_letter: str | None

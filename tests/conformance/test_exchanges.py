@@ -510,12 +510,11 @@ def test_an_exchange_is_made_once_and_told(world: World) -> None:
     manager = world.manager()
     rest, name = world.queue("rest"), world.name("events")
     said = {"unroutable": "dead_letter", "dead_letter_queue": rest.name, "arguments": {"a": 1}}
-    events = manager.create_exchange(name, "topic", SCHEMA, durable=False, **said)
+    events = manager.create_exchange(name, "topic", SCHEMA, **said)
     events.bind(rest, "a")
     assert events.describe() == {
         "name": name,
         "type": "topic",
-        "durable": False,
         "arguments": {"a": 1},
         "unroutable": "dead_letter",
         "dead_letter": rest.name,
@@ -532,12 +531,10 @@ def test_an_exchange_is_made_once_and_told(world: World) -> None:
         manager.create_exchange(name, "fanout", SCHEMA, exist_ok=True)
     with pytest.raises(SchemaMismatch):
         manager.create_exchange(name, "topic", "n long", exist_ok=True)
-    again = world.manager("b").create_exchange(
-        name, "topic", SCHEMA, durable=False, exist_ok=True, **said
-    )
+    again = world.manager("b").create_exchange(name, "topic", SCHEMA, exist_ok=True, **said)
     assert again.info == manager.exchange(name).info
     answer = topology(manager).query_exchange(name)
-    assert (answer.type, answer.durable, answer.not_found) == ("topic", False, False)
+    assert (answer.type, answer.durable, answer.not_found) == ("topic", True, False)
     assert topology(manager).query_exchange(world.name("nobody")).not_found
     asked = topology(manager).query_binding(name, rest.name, "a", {})
     assert not any(getattr(asked, bit) for bit in asked.__dataclass_fields__)

@@ -366,8 +366,8 @@ def test_delays_can_be_declared_and_configured(
     assert world.queue().info.settings.redelivery_delay_seconds == 2.5
     for wanted in (7, 9):
         said = {"schema": "n long", "redelivery_delay_seconds": wanted}
-        assert len(manager.apply({"queues": {name: said}})) == 1
-        assert manager.apply({"queues": {name: said}}) == []
+        assert len(manager.declare({"queues": {name: said}})) == 1
+        assert manager.declare({"queues": {name: said}}) == []
         assert manager.queue(name).info.settings.redelivery_delay_seconds == wanted
 
 

@@ -524,18 +524,18 @@ def test_declared_queues_are_applied_once(shell, tmp_path):
     file = tmp_path / "queues.yaml"
     file.write_text("queues:\n  bills:\n    schema: n long\n    lanes: 2\ndrop: [orders]\n")
     created = [{"action": "create", "queue": "bills", "changes": ""}]
-    assert shell.json("apply", file, "--dry-run", code=5) == created
-    assert shell.json("apply", file) == created
-    assert shell.json("apply", file) == [] == shell.json("apply", file, "--dry-run")
+    assert shell.json("declare", file, "--dry-run", code=5) == created
+    assert shell.json("declare", file) == created
+    assert shell.json("declare", file) == [] == shell.json("declare", file, "--dry-run")
     file.write_text("queues:\n  bills:\n    schema: n long, note string\n    lease_seconds: 9\n")
-    altered = shell.json("apply", file)[0]
+    altered = shell.json("declare", file)[0]
     assert altered["changes"] == "lease_seconds: 300.0 -> 9, column note: none -> string"
     file.write_text("drop: [orders]\n")
-    assert shell.json("apply", file, "--drop")[0]["action"] == "drop"
+    assert shell.json("declare", file, "--drop")[0]["action"] == "drop"
     for text in ("queues: [", "- bills", "queus: {}"):
         file.write_text(text)
-        assert "queue" in shell("apply", file, code=2).stderr
-    shell("apply", tmp_path / "nowhere.yaml", code=2)
+        assert "queue" in shell("declare", file, code=2).stderr
+    shell("declare", tmp_path / "nowhere.yaml", code=2)
 
 
 def test_the_doctor_shows_what_the_environment_sets(shell, monkeypatch):

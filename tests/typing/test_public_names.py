@@ -39,8 +39,8 @@ FOR_USERS = {
     "purge receive redrive schema send",
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
-    "QueueManager": "apply apply_change attempts close commit create_exchange create_queue "
-    "create_views decide_heuristically drop_exchange drop_queue exchange forget history "
+    "QueueManager": "apply_change attempts close commit create_exchange create_queue "
+    "create_views decide_heuristically declare drop_exchange drop_queue exchange forget history "
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
     "take_over transaction view_statements waive_change",
@@ -112,7 +112,7 @@ def objects():
     orders = manager.create_queue("orders", "a long")
     sold = manager.create_exchange("sold", "direct", "a long")
     tx = manager.transaction()
-    steps = manager.apply({"queues": {"bills": {"schema": "b long"}}})
+    steps = manager.declare({"queues": {"bills": {"schema": "b long"}}})
     made = [
         *(manager, manager.history, manager.history.as_of(), manager.history.verify()),
         *(manager.metrics(), manager.maintain(), manager.recover(), steps[0]),

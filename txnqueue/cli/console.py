@@ -35,7 +35,7 @@ WOULD_CHANGE, DEAD_LETTERS = 5, 6
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
     "3 store, queue, configuration or platform, or no such message; 4 a handler failed: too often, "
-    "by a mistake of the job, or with everything; 5 apply --dry-run found something to change; "
+    "by a mistake of the job, or with everything; 5 declare --dry-run found something to change; "
     "6 consumed, but some messages failed too often and are dead letters; "
     "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
     "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "

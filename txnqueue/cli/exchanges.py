@@ -31,7 +31,7 @@ _Arguments = Annotated[
         "'x-match=any' asks for one of them.",
     ),
 ]
-EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "durable", "bindings", "closing")
+EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "bindings", "closing")
 BINDING_COLUMNS = (
     "exchange", "queue", "routing_key", "arguments", "kind", "actor", "run_id", "recorded_at",
 )  # fmt: skip

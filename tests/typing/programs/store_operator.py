@@ -18,7 +18,7 @@ from txnqueue import (
 
 def declare(manager: QueueManager) -> list[DeclarationResult]:
     queues = {"orders": {"schema": "customer string", "lanes": 2}}
-    return manager.apply({"queues": queues})
+    return manager.declare({"queues": queues})
 
 
 def waiting(recovery: RecoveryResult) -> Iterator[str]:
