@@ -151,7 +151,7 @@ def prove_table(spark: Any, manager: QueueManager, work: Work) -> Iterator[Proof
         source = _per_carrier(flown, "carrier", "count")
         same = sum(per_carrier.get(carrier) == count for carrier, count in source.items())
         yield Proof("  carriers whose row is right", same, len(source))
-        decided = [r for r in manager.history.change_rows() if r["kind"] == "change_decided"]
+        decided = [r for r in manager.history.changes().rows() if r["kind"] == "change_decided"]
         history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("operation = 'MERGE'")
         notes = history.select("userMetadata").distinct().count()
         yield Proof("  changes decided = commits of the table", history.count(), len(decided))

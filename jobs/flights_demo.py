@@ -136,11 +136,11 @@ def audit(
     import flights_audit
 
     now = manager.history.as_of()
-    counts = {row["queue"]: row for row in now.queue_rows()}
+    counts = {row["queue"]: row for row in now.counts().rows()}
     report.queues("What is where now", [counts[name] for name in work.queues])
     for title, commit_seq in marks.items():
         if commit_seq is not None:
-            then = manager.history.as_of(commit_seq).queue_rows()
+            then = manager.history.as_of(commit_seq).counts().rows()
             shown = [row for row in then if row["queue"] in work.queues]
             report.queues(f"{title} (as of commit {commit_seq})", shown)
     found = flights_audit.messages(spark, manager, work)
@@ -164,10 +164,10 @@ def trace(manager: QueueManager, work: Work, table: Any) -> tuple[str, Sequence[
         table = found if found.num_rows else table
     row = table.slice(0, 1).to_pylist()[0]
     if not work.routed:
-        return f"message {row['message_id']}", manager.history.trace(row["message_id"])
+        return f"message {row['message_id']}", manager.history.trace(row["message_id"]).rows()
     keys = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
     where = " AND ".join(f"{key} = {row[key]!r}" for key in keys if row.get(key) is not None)
-    return where, manager.history.trace(queue=work.queue, where=where)
+    return where, manager.history.trace(queue=work.queue, where=where).rows()
 
 
 def run(given: argparse.Namespace, root: str) -> int:

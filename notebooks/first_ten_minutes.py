@@ -111,7 +111,7 @@ spark.read.format("delta").load(totals).orderBy("customer").show()
 # table it changed.
 
 # %%
-for step in manager.history.trace(queue="orders", where="order_id = 4"):
+for step in manager.history.trace(queue="orders", where="order_id = 4").rows():
     print(step["commit_seq"], step["step"], step["decision"], step["actor"], step["reason"] or "")
 
 # %% [markdown]
@@ -130,10 +130,10 @@ for step in manager.history.trace(queue="orders", where="order_id = 4"):
 # %%
 import matplotlib.pyplot as plt
 
-commits = sorted({row["commit_seq"] for row in manager.history.change_rows()})
+commits = sorted({row["commit_seq"] for row in manager.history.changes().rows()})
 states = []
 for commit in commits:
-    rows = manager.history.as_of(commit).queue_rows()
+    rows = manager.history.as_of(commit).counts().rows()
     states += [row for row in rows if row["queue"] == "orders"] or [{}]
 
 figure, axes = plt.subplots(figsize=(8, 3))

@@ -21,18 +21,18 @@ __all__ = [
     "Database",
     "DeadLetterCount",
     "DeadLetters",
+    "DeclarationResult",
     "DispatchRow",
     "DrainResult",
-    "DropResult",
     "Exchange",
     "ExchangeDescription",
-    "ExchangeDrop",
+    "ExchangeDropResult",
     "ExchangeInfo",
     "ExchangeKind",
     "Handler",
     "Heartbeat",
     "History",
-    "Maintenance",
+    "MaintenanceResult",
     "Matching",
     "Message",
     "MessageInfo",
@@ -40,21 +40,24 @@ __all__ = [
     "NotGiven",
     "Origin",
     "Outcome",
-    "Published",
+    "PublishResult",
     "Queue",
+    "QueueCounts",
+    "QueueDropResult",
     "QueueInfo",
     "QueueManager",
     "QueueMetrics",
     "QueueRow",
     "QueueSettings",
     "Receipt",
-    "Recovery",
+    "RecoveryResult",
+    "Report",
     "RetryPolicy",
+    "Rollback",
     "Rows",
-    "Sent",
+    "SendResult",
     "Snapshot",
     "Status",
-    "Step",
     "TableChanges",
     "Tabular",
     "TraceStep",
@@ -64,7 +67,7 @@ __all__ = [
     "Until",
     "Unwanted",
     "Vacuum",
-    "Verification",
+    "VerificationResult",
     "WaitingChange",
     "__version__",
     "errors",
@@ -72,12 +75,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from txnqueue.admin.declarations import Step
-    from txnqueue.admin.drop import DropResult
-    from txnqueue.admin.exchange_drop import ExchangeDrop
-    from txnqueue.admin.maintenance import Maintenance
+    from txnqueue.admin.declarations import DeclarationResult
+    from txnqueue.admin.drop import QueueDropResult
+    from txnqueue.admin.exchange_drop import ExchangeDropResult
+    from txnqueue.admin.maintenance import MaintenanceResult
     from txnqueue.admin.reclamation import Vacuum
-    from txnqueue.admin.recovery import Recovery
+    from txnqueue.admin.recovery import RecoveryResult
     from txnqueue.batch import Batch
     from txnqueue.core.receipt import Receipt, Status
     from txnqueue.core.routing import ExchangeInfo
@@ -86,17 +89,18 @@ if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
     from txnqueue.heartbeat import Heartbeat
     from txnqueue.manager import QueueManager
-    from txnqueue.messages.publish import Published
-    from txnqueue.messages.send import Sent
+    from txnqueue.messages.publish import PublishResult
+    from txnqueue.messages.send import SendResult
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
     from txnqueue.reports.history import History
     from txnqueue.reports.metrics import DeadLetters, Metrics
+    from txnqueue.reports.report import Report
     from txnqueue.reports.snapshot import Snapshot
-    from txnqueue.reports.verification import Verification
+    from txnqueue.reports.verification import VerificationResult
     from txnqueue.results import DrainResult, Outcome
     from txnqueue.table import Assignments, TableChanges
-    from txnqueue.transaction import Transaction
+    from txnqueue.transaction import Rollback, Transaction
     from txnqueue.transactions.participants import Auxiliary
     from txnqueue.transactions.table_applier import WaitingChange
     from txnqueue.types import (
@@ -114,6 +118,7 @@ if TYPE_CHECKING:
         MessageInfo,
         NotGiven,
         Origin,
+        QueueCounts,
         QueueMetrics,
         QueueRow,
         Rows,
@@ -137,16 +142,16 @@ else:
         "DeadLetters": "reports.metrics",
         "DispatchRow": "types",
         "DrainResult": "results",
-        "DropResult": "admin.drop",
+        "QueueDropResult": "admin.drop",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
-        "ExchangeDrop": "admin.exchange_drop",
+        "ExchangeDropResult": "admin.exchange_drop",
         "ExchangeInfo": "core.routing",
         "ExchangeKind": "types",
         "Handler": "drain",
         "Heartbeat": "heartbeat",
         "History": "reports.history",
-        "Maintenance": "admin.maintenance",
+        "MaintenanceResult": "admin.maintenance",
         "Matching": "types",
         "Message": "types",
         "MessageInfo": "types",
@@ -155,21 +160,24 @@ else:
         "NotGiven": "types",
         "Origin": "types",
         "Outcome": "results",
-        "Published": "messages.publish",
+        "PublishResult": "messages.publish",
         "Queue": "queue",
+        "QueueCounts": "types",
         "QueueInfo": "core.settings",
         "QueueManager": "manager",
         "QueueMetrics": "types",
         "QueueRow": "types",
         "QueueSettings": "core.settings",
         "Receipt": "core.receipt",
-        "Recovery": "admin.recovery",
+        "RecoveryResult": "admin.recovery",
+        "Report": "reports.report",
         "RetryPolicy": "core.settings",
+        "Rollback": "transaction",
         "Rows": "types",
-        "Sent": "messages.send",
+        "SendResult": "messages.send",
         "Snapshot": "reports.snapshot",
         "Status": "core.receipt",
-        "Step": "admin.declarations",
+        "DeclarationResult": "admin.declarations",
         "TableChanges": "table",
         "Tabular": "types",
         "TraceStep": "types",
@@ -179,7 +187,7 @@ else:
         "Until": "types",
         "Unwanted": "types",
         "Vacuum": "admin.reclamation",
-        "Verification": "reports.verification",
+        "VerificationResult": "reports.verification",
         "WaitingChange": "transactions.table_applier",
         "local_spark": "platform.local_spark",
     }

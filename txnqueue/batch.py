@@ -172,10 +172,15 @@ class Batch:
             self._check_ours()  # what others have settled may be gone, payload and all
             raise
         messages = settlement.count(chosen)
-        if named is not None and messages < sum(
-            ranges.count(part) for by_send in named.values() for part in by_send.values()
-        ):
-            raise AlreadySettled("Some of these messages are settled, or not of this batch.")
+        asked = messages
+        if named is not None:
+            parts = (part for by_send in named.values() for part in by_send.values())
+            asked = sum(ranges.count(part) for part in parts)
+        if messages < asked:
+            raise AlreadySettled(
+                f"{asked - messages} of these {asked} messages are settled already, or not of "
+                "this batch: name messages of batch.messages(), each once. Nothing was changed."
+            )
         if not messages:
             return 0
         if target is None:

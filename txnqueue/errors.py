@@ -29,8 +29,13 @@
     │   ├── TransactionUnknown   in doubt; ``manager.outcome(id)`` answers
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
-    │   ├── TransactionMismatch  a batch of another transaction
-    │   │   └── TransactionNotFound  the journal says nothing of this id
+    │   ├── TransactionMismatch  a batch, queue or table of another transaction
+    │   ├── TransactionNotFound  nothing is recorded under this id
+    │   ├── TransactionNotPrepared  only a prepared transaction is decided by its id
+    │   ├── DecidedByDatabase    an enlisted database decides it
+    │   ├── DatabaseUnavailable  an enlisted database cannot be asked
+    │   ├── HeuristicNotFound    no operator's decision is on record
+    │   ├── SettlementPending    a prepared transaction settles these messages
     │   ├── BranchNotFound       no such branch, or it is completed
     │   ├── BranchExists         the branch was started before
     │   ├── BranchMisused        not in this state of the branch
@@ -38,6 +43,7 @@
     ├── LeaseLost                somebody else may have these messages now
     ├── AlreadySettled           a message is settled once
     ├── ChangeWaiting            a decided table change cannot be applied yet
+    ├── ChangeNotFound           no table change of this id waits
     ├── PayloadRemoved           the payload is past its retention
     ├── HistoryRemoved           what is asked for lies before the history's beginning
     ├── HandlerFailed            a drain's handler failed too often, or by a mistake of the job
@@ -278,13 +284,46 @@ class TransactionNotGiven(TransactionError):
 
 
 class TransactionMismatch(TransactionError):
-    """The batch belongs to another transaction: settle it in the one that received it."""
+    """The object belongs to another transaction: use it in the one that it came from."""
 
     transaction_id: str | None = None
 
 
-class TransactionNotFound(TransactionMismatch):
-    """The journal says nothing of a transaction of this id: recover() lists those that wait."""
+class TransactionNotFound(TransactionError):
+    """Nothing is recorded under this transaction id: check it; recover() lists those that wait."""
+
+    transaction_id: str | None = None
+
+
+class TransactionNotPrepared(TransactionError):
+    """Only a prepared transaction is decided by its id: recover() lists those that are."""
+
+    transaction_id: str
+
+
+class DecidedByDatabase(TransactionError):
+    """An enlisted database decides this transaction: recover({name: connection}) asks it."""
+
+    transaction_id: str
+    database: str
+    """The name that it was enlisted by, with ``last=True``."""
+
+
+class DatabaseUnavailable(TransactionError):
+    """An enlisted database could not be asked: see the cause, then call recover() again."""
+
+
+class HeuristicNotFound(TransactionError):
+    """No operator's decision of this transaction is on record: see recover().heuristic."""
+
+    transaction_id: str
+
+
+class SettlementPending(TransactionError):
+    """A prepared transaction settles these messages: commit it or roll it back first."""
+
+    transaction_id: str | None = None
+    """The prepared transaction."""
 
 
 class BranchNotFound(TransactionError):
@@ -327,6 +366,12 @@ class AlreadySettled(TxnQueueError):
 
 class ChangeWaiting(TxnQueueError):
     """A decided change of a table cannot be applied: recover() lists it, and what to do."""
+
+    change_id: str
+
+
+class ChangeNotFound(TxnQueueError):
+    """No table change of this id waits: recover().waiting lists those that do."""
 
     change_id: str
 

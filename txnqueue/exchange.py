@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import exchange_alteration, exchange_drop
 from txnqueue.admin.exchange_alteration import check_columns
-from txnqueue.admin.exchange_drop import ExchangeDrop
+from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import routing
 from txnqueue.core.planning import Plan
@@ -17,12 +17,26 @@ from txnqueue.core.routing import Binding, ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_text
 from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import ExchangeNotFound, InvalidInput, LimitExceeded, QueueNotFound
+from txnqueue.errors import (
+    ExchangeNotFound,
+    InvalidInput,
+    LimitExceeded,
+    QueueClosed,
+    QueueError,
+    QueueNotFound,
+)
 from txnqueue.messages.placement import SendOptions
-from txnqueue.messages.publish import Published, answer, in_memory, routes_of, send_of, staged_sends
+from txnqueue.messages.publish import (
+    PublishResult,
+    answer,
+    in_memory,
+    routes_of,
+    send_of,
+    staged_sends,
+)
 from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.queue import Queue, send_with
-from txnqueue.reports.report import frame_of
+from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import BINDINGS, binding_rows, schema_of
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.transaction import Transaction, at_once, resolve
@@ -31,7 +45,6 @@ from txnqueue.transactions.commit import commit_alone
 from txnqueue.types import NOT_GIVEN, BindingRow, ExchangeDescription, NotGiven, Rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 QUEUES_MAX = 100
@@ -84,7 +97,7 @@ class Exchange:
         """Tell what the exchange is.
 
         Returns:
-            name, type, durable, arguments, unroutable, dead_letter (a queue's name or None),
+            name, type, arguments, unroutable, dead_letter (a queue's name or None),
             columns (by name), bindings (how many there are) and closing (is it being dropped).
 
         Raises:
@@ -96,7 +109,6 @@ class Exchange:
         return {
             "name": self.name,
             "type": self._info.kind,
-            "durable": self._info.durable,
             "arguments": dict(self._info.arguments),
             "unroutable": self._info.unroutable,
             "dead_letter": target.name if target else None,
@@ -130,7 +142,7 @@ class Exchange:
         columns = check_schema(schema_from(self._client.store.spark, add), None)
         return exchange_alteration.alter(self._client, self._info, columns)
 
-    def drop(self, *, reason: str | None = None) -> ExchangeDrop:
+    def drop(self, *, reason: str | None = None) -> ExchangeDropResult:
         """Drop the exchange and its bindings; repeating it goes on.
 
         From the first step on nobody publishes to it: a commit of an open transaction that did
@@ -236,22 +248,20 @@ class Exchange:
 
         return self._change(plan, "unbind", info)
 
-    def bindings(self, *, history: bool = False) -> DataFrame:
-        """Show the bindings that there are, in the order in which they were made.
+    def bindings(self, *, history: bool = False) -> Report[BindingRow]:
+        """Report the bindings that there are, in the order in which they were made.
 
         Args:
-            history: Show every time that a queue was bound or unbound instead.
+            history: Report every time that a queue was bound or unbound instead.
 
         Returns:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return frame_of(self._client, self.binding_rows(history=history), BINDINGS)
-
-    def binding_rows(self, *, history: bool = False) -> list[BindingRow]:
-        """List what ``bindings`` shows."""
-        entries = self._client.catalog_entries()
-        return binding_rows(entries, self._info.exchange_id, history=history)
+        entries, exchange_id = self._client.catalog_entries(), self._info.exchange_id
+        return Report(
+            self._client, lambda: binding_rows(entries, exchange_id, history=history), BINDINGS
+        )
 
     # ----------------------------------------------------------------------- publishing
 
@@ -271,7 +281,7 @@ class Exchange:
         header_columns: Mapping[str, str] | None = None,
         durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
-    ) -> Published:
+    ) -> PublishResult:
         """Publish messages, one per row, to every queue whose bindings want them.
 
         The bindings are read once, now: what is bound or unbound later changes nothing about
@@ -329,12 +339,14 @@ class Exchange:
             queue = Queue(self._client, self._client.queue(key), self._bound)
             sent = send_with(queue, rows, options, transaction)
             queues = {key: sent.count} if sent.count else {}
-            return Published(sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt)
+            return PublishResult(
+                sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt
+            )
         inside = self._resolve(transaction)
         tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
-            return Published(0, {}, 0, "", tx.id, tx.receipt)
+            return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
         found = self._client.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
@@ -358,7 +370,7 @@ class Exchange:
             transaction_id=tx.id,
         )
 
-        def note(side: Client, here: object) -> Published:
+        def note(side: Client, here: object) -> PublishResult:
             put, runs = staged_runs(side, send, here)
             sends = staged_sends(info, routes, targets, put, runs)
             for staged in sends:
@@ -400,9 +412,7 @@ class Exchange:
             found = self._client.topology()
             now = found.newest(self._info)
             if info.queue_id not in found.queues:
-                raise QueueNotFound(
-                    f"The queue {info.name!r} is gone, or is being dropped.", name=info.name
-                )
+                raise _not_open(info, self._client.queues().get(info.name))
             return plan(found, now)
 
         self._client.open()
@@ -423,3 +433,19 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
             name=name,
         )
     return Exchange(client, known[name], attempt)
+
+
+def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:
+    """Write the error of a binding to a queue that is being dropped, or was."""
+    if now is not None and now.queue_id == info.queue_id:
+        return QueueClosed(
+            f"The queue {info.name!r} is being dropped and takes no more work: "
+            f"drop_queue({info.name!r}) says what holds it back.",
+            name=info.name,
+            queue_id=info.queue_id,
+        )
+    return QueueNotFound(
+        f"The queue {info.name!r} was dropped: manager.list_queues() names those that exist.",
+        name=info.name,
+        queue_id=info.queue_id,
+    )

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
-from txnqueue.admin.declarations import Declarations, Step, different, plan, read
-from txnqueue.admin.drop import DropResult
+from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
+from txnqueue.admin.drop import QueueDropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
-from txnqueue.admin.exchange_drop import ExchangeDrop
-from txnqueue.admin.maintenance import Maintenance, maintain
+from txnqueue.admin.exchange_drop import ExchangeDropResult
+from txnqueue.admin.maintenance import MaintenanceResult, maintain
 from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
     BRANCH_SECONDS_MIN,
-    Recovery,
+    RecoveryResult,
     abort_attempt,
     abort_undecided,
     recover,
@@ -30,13 +30,17 @@ from txnqueue.core import model, routing
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
+from txnqueue.core.state import catalog
 from txnqueue.errors import (
     Busy,
+    DecidedByDatabase,
     HistoryRemoved,
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
-    TransactionMismatch,
+    TransactionAborted,
+    TransactionNotFound,
+    TransactionNotPrepared,
     TransactionUnknown,
     TxnQueueError,
 )
@@ -58,6 +62,15 @@ from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Un
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+
+_NOT_DECIDABLE = (
+    TransactionNotFound,
+    TransactionNotPrepared,
+    DecidedByDatabase,
+    HistoryRemoved,
+)
+"""Errors of an id that nothing is prepared under, though an attempt of it may hold messages."""
 
 
 class QueueManager:
@@ -176,7 +189,7 @@ class QueueManager:
         history_retention_days: int | None = None,
         vacuum: Vacuum = True,
         dry_run: bool = False,
-    ) -> Maintenance:
+    ) -> MaintenanceResult:
         """Keep the store small and fast; run it from time to time, beside everything else.
 
         Lanes are compacted; what is finished moves from the journal to the archive, where the
@@ -216,8 +229,8 @@ class QueueManager:
             change_id: As ``recover().waiting`` names it; the oldest of its table.
 
         Raises:
-            InvalidInput: No such change waits.
-            ChangeWaiting: It cannot be applied even so.
+            ChangeNotFound: No such change waits.
+            ChangeWaiting: It cannot be applied even so, or an older one of its table waits.
         """
         self._client.open()
         Applier(self._client).apply_to_table_as_it_is(change_id)
@@ -231,7 +244,8 @@ class QueueManager:
             reason: Why; it stands in the journal.
 
         Raises:
-            InvalidInput: No such change waits, or it was applied already.
+            ChangeNotFound: No such change waits, or it was applied already.
+            ChangeWaiting: An older one of its table waits.
         """
         check_reason(reason)
         self._client.open()
@@ -380,8 +394,9 @@ class QueueManager:
         queue = Queue(self._client, existing)
         if not creation.has_had(self._client, existing, columns):
             raise SchemaMismatch(
-                f"Queue {name!r} has the schema {queue.schema.simpleString()}, not "
-                f"{columns.simpleString()}."
+                f"Queue {name!r} exists and differs in "
+                f"{catalog.differing(existing.schema, columns.jsonValue())}: open it with "
+                "manager.queue(name), or add columns with queue.alter(add=...)."
             )
         return queue
 
@@ -420,8 +435,8 @@ class QueueManager:
 
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
-    ) -> DropResult:
-        """Drop a queue with everything in it; repeating it goes on, as ``Queue.drop`` says.
+    ) -> QueueDropResult:
+        """Drop the queue that has a name now; repeating it goes on, as ``Queue.drop`` says.
 
         Args:
             name: The queue's name.
@@ -439,12 +454,12 @@ class QueueManager:
         check_name(name)
         at_once(self._client, "drop_queue")
         if missing_ok and name not in self._client.queues():
-            return DropResult(name, dropped=True)
+            return QueueDropResult(name, dropped=True)
         return Queue(self._client, self._client.queue(name)).drop(reason=reason)
 
-    def apply(
+    def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
-    ) -> list[Step]:
+    ) -> list[DeclarationResult]:
         """Make queues as they are declared; repeating it changes nothing.
 
         Everything is checked before anything is changed. Queues that are not mentioned are
@@ -465,13 +480,13 @@ class QueueManager:
 
         Example::
 
-            manager.apply({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
+            manager.declare({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
         """
         declared = read(self._client, declarations)
         steps = plan(self._client, declared, drop=drop)
         return steps if dry_run else [self._carry_out(step, declared) for step in steps]
 
-    def _carry_out(self, step: Step, declared: Declarations) -> Step:
+    def _carry_out(self, step: DeclarationResult, declared: Declarations) -> DeclarationResult:
         if step.action == "drop":
             self.drop_queue(step.queue, missing_ok=True)
             return step
@@ -531,7 +546,8 @@ class QueueManager:
 
         ``TransactionAborted`` and ``Busy`` raised inside an attempt's block are tried again,
         bounded, with full jitter; ``TransactionUnknown`` is settled first; a handler's own
-        error goes on. Under an id that was committed before, no attempt is offered.
+        error goes on. ``Rollback`` ends the attempts. Under an id that was committed before, no
+        attempt is offered.
 
         Example::
 
@@ -588,12 +604,12 @@ class QueueManager:
             The receipt: under an id that was committed before, the first one.
 
         Raises:
-            TransactionAborted: Conflicts outlasted the retries.
+            TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
         if not callable(handler):
             raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
-        key = transaction_id or ""
+        key, attempt = transaction_id or "", None
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
@@ -601,6 +617,11 @@ class QueueManager:
             if attempt.receipt is not None:
                 return attempt.receipt
         receipt = self.outcome(key).receipt
+        if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
+            raise TransactionAborted(
+                f"Transaction {key!r} was rolled back by its handler: nothing happened.",
+                transaction_id=key,
+            )
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
@@ -627,8 +648,9 @@ class QueueManager:
         """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id.
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionNotFound: Nothing is recorded under this id.
+            TransactionNotPrepared: It is undecided, and not prepared.
+            DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was rolled back.
             NotPermitted: It is a branch that is restricted to other principals.
@@ -653,9 +675,10 @@ class QueueManager:
             attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id, and no undecided attempt of
+            TransactionNotFound: Nothing is recorded under this id, and no undecided attempt of
                 it holds messages: what it sent is seen by nobody, and waits for nothing.
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionNotPrepared: It is undecided, and not prepared.
+            DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It was committed.
             TransactionUnknown: It is in doubt whether all of it is rolled back: call it again.
@@ -672,7 +695,7 @@ class QueueManager:
         refused: TxnQueueError | None = None
         try:
             decide_prepared(self._client, transaction_id, commit=False, reason=reason)
-        except (TransactionMismatch, HistoryRemoved) as error:
+        except _NOT_DECIDABLE as error:
             refused = error
         # An attempt that was prepared is not the only one: another may hold messages.
         try:
@@ -696,8 +719,9 @@ class QueueManager:
             reason: Why; it stands in the journal.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id.
-            TransactionMismatch: Nothing is prepared under this id.
+            TransactionNotFound: Nothing is recorded under this id.
+            TransactionNotPrepared: It is undecided, and not prepared.
+            DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
         """
@@ -710,8 +734,8 @@ class QueueManager:
         """Forget that an operator decided a transaction, once all are told; the outcome stays.
 
         Raises:
-            TransactionNotFound: The journal says nothing of this id.
-            TransactionMismatch: No operator's decision of it is on record.
+            TransactionNotFound: Nothing is recorded under this id.
+            HeuristicNotFound: No operator's decision of it is on record.
             NotPermitted: It is a branch that is restricted to other principals.
         """
         check_id(transaction_id)
@@ -723,7 +747,7 @@ class QueueManager:
         connections: Mapping[str, Database | TwoPhaseDatabase] | None = None,
         *,
         branch_seconds_min: float = BRANCH_SECONDS_MIN,
-    ) -> Recovery:
+    ) -> RecoveryResult:
         """Finish what dead clients left: abort what is over, carry out what was decided.
 
         Args:
@@ -761,7 +785,6 @@ class QueueManager:
         like: Tabular | None = None,
         unroutable: Unwanted = routing.RETURN,
         dead_letter_queue: str | None = None,
-        durable: bool = True,
         arguments: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
     ) -> Exchange:
@@ -778,8 +801,7 @@ class QueueManager:
                 back by what ``publish`` answers, ``dead_letter`` sends them to a queue,
                 ``refuse`` refuses everything that is published with them.
             dead_letter_queue: The queue for ``unroutable="dead_letter"``.
-            durable: Information for whoever asks; the exchange is kept in any case.
-            arguments: Information for whoever asks: strings, numbers and booleans by name.
+            arguments: Shown by ``describe``, without effect: strings, numbers and booleans by name.
             exist_ok: Use an exchange of that name as it is, if all this is the same; its columns
                 may be those that it had before some were added.
 
@@ -803,7 +825,6 @@ class QueueManager:
             creation.read_schema(self._client, schema, like),
             unroutable,
             dead_letter_queue,
-            bool(durable),
             arguments or {},
         )
         return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))
@@ -821,7 +842,7 @@ class QueueManager:
 
     def drop_exchange(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
-    ) -> ExchangeDrop:
+    ) -> ExchangeDropResult:
         """Drop an exchange and its bindings; repeating it goes on, as ``Exchange.drop`` says.
 
         Args:
@@ -839,7 +860,7 @@ class QueueManager:
         check_name(name, "exchange")
         at_once(self._client, "drop_exchange")
         if missing_ok and name not in self._client.topology().exchanges:
-            return ExchangeDrop(name, dropped=True)
+            return ExchangeDropResult(name, dropped=True)
         return open_exchange(self._client, name).drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnqueue.admin.alteration import alter
-from txnqueue.admin.drop import DropResult, drop
+from txnqueue.admin.drop import QueueDropResult, drop
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core.settings import (
@@ -26,7 +26,7 @@ from txnqueue.messages.move import Route, came_from_elsewhere, target_of, to_ori
 from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.receive import Poller
 from txnqueue.messages.selector import Selector
-from txnqueue.messages.send import Sent, is_kept, staged
+from txnqueue.messages.send import SendResult, is_kept, staged
 from txnqueue.messages.staged import StagedSend
 from txnqueue.reports.metrics import DeadLetters
 from txnqueue.results import DrainResult
@@ -223,8 +223,11 @@ class Queue:
             check_schema(columns, None)
         return alter(self._client, self._info, columns, settings)
 
-    def drop(self, *, reason: str | None = None) -> DropResult:
-        """Drop the queue with everything in it; repeating it goes on.
+    def drop(self, *, reason: str | None = None) -> QueueDropResult:
+        """Drop exactly this queue with everything in it; repeating it goes on.
+
+        ``manager.drop_queue`` drops the queue that has the name now, which may have been created
+        since this one was opened.
 
         From the first step on it takes no work: a commit of an open transaction that sent to
         it or received from it is aborted. A prepared transaction holds the second step back
@@ -287,7 +290,7 @@ class Queue:
         header_columns: Mapping[str, str] | None = None,
         durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
-    ) -> Sent:
+    ) -> SendResult:
         """Send messages: one per row.
 
         Where a value can be a string it names a column of the rows, which need not be one of
@@ -505,12 +508,12 @@ class Queue:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _send(self, rows: Rows, options: SendOptions, inside: Attempt | None) -> Sent:
+    def _send(self, rows: Rows, options: SendOptions, inside: Attempt | None) -> SendResult:
         """Send messages in an attempt, or in one of their own."""
         tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
-            return Sent(0, "", tx.id, tx.receipt)
+            return SendResult(0, "", tx.id, tx.receipt)
         self._client.check_open(self._info)
         info = self._info
         placing = options.placing(info.settings, self._client.runtime.now_ms())
@@ -537,7 +540,7 @@ class Queue:
         count = sum(run.count for run in send.runs)
         if inside is None and count:
             commit_alone(tx)
-        return Sent(count, send.send_id, tx.id, tx.receipt)
+        return SendResult(count, send.send_id, tx.id, tx.receipt)
 
     def _move(
         self,
@@ -571,6 +574,6 @@ class Queue:
 
 def send_with(
     queue: Queue, rows: Rows, options: SendOptions, transaction: Transaction | NotGiven | None
-) -> Sent:
+) -> SendResult:
     """Send to a queue with options made elsewhere, for the library's own rooms."""
     return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))

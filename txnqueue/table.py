@@ -235,7 +235,8 @@ class TableChanges:
         tx = self._transaction
         if len(tx.changes) >= CHANGES_PER_TRANSACTION_MAX:
             raise LimitExceeded(
-                f"A transaction takes at most {CHANGES_PER_TRANSACTION_MAX} table changes."
+                f"A transaction takes at most {CHANGES_PER_TRANSACTION_MAX} table changes: put "
+                "rows of one table into one call, or use several transactions."
             )
         lineage = self._lineage and operation != DELETE
         change = Change(

@@ -30,6 +30,33 @@ if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
     from txnqueue.queue import Queue
 
+
+class Rollback(Exception):
+    """Leave a transaction's block and roll it back; the block ends without an error.
+
+    Example::
+
+        with manager.transaction() as tx:
+            batch = orders.receive(100, transaction=tx)
+            if len(batch) < 100:
+                raise Rollback(reason="too few")
+    """
+
+    def __init__(
+        self, transaction: Transaction | None = None, *, reason: str | None = None
+    ) -> None:
+        """Name the block to leave.
+
+        Args:
+            transaction: The transaction whose block is left, and those inside it with it; the
+                innermost one when left out.
+            reason: Why; it is recorded with the roll back.
+        """
+        super().__init__("Rollback was raised outside of the block of its transaction.")
+        self.transaction = transaction
+        self.reason = reason
+
+
 DatabaseT = TypeVar("DatabaseT", bound=Database)
 TwoPhaseT = TypeVar("TwoPhaseT", bound=TwoPhaseDatabase)
 
@@ -43,7 +70,8 @@ class Transaction:
             batch = orders.receive(1000, transaction=tx)
             invoices.send(price(batch.df), transaction=tx)
 
-    Without a block, ``commit()`` or ``rollback()`` ends it.
+    ``raise Rollback()`` leaves the block and rolls back without an error. Without a block,
+    ``commit()`` or ``rollback()`` ends it.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -188,7 +216,7 @@ class Transaction:
                 dropped, which is then the error's cause.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
             LeaseLost: Messages that were held under a lease are others' now; rolled back.
-            TransactionMismatch: Another transaction that is prepared settles messages of the
+            SettlementPending: Another transaction that is prepared settles messages of the
                 same lease: nothing was changed; decide that one, and commit again.
         """
         return commit.commit(self._attempt)
@@ -202,7 +230,7 @@ class Transaction:
         Raises:
             TransactionAborted: As in ``commit``.
             TransactionUnknown: As in ``commit``.
-            TransactionMismatch: As in ``commit``.
+            SettlementPending: As in ``commit``.
             InvalidInput: A database takes part that cannot prepare, or messages that are
                 in memory only; nothing was changed.
         """
@@ -238,12 +266,19 @@ class Transaction:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        """Commit, or roll back on an exception, which goes on."""
+    ) -> bool | None:
+        """Commit, or roll back on an exception, which goes on unless it is this one's ``Rollback``.
+
+        Type checkers read ``bool | None`` as a block that passes exceptions on: after a block
+        that returns, they ask for no further ``return``.
+        """
         attempt = self._attempt
         attempt.client.blocks.remove(attempt)
         if attempt.already_committed:
             attempt.participants.undo_ignored()
+        if isinstance(error, Rollback) and error.transaction in (None, self):
+            self.rollback(error.reason)
+            return True
         if error is None:
             if attempt.status is Status.ACTIVE:
                 try:
@@ -251,8 +286,9 @@ class Transaction:
                 except Exception as failed:
                     commit.roll_back_after(attempt, failed)
                     raise
-            return
+            return None
         commit.roll_back_after(attempt, error)
+        return None
 
     def __repr__(self) -> str:
         """Show the id and the status."""
@@ -265,10 +301,11 @@ class RepeatableTransaction(Transaction):
     last = False
     failure: Exception | None = None
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:  # type: ignore[override]
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         """End the attempt; swallow what is worth another one."""
         try:
-            super().__exit__(kind, error, trace)
+            if super().__exit__(kind, error, trace):
+                return True
         except (TransactionAborted, Busy, TransactionUnknown) as failure:
             error = failure
             if self._hopeless(failure):

@@ -211,7 +211,22 @@ class BindingRow(Author):
 
 
 class QueueRow(TypedDict):
-    """What became of a queue's messages, as ``Snapshot.queues`` shows it."""
+    """One queue and its settings, as ``Snapshot.queues`` and the view ``queues`` show it."""
+
+    queue: str
+    queue_id: str
+    lanes: int
+    group_by: str | None
+    lease_seconds: float
+    deliveries_max: int
+    dead_letter_id: str | None
+    created_at: datetime.datetime
+    created_by: str | None
+    closing: bool
+
+
+class QueueCounts(TypedDict):
+    """What became of a queue's messages, as ``Snapshot.counts`` shows it."""
 
     queue: str
     lanes: int
@@ -233,11 +248,11 @@ class QueueRow(TypedDict):
 
 
 class QueueMetrics(TypedDict):
-    """What is measured of a queue; ``txnqueue.metrics.GAUGES`` says what each number is."""
+    """What is measured of a queue; ``txnqueue.reports.metrics.GAUGES`` says what each number is."""
 
     queue: str
-    length: int
-    visible: int
+    messages: int
+    available: int
     in_flight: int
     purge_pending: int
     delayed: int
@@ -251,7 +266,7 @@ class QueueMetrics(TypedDict):
 
 
 class DeadLetterCount(TypedDict):
-    """The dead letters of one origin and reason, as ``DeadLetters.df`` shows them."""
+    """The dead letters of one origin and reason, as ``Queue.dead_letters`` shows them."""
 
     queue: str
     reason: str | None
@@ -267,7 +282,6 @@ class ExchangeDescription(TypedDict):
 
     name: str
     type: str
-    durable: bool
     arguments: dict[str, Any]
     unroutable: str
     dead_letter: str | None

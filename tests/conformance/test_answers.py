@@ -109,7 +109,7 @@ def test_a_trace_tells_only_what_was_done_to_the_message(world: World) -> None:
         no.rollback()
     batch.accept(matching=messages[2:3])
     history = world.manager("auditor").history
-    steps = [[s["step"] for s in history.trace(m["_message"]["id"])] for m in messages]
+    steps = [[s["step"] for s in history.trace(m["_message"]["id"]).rows()] for m in messages]
     assert steps == [
         ["sent", "claimed", "accepted"],
         ["sent", "claimed", "released"],
@@ -127,7 +127,7 @@ def test_a_commit_that_takes_one_message_is_no_step_of_the_others(world: World) 
     with beside(queue) as tx:
         batch.accept(matching=messages[:1], transaction=tx)
     history = world.manager("auditor").history
-    steps = [[s["step"] for s in history.trace(m["_message"]["id"])] for m in messages[:2]]
+    steps = [[s["step"] for s in history.trace(m["_message"]["id"]).rows()] for m in messages[:2]]
     assert steps == [["sent", "claimed", "accepted"], ["sent", "claimed"]]
 
 

@@ -11,7 +11,7 @@ from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.admin import creation
 from txnqueue.core import model
-from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionMismatch
+from txnqueue.errors import InvalidInput, LeaseLost, TransactionAborted, TransactionNotFound
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.storage.store import MemoryStore
@@ -297,7 +297,7 @@ def test_an_operator_ends_an_undecided_transaction_on_record(world: World) -> No
     stuck = world.manager("stuck").transaction("stuck/1", lease_seconds=7 * DAY)
     stuck.queue(queue.name).receive(2)
     operator = world.manager("operator")
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotFound):
         operator.rollback("never", "it hangs")
     operator.rollback("stuck/1", "it hangs")
     assert operator.outcome("stuck/1").status.value == "rolled_back"

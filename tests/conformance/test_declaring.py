@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
-from txnqueue.admin.declarations import Step
+from txnqueue.admin.declarations import DeclarationResult
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "queues.yaml"
@@ -23,35 +23,35 @@ def declared(world: World, **about: Any) -> dict[str, Any]:
 def test_queues_are_made_as_they_are_declared(world: World) -> None:
     manager, name = world.manager(), world.name("orders")
     first = declared(world, lanes=2, lease_seconds=60)
-    wanted = [Step("create", name)]
+    wanted = [DeclarationResult("create", name)]
     world.queue("other")
-    assert manager.apply(first, dry_run=True) == wanted
+    assert manager.declare(first, dry_run=True) == wanted
     with pytest.raises(QueueNotFound):
         manager.queue(name)
-    assert manager.apply(first) == wanted
-    assert manager.apply(first) == [] == world.manager("b").apply(first, dry_run=True)
+    assert manager.declare(first) == wanted
+    assert manager.declare(first) == [] == world.manager("b").declare(first, dry_run=True)
     manager.queue(name).send(rows(1))
 
     more = declared(world, lease_seconds=90)
     more["queues"][name]["schema"] += ", note string"
     changes = {"lease_seconds": (60, 90), "column note": (None, "string")}
-    assert manager.apply(more, dry_run=True) == [Step("alter", name, changes)]
-    assert manager.apply(more) == [Step("alter", name, changes)]
-    assert manager.apply(more) == manager.apply(first | {"queues": {}}) == []
+    assert manager.declare(more, dry_run=True) == [DeclarationResult("alter", name, changes)]
+    assert manager.declare(more) == [DeclarationResult("alter", name, changes)]
+    assert manager.declare(more) == manager.declare(first | {"queues": {}}) == []
     assert manager.queue(name).info.settings.lanes == 2, "what is left out is left alone"
     assert manager.queue(name).schema.names == ["n", "key", "note"]
 
     gone = {"drop": [name, world.name("never")]}
-    assert manager.apply(gone) == []
-    assert manager.apply(gone, drop=True) == [Step("drop", name)]
-    assert manager.apply(gone, drop=True) == []
+    assert manager.declare(gone) == []
+    assert manager.declare(gone, drop=True) == [DeclarationResult("drop", name)]
+    assert manager.declare(gone, drop=True) == []
     assert world.name("other") in manager.list_queues()
 
 
 @in_memory
 def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: World) -> None:
     manager, name = world.manager(), world.name("orders")
-    manager.apply(declared(world, lanes=2))
+    manager.declare(declared(world, lanes=2))
     fine = {"schema": "n long"}
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("did you mean 'queues'", {"queus": {}}),
@@ -69,9 +69,9 @@ def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: Wor
     ]
     for told, declaration in wrong:
         with pytest.raises(InvalidInput, match=told):
-            manager.apply(declaration)
+            manager.declare(declaration)
     with pytest.raises(SchemaMismatch, match="key"):
-        manager.apply({"queues": {"b": fine, name: {"schema": "n long, key long"}}})
+        manager.declare({"queues": {"b": fine, name: {"schema": "n long, key long"}}})
     assert manager.list_queues() == [name, f"{name}.dead"]
 
 
@@ -79,6 +79,6 @@ def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: Wor
 def test_the_example_can_be_applied(world: World) -> None:
     manager = world.manager()
     example = yaml.safe_load(EXAMPLE.read_text())
-    assert [step.action for step in manager.apply(example)] == ["create", "create"]
+    assert [step.action for step in manager.declare(example)] == ["create", "create"]
     assert manager.queue("orders").info.settings.lanes == 4
-    assert manager.apply(example) == []
+    assert manager.declare(example) == []

@@ -42,7 +42,7 @@ def prepared(world: World, queue: Any, *sent: int, client: str = "p") -> Any:
 
 def changes(world: World) -> list[Any]:
     """List what happened, but for the records of what was rolled back."""
-    found = world.manager().history.change_rows()
+    found = world.manager().history.changes().rows()
     return [row for row in found if row["kind"] != model.ROLLED_BACK]
 
 
@@ -72,10 +72,10 @@ def test_a_drop_takes_everything_and_the_name_is_free_for_a_new_queue(world: Wor
 
     history = world.manager().history
     then = history.as_of(before)
-    row = next(r for r in then.queue_rows() if r["queue"] == queue.name)
+    row = next(r for r in then.counts().rows() if r["queue"] == queue.name)
     assert (row["posted"], row["in_flight"]) == (3, 1)
-    assert then.message_rows(queue.name).num_rows == 3
-    dispatched = [r for r in history.as_of().dispatch_rows() if r["kind"] == "queue_dropped"]
+    assert len(then.messages(queue.name).rows()) == 3
+    dispatched = [r for r in history.as_of().dispatches().rows() if r["kind"] == "queue_dropped"]
     mine = [r for r in dispatched if r["queue"] == queue.name]
     assert [(r["count"], r["reason"], r["actor"]) for r in mine] == [
         (3, "moved to orders-2", world.name("c"))
@@ -306,7 +306,7 @@ def test_a_trace_ends_where_the_queue_was_dropped(world: World) -> None:
     queue.drop(reason="over")
 
     def steps(sent: Any) -> list[str]:
-        return [s["step"] for s in world.manager().history.trace(f"{sent.send_id}:0")]
+        return [s["step"] for s in world.manager().history.trace(f"{sent.send_id}:0").rows()]
 
     assert steps(consumed) == ["sent", "claimed", "accepted"]
     assert steps(left) == ["sent", "queue_dropped"]
@@ -320,7 +320,7 @@ def test_metrics_and_listings_show_a_closing_queue_until_it_is_gone(world: World
     tx = prepared(world, queue)
     queue.drop()
     manager = world.manager("b")
-    shown = {row["queue"]: row["length"] for row in manager.metrics().rows()}
+    shown = {row["queue"]: row["messages"] for row in manager.metrics().rows()}
     assert shown == {queue.name: 2}
     manager.rollback(tx.id)
     assert manager.recover().drops[0].dropped

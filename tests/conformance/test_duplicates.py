@@ -76,7 +76,7 @@ def test_only_the_first_message_of_an_id_is_delivered(world: World) -> None:
     assert {row["_message"]["message_id"]: row["n"] for row in messages} == {"c": 5, "d": 6, "e": 8}
     assert queue.depth() == 0
     assert duplicates_of(world, queue) == (5, 5)
-    steps = world.manager().history.trace(f"{sent.send_id}:0")
+    steps = world.manager().history.trace(f"{sent.send_id}:0").rows()
     assert [step["step"] for step in steps] == ["sent", "duplicate"]
     assert world.manager().history.verify().ok
 

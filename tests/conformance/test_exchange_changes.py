@@ -159,7 +159,7 @@ def test_a_queue_that_lacks_the_column_is_not_bound_while_it_comes(world: World)
     meanwhile(world, "bind", lambda: other.alter("note string"))
     with pytest.raises(SchemaMismatch, match=plain.name):
         events.bind(plain)
-    assert events.binding_rows() == []
+    assert events.bindings().rows() == []
 
 
 @in_memory
@@ -237,7 +237,7 @@ def test_a_dropped_exchange_leaves_what_it_published_and_frees_its_name(world: W
 
     fresh = exchange(world, "direct")
     assert fresh.info.exchange_id != events.info.exchange_id
-    assert (fresh.binding_rows(), fresh.binding_rows(history=True)) == ([], [])
+    assert (fresh.bindings().rows(), fresh.bindings(history=True).rows()) == ([], [])
     assert fresh.publish(rows(3)).unroutable == 1
     fresh.bind(left)
     fresh.publish(rows(4))
@@ -249,9 +249,11 @@ def test_a_dropped_exchange_leaves_what_it_published_and_frees_its_name(world: W
     assert numbers(right.receive()) == [1, 2]
 
     history = world.manager().history
-    mine = [row for row in history.as_of(before).binding_rows() if row["exchange"] == events.name]
+    mine = [
+        row for row in history.as_of(before).bindings().rows() if row["exchange"] == events.name
+    ]
     assert {row["queue"] for row in mine} == {left.name, right.name}
-    steps = history.trace(f"{sent.send_id}:1")
+    steps = history.trace(f"{sent.send_id}:1").rows()
     assert [s["exchange"] for s in steps if s["step"] == "published"] == [events.name] * 2
     assert history.verify().ok, history.verify()
 
@@ -522,5 +524,5 @@ def test_queues_and_an_exchange_go_in_any_order(world: World) -> None:
     found = world.manager().recover()
     assert [d.dropped for d in found.drops] == [d.dropped for d in found.exchange_drops] == [True]
     assert numbers(right.receive()) == [1]
-    assert world.manager().history.as_of().binding_rows() == []
+    assert world.manager().history.as_of().bindings().rows() == []
     assert world.manager().history.verify().ok

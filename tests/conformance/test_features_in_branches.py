@@ -278,7 +278,7 @@ def test_a_message_can_be_followed_through_branches(world: World) -> None:
     sent = sending.queue(queue).send(rows(1))
     sending.prepare()
     history, message = world.manager().history, f"{sent.send_id}:0"
-    assert history.trace(message) == []
+    assert history.trace(message).rows() == []
     sending.channel.commit(sending.xid)
     branches = [Branch(world, "c")]
     branches[0].queue(queue).receive()
@@ -286,10 +286,10 @@ def test_a_message_can_be_followed_through_branches(world: World) -> None:
     branches.append(Branch(world, "d"))
     branches[1].queue(queue).receive().reject(reason="bad")
     branches[1].prepare()
-    steps = [step["step"] for step in history.trace(message)]
+    steps = [step["step"] for step in history.trace(message).rows()]
     assert steps == ["sent", "claimed", "released", "claimed"]
     branches[1].channel.commit(branches[1].xid)
-    found = history.trace(message)
+    found = history.trace(message).rows()
     assert [step["step"] for step in found] == [*steps, "rejected"]
     ids = [sending.id, *(branch.id for branch in branches for _ in range(2))]
     assert [step["transaction_id"] for step in found] == ids

@@ -14,7 +14,7 @@ from tests.inside import client_of
 from txnqueue.admin import history_removal
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
-from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionMismatch
+from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionNotFound
 from txnqueue.storage.store import MemoryStore
 
 DAY = 24 * 3600
@@ -60,7 +60,7 @@ def test_nobody_is_told_what_was_removed(world: World) -> None:
     assert first.receipt.commit_seq < history.horizon() < late.receipt.commit_seq
     with pytest.raises(HistoryRemoved):
         history.as_of(first.receipt.commit_seq)
-    assert history.as_of(late.receipt.commit_seq).queue_rows()
+    assert history.as_of(late.receipt.commit_seq).counts().rows()
     if world.has_frames:
         with pytest.raises(Exception, match="HistoryRemoved"):
             world.spark.sql("SELECT * FROM then_queues").collect()
@@ -80,7 +80,7 @@ def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(worl
     age(world, keeper)
     late = consume(world, other, 5)
     now = keeper.history.as_of()
-    states = [(now.commit_seq, now.message_rows(queue.name).to_pylist())]
+    states = [(now.commit_seq, now.messages(queue.name).rows())]
     if world.has_frames:
         keeper.create_views("then_", as_of=first.receipt.commit_seq)
         assert world.spark.sql("SELECT * FROM then_queues").count() == 2
@@ -102,18 +102,18 @@ def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(worl
     for refuse in (
         lambda: history.as_of(timestamp=instant),
         lambda: history.as_of(begins - 1),
-        lambda: history.change_rows(after=begins - 2),
+        lambda: history.changes(after=begins - 2).rows(),
     ):
         with pytest.raises(HistoryRemoved):
             refuse()
-    assert numbers(history.as_of(begins).message_rows(queue.name).to_pylist()) == [8, 9]
+    assert numbers(history.as_of(begins).messages(queue.name).rows()) == [8, 9]
     for commit_seq, found in states:
-        assert history.as_of(commit_seq).message_rows(queue.name).to_pylist() == found
+        assert history.as_of(commit_seq).messages(queue.name).rows() == found
     assert numbers(found) == [8, 9]
-    listed = history.change_rows()
+    listed = history.changes().rows()
     assert listed and min(row["commit_seq"] for row in listed) >= begins
-    assert history.change_rows(after=begins - 1) == listed
-    steps = [step["step"] for step in history.trace(seven)]
+    assert history.changes(after=begins - 1).rows() == listed
+    steps = [step["step"] for step in history.trace(seven).rows()]
     assert steps == ["sent", "claimed", "released", "claimed", "accepted"]
     if world.has_frames:
         check_views(world, keeper, queue)
@@ -166,7 +166,7 @@ def test_a_transaction_id_is_known_for_ever(world: World) -> None:
         assert again.already_committed and again.receipt == tx.receipt
     assert fresh.outcome("never").status is Status.UNDECIDED
     assert fresh.outcome("never").reason is None
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotFound):
         fresh.commit("never")
     assert fresh.history.verify().ok
 
@@ -227,11 +227,11 @@ def test_a_trace_of_what_may_have_been_removed_is_refused_unless_in_part(world: 
     history = keeper.history
     for message in messages:
         with pytest.raises(HistoryRemoved, match="partial=True"):
-            history.trace(message)
-    assert history.trace(messages[0], partial=True) == []
-    assert [step["step"] for step in history.trace(messages[1], partial=True)] == ["moved"]
+            history.trace(message).rows()
+    assert history.trace(messages[0], partial=True).rows() == []
+    assert [step["step"] for step in history.trace(messages[1], partial=True).rows()] == ["moved"]
     fresh = other.send(rows(6))
-    assert [step["step"] for step in history.trace(f"{fresh.send_id}:0")] == ["sent"]
+    assert [step["step"] for step in history.trace(f"{fresh.send_id}:0").rows()] == ["sent"]
 
 
 @in_memory
@@ -249,13 +249,13 @@ def test_a_search_in_a_queue_that_is_older_than_the_history_may_miss_messages(
         there = [(sent[one.name], 0)]
         monkeypatch.setattr(client_of(keeper).store.payload, "find", lambda *_, there=there: there)
         ask: Any = {"queue": one.name, "where": "n > 0"}
-        steps = [step["step"] for step in keeper.history.trace(**ask, partial=True)]
+        steps = [step["step"] for step in keeper.history.trace(**ask, partial=True).rows()]
         assert steps == ["sent"]
         if one is fresh:
-            assert [step["step"] for step in keeper.history.trace(**ask)] == steps
+            assert [step["step"] for step in keeper.history.trace(**ask).rows()] == steps
         else:
             with pytest.raises(HistoryRemoved, match="partial=True"):
-                keeper.history.trace(**ask)
+                keeper.history.trace(**ask).rows()
 
 
 @in_memory
@@ -270,14 +270,14 @@ def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: Worl
         age(world, keeper, history_retention_days=0)
         consume(world, busy, 10 + n)
     assert keeper.history.horizon() > 10 * 1024
-    steps = [[step["step"] for step in keeper.history.trace(one)] for one in ids]
+    steps = [[step["step"] for step in keeper.history.trace(one).rows()] for one in ids]
     assert (
         steps
         == [["sent", "claimed", "accepted"]] * 2
         + [["sent", "claimed", "released"]]
         + [["sent"]] * 2
     )
-    (row,) = [r for r in keeper.history.as_of().queue_rows() if r["queue"] == queue.name]
+    (row,) = [r for r in keeper.history.as_of().counts().rows() if r["queue"] == queue.name]
     assert (row["posted"], row["available"], row["accepted"]) == (3, 3, 0)
     assert keeper.history.verify().ok
 
@@ -291,15 +291,15 @@ def test_a_message_that_stands_keeps_what_was_done_to_it_and_no_more(world: Worl
     world.open(queue, "gone").receive(1)
     world.lease_over()
     consume(world, queue, 1)
-    told = keeper.history.trace(standing)
+    told = keeper.history.trace(standing).rows()
     assert len(told) >= 4
     rounds = 3 if world.has_frames else 12
     for n in range(2, rounds + 2):
         age(world, keeper, history_retention_days=0)
         consume(world, queue, n)
     age(world, keeper, 0, history_retention_days=0)
-    assert keeper.history.trace(standing) == told
-    (row,) = [r for r in keeper.history.as_of().queue_rows() if r["queue"] == queue.name]
+    assert keeper.history.trace(standing).rows() == told
+    (row,) = [r for r in keeper.history.as_of().counts().rows() if r["queue"] == queue.name]
     assert (row["available"], row["in_flight"]) == (1, 0)
     archived = client_of(keeper).store.journal.archive.read()
     left = [e for e in archived if e.queue_id == queue.info.queue_id and e.kind == model.ACCEPTED]
@@ -332,7 +332,9 @@ def test_what_is_prepared_stays_and_is_decided_however_late(world: World, older:
         consume(world, busy, 10 + n)
     begins = keeper.history.horizon()
     (pending,) = [
-        r for r in keeper.history.as_of(begins).transaction_rows() if r["transaction_id"] == tx.id
+        r
+        for r in keeper.history.as_of(begins).transactions().rows()
+        if r["transaction_id"] == tx.id
     ]
     assert pending["status"] == "prepared"
     keeper.commit(tx.id)

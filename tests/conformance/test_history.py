@@ -23,7 +23,7 @@ from txnqueue.testing import MemoryStore, plain_schema
 
 def counts(snapshot: Any, queue: Any) -> dict[Any, Any]:
     """Read one queue's row of a snapshot, without what is zero."""
-    (row,) = [row for row in snapshot.queue_rows() if row["queue"] == queue.name]
+    (row,) = [row for row in snapshot.counts().rows() if row["queue"] == queue.name]
     return {name: n for name, n in row.items() if isinstance(n, int) and n and name != "lanes"}
 
 
@@ -36,7 +36,7 @@ def test_the_state_after_any_commit_can_be_seen_again(world: World) -> None:
     then, later = (manager.history.as_of(r.commit_seq) for r in (first, tx.receipt))
     assert counts(then, orders) == {"posted": 3, "available": 3}
     assert counts(later, orders) == {"posted": 3, "available": 1, "accepted": 2}
-    assert numbers(then.message_rows(orders.name).to_pylist()) == [1, 2, 3]
+    assert numbers(then.messages(orders.name).rows()) == [1, 2, 3]
     assert counts(manager.history.as_of(), orders)["posted"] == 4
 
 
@@ -82,7 +82,7 @@ def test_a_message_can_be_followed_through_the_store(world: World) -> None:
     with world.manager("b").transaction() as tx:
         batch = tx.queue(orders.name).receive()
         batch.reject(matching=pick(batch, 2), reason="bad")
-    one, two = map(world.manager().history.trace, ids)
+    one, two = (world.manager().history.trace(one).rows() for one in ids)
     steps = ["sent", "claimed", "released", "claimed"]
     assert [row["step"] for row in one] == [*steps, "accepted"]
     assert {row["step"] for row in two[len(steps) :]} == {"rejected", "moved"}
@@ -98,9 +98,9 @@ def test_transactions_and_dispatches_are_listed_with_who_and_why(world: World) -
     tx.queue(orders.name).receive()
     tx.rollback("no")
     snapshot = world.manager().history.as_of()
-    (row,) = [r for r in snapshot.transaction_rows() if r["transaction_id"] == tx.id]
+    (row,) = [r for r in snapshot.transactions().rows() if r["transaction_id"] == tx.id]
     assert (row["status"], row["reason"], row["actor"]) == ("rolled_back", "no", world.name("b"))
-    kinds = [r["kind"] for r in snapshot.dispatch_rows() if r["queue"] == orders.name]
+    kinds = [r["kind"] for r in snapshot.dispatches().rows() if r["queue"] == orders.name]
     assert kinds == ["posted", "claimed", "released"]
 
 
@@ -111,16 +111,16 @@ def test_what_happened_between_two_commits_is_listed(world: World) -> None:
     first = orders.send(rows(1, 2)).receipt.commit_seq
     with manager.transaction() as tx:
         tx.queue("orders").receive(1)
-    listed = manager.history.change_rows(first, tx.receipt.commit_seq)
+    listed = manager.history.changes(first, tx.receipt.commit_seq).rows()
     assert [row["kind"] for row in listed] == ["claimed", "committed", "accepted"]
     assert {row["transaction_id"] for row in listed} == {tx.id}
-    everything = manager.history.change_rows()
+    everything = manager.history.changes().rows()
     assert len(everything) > len(listed)
     assert everything[0]["commit_seq"] == manager.history.horizon()
     if world.has_frames:
-        assert manager.history.changes(first).count() == 3
+        assert manager.history.changes(first).df().count() == 3
     with pytest.raises(InvalidInput):
-        manager.history.change_rows("yesterday")  # type: ignore[arg-type]
+        manager.history.changes("yesterday").rows()  # type: ignore[arg-type]
 
 
 def test_a_busy_store_is_verified(alone: World) -> None:
@@ -203,7 +203,7 @@ def test_a_trace_tells_where_a_message_went_and_what_it_changed(world: World) ->
         ids = [row["_message"]["id"] for row in batch.messages()]
         batch.reject(matching=pick(batch, 2), reason="bad")
         tx.table(table).append(rows(1))
-    first, second = map(manager.history.trace, ids)
+    first, second = (manager.history.trace(one).rows() for one in ids)
     assert [(s["step"], s["target"], s["rows"]) for s in first] == [
         ("sent", None, None),
         ("claimed", None, None),

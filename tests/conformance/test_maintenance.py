@@ -77,7 +77,7 @@ def test_what_is_finished_leaves_the_journal_and_stays_in_the_history(world: Wor
     assert not done.skipped
     left = entries_of(world, queue)
     assert [e.kind for e in left if e.kind != model.POSTED] == [model.COMPACTED]
-    changes = manager.history.change_rows()
+    changes = manager.history.changes().rows()
     seen = {(r["kind"], r["commit_seq"]) for r in changes if r["queue"] == queue.name}
     assert {(kind, model.commit_seq(*place[:2])) for kind, place in before} <= seen
     assert manager.history.verify().ok, manager.history.verify()
@@ -299,13 +299,13 @@ def test_every_past_state_can_still_be_asked_for(world: World) -> None:
         batch = queue.receive(1)
         (batch.accept if n % 3 else batch.release)()
         snapshot = world.manager().history.as_of()
-        states.append((snapshot.commit_seq, snapshot.queue_rows(), snapshot.dispatch_rows()))
+        states.append((snapshot.commit_seq, snapshot.counts().rows(), snapshot.dispatches().rows()))
         if n % 4 == 3:
             world.clock.advance(DAY)
             world.manager("keeper").maintain(**{**AT_ONCE, "payload_retention_days": 7})
     for commit_seq, queues, dispatches in states:
         found = world.manager("asking").history.as_of(commit_seq)
-        assert (found.queue_rows(), found.dispatch_rows()) == (queues, dispatches)
+        assert (found.counts().rows(), found.dispatches().rows()) == (queues, dispatches)
 
 
 @in_memory
@@ -410,11 +410,11 @@ def test_a_search_says_that_payload_was_removed(
     # SQL needs Spark; what matters here is what is said of the rest.
     monkeypatch.setattr(client_of(keeper).store.payload, "find", lambda *given: [there])
     ask = {"queue": queue.name, "where": "n > 0"}
-    assert [step["step"] for step in keeper.history.trace(**ask)] == ["sent"]
+    assert [step["step"] for step in keeper.history.trace(**ask).rows()] == ["sent"]
     assert keeper.maintain(**AT_ONCE).slices >= 3
     with pytest.raises(PayloadRemoved, match="partial=True"):
-        keeper.history.trace(**ask)
-    assert [step["step"] for step in keeper.history.trace(**ask, partial=True)] == ["sent"]
+        keeper.history.trace(**ask).rows()
+    assert [step["step"] for step in keeper.history.trace(**ask, partial=True).rows()] == ["sent"]
 
 
 @in_memory

@@ -32,8 +32,8 @@ def test_every_message_is_counted_where_it_is(world: World) -> None:
     found = measured(world, queue.name)
     assert found == {
         "queue": queue.name,
-        "length": 8,
-        "visible": 5,
+        "messages": 8,
+        "available": 5,
         "in_flight": 1,
         "purge_pending": 0,
         "delayed": 1,
@@ -47,7 +47,7 @@ def test_every_message_is_counted_where_it_is(world: World) -> None:
     }
     metrics = world.manager().metrics()
     assert json.loads(metrics.json()) == metrics.rows()
-    assert f'txnqueue_visible{{queue="{queue.name}"}} 5\n' in metrics.prometheus()
+    assert f'txnqueue_available{{queue="{queue.name}"}} 5\n' in metrics.prometheus()
     if world.has_frames:
         row = metrics.df().where(f"queue = '{queue.name}'").collect()[0]
         assert row.asDict() == found
@@ -57,7 +57,7 @@ def test_every_message_is_counted_where_it_is(world: World) -> None:
 def test_an_empty_queue_has_no_age(world: World) -> None:
     queue = world.queue()
     found = measured(world, queue.name)
-    assert (found["oldest_age_seconds"], found["length"]) == (None, 0)
+    assert (found["oldest_age_seconds"], found["messages"]) == (None, 0)
     assert "oldest_age_seconds{" not in world.manager().metrics().prometheus()
 
 
@@ -98,3 +98,28 @@ def test_a_heartbeat_says_that_the_lease_was_lost(world: World) -> None:
             waiting.wait(0.001)
     with pytest.raises(LimitExceeded):
         batch.heartbeat(10, every_seconds=11)
+
+
+def test_a_report_reads_when_it_is_asked_and_says_the_same_in_every_form(world: World) -> None:
+    queue = world.queue()
+    queue.send([{"n": 1, "key": "a"}, {"n": 2, "key": "b"}])
+    snapshot = world.manager().history.as_of()
+    report = snapshot.dispatches()
+    queue.send([{"n": 3, "key": "c"}])
+    rows = [row for row in report.rows() if row["queue"] == queue.name]
+    assert sum(row["count"] or 0 for row in rows if row["kind"] == "posted") == 2
+    written = [row for row in json.loads(report.json()) if row["queue"] == queue.name]
+    assert [row.keys() for row in written] == [row.keys() for row in rows]
+    assert written[0]["recorded_at"] == rows[0]["recorded_at"].isoformat()
+    (settings,) = [row for row in snapshot.queues().rows() if row["queue"] == queue.name]
+    assert settings["queue_id"] == queue.info.queue_id and not settings["closing"]
+
+
+def test_messages_of_a_snapshot_have_their_state_and_can_be_few(world: World) -> None:
+    queue = world.queue()
+    queue.send([{"n": n, "key": "a"} for n in range(4)])
+    queue.receive(1)
+    snapshot = world.manager().history.as_of()
+    states = [row["state"] for row in snapshot.messages(queue.name).rows()]
+    assert sorted(states) == ["available"] * 3 + ["in_flight"]
+    assert [row["n"] for row in snapshot.messages(queue.name, 2).rows()] == [1, 2]

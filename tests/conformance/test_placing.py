@@ -30,7 +30,7 @@ def received(queue: Queue) -> list[int]:
 
 def state_of(world: World, queue: Queue) -> Any:
     """Read what the history says of a queue now."""
-    rows = world.manager().history.as_of().queue_rows()
+    rows = world.manager().history.as_of().counts().rows()
     return next(row for row in rows if row["queue"] == queue.name)
 
 

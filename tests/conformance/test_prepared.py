@@ -9,7 +9,12 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import client_of
 from txnqueue import Status
-from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionMismatch
+from txnqueue.errors import (
+    SettlementPending,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionNotFound,
+)
 
 
 def prepare(world: World, orders: Any, client: str = "b") -> Any:
@@ -135,7 +140,7 @@ def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(
     waiting.prepare()
     before = client_of(orders).store.journal.version()
     for decide in (other.commit, other.prepare):
-        with pytest.raises(TransactionMismatch, match=f"{waiting.id}.*decide it first"):
+        with pytest.raises(SettlementPending, match=f"{waiting.id}.*decide it first"):
             decide()
     assert (other.status, client_of(orders).store.journal.version()) == (Status.ACTIVE, before)
     waiting.commit() if commit else waiting.rollback()
@@ -148,7 +153,7 @@ def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(
 def test_only_what_is_prepared_can_be_decided_by_its_id(world: World) -> None:
     world.queue()
     for decide in (world.manager("c").commit, world.manager("c").rollback):
-        with pytest.raises(TransactionMismatch):
+        with pytest.raises(TransactionNotFound):
             decide(world.name("never"))
 
 

@@ -103,12 +103,12 @@ def rows_of(*numbers: int) -> list[dict[str, int]]:
 
 
 QUESTIONS = {
-    "messages of a queue": lambda m, _, then: m.history.as_of(then).message_rows("q7"),
-    "messages of a queue now": lambda m, _, then: m.history.as_of().message_rows("q7"),
-    "changes of a queue": lambda m, _, then: m.history.change_rows(queue="q7"),
-    "changes lately": lambda m, _, then: m.history.change_rows(then - 1),
-    "trace": lambda m, one, _: m.history.trace(one),
-    "trace of one of a send's messages": lambda m, *_: m.history.trace("shared:1"),
+    "messages of a queue": lambda m, _, then: m.history.as_of(then).messages("q7").rows(),
+    "messages of a queue now": lambda m, _, then: m.history.as_of().messages("q7").rows(),
+    "changes of a queue": lambda m, _, then: m.history.changes(queue="q7").rows(),
+    "changes lately": lambda m, _, then: m.history.changes(then - 1).rows(),
+    "trace": lambda m, one, _: m.history.trace(one).rows(),
+    "trace of one of a send's messages": lambda m, *_: m.history.trace("shared:1").rows(),
 }
 
 
@@ -136,12 +136,12 @@ def test_changes_of_a_queue_are_those_of_all_queues_that_had_its_name(world: Wor
     other.send(rows(2))
     first.drop(force=True, reason="begin again") if _forces(first) else first.receive(1).accept()
     history = world.manager("b").history
-    listed = history.change_rows(queue=first.name)
+    listed = history.changes(queue=first.name).rows()
     assert {row["queue"] for row in listed} == {first.name}
-    of_all = [row for row in history.change_rows() if row["queue"] == first.name]
+    of_all = [row for row in history.changes().rows() if row["queue"] == first.name]
     assert listed == of_all and len(listed) >= 3
     with pytest.raises(QueueNotFound):
-        history.change_rows(queue=world.name("never"))
+        history.changes(queue=world.name("never")).rows()
 
 
 def _forces(queue: Any) -> bool:

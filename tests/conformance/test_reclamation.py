@@ -201,7 +201,7 @@ def test_the_payload_of_a_dropped_queue_leaves_the_disk_and_that_is_on_record(
     assert place.keep(0).removed == (owner,)
     assert place.removed() == {owner}
     assert place.keep(0).removed == ()
-    (said,) = [r for r in auditor.history.change_rows() if r["kind"] == model.PAYLOAD_REMOVED]
+    (said,) = [r for r in auditor.history.changes().rows() if r["kind"] == model.PAYLOAD_REMOVED]
     assert said["queue"] == "gone"
     assert auditor.history.verify().ok
     again = place.queue("gone", 2)

@@ -172,7 +172,7 @@ def test_every_failed_delivery_waits_and_a_plain_release_does_not(
     waiting = 0 if how == "released" else 3
     assert (other.depth(), other.in_flight()) == (3 - waiting, 0)
     row = next(r for r in world.manager().metrics().rows() if r["queue"] == orders.name)
-    assert (row["delayed"], row["visible"], row["redelivered"]) == (waiting, 3 - waiting, waiting)
+    assert (row["delayed"], row["available"], row["redelivered"]) == (waiting, 3 - waiting, waiting)
     if durable:
         assert state_of(world, orders)["delayed"] == waiting
         assert world.manager().history.verify().ok
@@ -366,8 +366,8 @@ def test_delays_can_be_declared_and_configured(
     assert world.queue().info.settings.redelivery_delay_seconds == 2.5
     for wanted in (7, 9):
         said = {"schema": "n long", "redelivery_delay_seconds": wanted}
-        assert len(manager.apply({"queues": {name: said}})) == 1
-        assert manager.apply({"queues": {name: said}}) == []
+        assert len(manager.declare({"queues": {name: said}})) == 1
+        assert manager.declare({"queues": {name: said}}) == []
         assert manager.queue(name).info.settings.redelivery_delay_seconds == wanted
 
 

@@ -22,7 +22,7 @@ from txnqueue.queue import Queue
 
 def state_of(world: World, queue: Queue) -> Any:
     """Read what the history says of a queue now."""
-    found = world.manager().history.as_of().queue_rows()
+    found = world.manager().history.as_of().counts().rows()
     return next(row for row in found if row["queue"] == queue.name)
 
 
@@ -94,7 +94,7 @@ def test_a_trace_follows_a_message_through_a_move(world: World) -> None:
     sent = queue.send(rows(1))
     queue.move(other.name)
     other.receive().accept()
-    steps = world.manager().history.trace(f"{sent.send_id}:0")
+    steps = world.manager().history.trace(f"{sent.send_id}:0").rows()
     assert [step["step"] for step in steps] == ["sent", "moved", "moved", "claimed", "accepted"]
 
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_moved_is_refused(world: World) -> None:
     queue = world.queue()
     other = world.manager().create_queue(world.name("wide"), "x string", dead_letter=False)
     queue.send(rows(1))
-    with pytest.raises(SchemaMismatch, match="different columns"):
+    with pytest.raises(SchemaMismatch, match="differ in"):
         queue.move(other)
     with pytest.raises(InvalidInput):
         queue.move(queue)

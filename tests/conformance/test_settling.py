@@ -185,7 +185,7 @@ def test_a_held_batch_is_moved_in_part(world: World) -> None:
     other.send(rows(50), priority=6)
     batch = queue.receive()
     assert batch.move(other, matching=pick(batch, 1, 2)) == 2
-    with pytest.raises(AlreadySettled):
+    with pytest.raises(AlreadySettled, match="1 of these 1 messages"):
         batch.move(other, matching=pick(batch, 2))
     assert standing(other) == [1, 2, 50]
     assert batch.accept(matching=pick(batch, 0)) == 1
@@ -196,7 +196,7 @@ def test_a_held_batch_is_moved_in_part(world: World) -> None:
     assert (standing(queue), standing(other)) == ([], [1, 2, 4, 50])
     row = state_of(world, queue)
     assert (row["accepted"], row["moved"]) == (3, 3)
-    steps = world.manager().history.trace(inside.messages()[1]["_message"]["id"])
+    steps = world.manager().history.trace(inside.messages()[1]["_message"]["id"]).rows()
     assert [s["step"] for s in steps][-2:] == ["moved", "moved"]
     assert steps[-2]["target"] == other.name
     assert verified(world)
@@ -288,7 +288,7 @@ def test_a_purge_respects_what_a_transaction_holds(world: World, ending: str) ->
         "reject": (1, 1, 1),
     }
     assert (row["purged"], row["accepted"], row["rejected"]) == expected[ending]
-    steps = world.manager().history.trace(batch.messages()[0]["_message"]["id"])
+    steps = world.manager().history.trace(batch.messages()[0]["_message"]["id"]).rows()
     purged = ending in ("rollback", "recover", "release")
     assert [s["step"] for s in steps][:3] == ["sent", "claimed", "purge_pending"]
     assert (steps[-1]["step"] == "purged") is purged

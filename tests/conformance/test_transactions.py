@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import attempt_id
-from txnqueue import RetryPolicy, Status
+from txnqueue import RetryPolicy, Rollback, Status
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
@@ -380,3 +380,54 @@ def test_an_attempt_that_is_lost_settles_the_lease_again(world: World) -> None:
 
     manager.run_transaction(handler)
     assert (tries, orders.in_flight()) == ([1, 1], 0)
+
+
+def leave(rollback: Rollback) -> None:
+    """Raise it, where a type checker does not see that nothing comes after."""
+    raise rollback
+
+
+def test_rollback_leaves_a_block_without_an_error_and_nothing_happened(world: World) -> None:
+    orders, manager = world.queue(), world.manager()
+    with manager.transaction() as tx:
+        tx.queue(orders.name).send(rows(1))
+        leave(Rollback(reason="too few"))
+    assert (tx.status, orders.depth()) == (Status.ROLLED_BACK, 0)
+    assert manager.history.verify().ok
+
+
+def test_rollback_of_an_outer_transaction_leaves_the_inner_block_too(world: World) -> None:
+    orders, manager = world.queue(), world.manager()
+    reached = []
+    with manager.transaction() as outer:
+        with manager.transaction() as inner:
+            inner.queue(orders.name).send(rows(1))
+            leave(Rollback(outer))
+        reached.append("behind the inner block")
+    assert (outer.status, inner.status) == (Status.ROLLED_BACK, Status.ROLLED_BACK)
+    assert (reached, orders.depth()) == ([], 0)
+
+
+def test_rollback_of_what_is_committed_is_an_error(world: World) -> None:
+    orders, tx = world.queue(), world.manager().transaction()
+    with pytest.raises(TransactionFinished), tx:
+        tx.queue(orders.name).send(rows(1))
+        tx.commit()
+        raise Rollback()
+
+
+def test_rollback_ends_the_attempts(world: World) -> None:
+    orders, manager = world.queue(), world.manager()
+
+    def give_up(tx: Any) -> None:
+        tx.queue(orders.name).send(rows(1))
+        raise Rollback()
+
+    with pytest.raises(TransactionAborted, match="by its handler"):
+        manager.run_transaction(give_up)
+    tries = []
+    for attempt in manager.attempts():
+        with attempt as tx:
+            tries.append(tx.id)
+            give_up(tx)
+    assert (len(tries), orders.depth()) == (1, 0)

@@ -603,8 +603,8 @@ def test_messages_move_and_metrics_count_both_kinds(world: World) -> None:
     queue.receive(1)
     assert queue.move(other.name) == 3
     measured = {row["queue"]: row for row in world.manager().metrics().rows()}
-    assert (measured[other.name]["visible"], measured[queue.name]["in_flight"]) == (3, 1)
-    assert measured[queue.name]["length"] == 1
+    assert (measured[other.name]["available"], measured[queue.name]["in_flight"]) == (3, 1)
+    assert measured[queue.name]["messages"] == 1
 
 
 @in_memory

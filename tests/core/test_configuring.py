@@ -74,7 +74,7 @@ def test_a_manager_takes_what_the_environment_says(monkeypatch: pytest.MonkeyPat
     assert (settings.lanes, settings.deliveries_max, settings.dead_letter) == (2, 4, False)
     assert manager.create_queue("other", "n long", deliveries_max=6).info.settings.lanes == 1
     queue.send([{"n": 1}])
-    assert {row["actor"] for row in manager.history.change_rows()} == {"nightly"}
+    assert {row["actor"] for row in manager.history.changes().rows()} == {"nightly"}
     monkeypatch.setenv("TXNQUEUE_QUEUE_DELIVERIES_MAX", "many")
     with pytest.raises(InvalidInput, match="TXNQUEUE_QUEUE_DELIVERIES_MAX='many'"):
         QueueManager(None, store=MemoryStore()).create_queue("orders", "n long")

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import types as T
 
 from tests import generated
+from txnqueue.core.state import catalog
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.payload import schemas
 from txnqueue.storage.payload.rows import schema_of
@@ -90,7 +91,7 @@ def test_a_reserved_column_name_is_refused(name: Any) -> None:
 
 @pytest.mark.parametrize("twice", ["id", "ID"])
 def test_a_column_twice_in_a_schema_is_refused(twice: bool) -> None:
-    with pytest.raises(SchemaMismatch, match=f"'{twice}' stands twice"):
+    with pytest.raises(SchemaMismatch, match=f"'{twice}' is declared twice"):
         schemas.check_schema(plain_schema(f"id long, {twice} long"), None)
 
 
@@ -165,7 +166,7 @@ def test_names_that_spark_cannot_tell_apart_are_refused(pair: Any) -> None:
     """It compares as Java does: small letters alone do not say it."""
     fields = T.StructType([T.StructField(name, T.LongType()) for name in pair])
     for schema in (fields, one_column(fields), one_column(T.ArrayType(fields))):
-        with pytest.raises(SchemaMismatch, match="stands twice"):
+        with pytest.raises(SchemaMismatch, match="is declared twice"):
             schemas.check_schema(schema, None)
     assert folded("straße") != folded("strasse")
 
@@ -228,3 +229,17 @@ def test_a_schema_like_a_table_takes_the_tables_rows(have: Any, want: Any) -> No
 def test_a_schema_like_a_table_of_other_types_is_refused(have: Any) -> None:
     with pytest.raises(SchemaMismatch, match="'c'"):
         schemas.check_schema(schema_of(pa.table({"c": pa.array([], have)})), None)
+
+
+def test_a_message_says_by_which_columns_schemas_differ() -> None:
+    def schema(*columns: Any) -> dict[Any, Any]:
+        return {"fields": [{"name": name, "type": kind} for name, kind in columns]}
+
+    one = schema(("a", "long"), ("b", "string"), ("c", {"type": "array"}))
+    other = schema(("a", "long"), ("b", "double"), ("d", "long"))
+    assert catalog.differing(one, other) == (
+        "column 'b' (string, and double), column 'c' (array, and missing), "
+        "column 'd' (missing, and long)"
+    )
+    turned = schema(("b", "string"), ("a", "long"))
+    assert catalog.differing(schema(("a", "long"), ("b", "string")), turned).startswith("the order")

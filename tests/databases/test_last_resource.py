@@ -16,10 +16,10 @@ from tests.inside import attempt_of, client_of
 from tests.postgres import insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
+    DecidedByDatabase,
     InvalidInput,
     TransactionAborted,
     TransactionFinished,
-    TransactionMismatch,
     TransactionUnknown,
 )
 from txnqueue.transactions import commit
@@ -256,7 +256,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
         tx.rollback()
     other = world.manager("B")
     for decide in (other.commit, other.rollback):
-        with pytest.raises(TransactionMismatch, match="ledger"):
+        with pytest.raises(DecidedByDatabase, match="ledger"):
             decide(key)
     connection.rollback()
     world.clock.advance(61)

@@ -69,7 +69,7 @@ def main(remote: str, root: str) -> None:
                 assert "foreachBatch" in str(error)
             else:
                 raise AssertionError("a stream was taken")
-        steps: list[Any] = manager.history.trace(queue="orders", where="order_id = 100")
+        steps: list[Any] = manager.history.trace(queue="orders", where="order_id = 100").rows()
         assert [step["step"] for step in steps][:2] == ["sent", "claimed"]
         manager.create_views("connect_")
         assert spark.sql("SELECT * FROM connect_orders WHERE state = 'accepted'").count() > 0

@@ -63,7 +63,7 @@ QUESTIONS: dict[str, Callable[[QueueManager], Any]] = {
     "metrics": lambda m: [(row["queue"], row["in_flight"]) for row in m.metrics().rows()],
     "outcome": lambda m: m.outcome("load/0").status.value,
     "nothing known": lambda m: m.outcome("never").status.value,
-    "steps": lambda m: [s["step"] for s in m.history.trace(queue="orders", where="n = 10")],
+    "steps": lambda m: [s["step"] for s in m.history.trace(queue="orders", where="n = 10").rows()],
     "proof": lambda m: m.history.verify().ok,
 }
 
@@ -89,7 +89,7 @@ def test_after_weeks_every_driver_goes_on_as_before(old: Old) -> None:
     assert fresh.create_queue("orders", "n long", dead_letter=False, exist_ok=True).depth() == 4
     assert fresh.queue("idle").depth() == 1, "what was read from files is read on"
     then = fresh.history.as_of(commit_seq=old.commit_seq)
-    assert sum(row["queue"] == "orders" for row in then.queue_rows()) == 1
+    assert sum(row["queue"] == "orders" for row in then.counts().rows()) == 1
 
     with warm.transaction() as tx:
         tx.queue("orders").send([{"n": 99}])

@@ -69,7 +69,7 @@ def test_times_of_commits_that_are_years_wrong_spoil_nothing(
     assert done.archived > 0 and done.skipped == ()
     assert warm.outcome("late").status.value == "committed"
     assert tx.receipt is not None
-    assert len(warm.history.as_of(tx.receipt.commit_seq).message_rows("orders")) == 4
+    assert len(warm.history.as_of(tx.receipt.commit_seq).messages("orders").rows()) == 4
     cold.create_views("times_")
     assert spark.sql("SELECT count(*) FROM times_orders").collect()[0][0] == 5
     for manager in (warm, cold):

@@ -12,7 +12,7 @@ from tests.conftest import LONG
 from tests.delta.aging import backdate
 from tests.delta.counting import Cost
 from tests.inside import claims_of, client_of
-from txnqueue import Maintenance, QueueManager
+from txnqueue import MaintenanceResult, QueueManager
 from txnqueue.admin import creation, maintenance
 from txnqueue.core import model
 from txnqueue.core.planning import Plan
@@ -105,7 +105,7 @@ def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any
     manager = QueueManager(spark, root, runtime=runtime(clock, "keeper"))
     queue = manager.create_queue("kept", "i long, secret string", dead_letter=False)
 
-    def maintain(days: float = 0.0) -> tuple[Maintenance, Cost]:
+    def maintain(days: float = 0.0) -> tuple[MaintenanceResult, Cost]:
         clock.advance(days * DAY)
         queue.send([{"i": 1, "secret": "no"}])
         queue.receive(1).accept()

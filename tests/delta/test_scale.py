@@ -127,15 +127,15 @@ def test_a_question_brings_what_it_is_about_and_verify_holds_a_part_at_a_time(
         assert made[0] <= entries_max, told[-1]
         return answer
 
-    steps = ask("trace", lambda: history.trace(message_id), 2 * few)
+    steps = ask("trace", lambda: history.trace(message_id).rows(), 2 * few)
     assert [step["step"] for step in steps] == ["sent"]
     then = history.as_of()
-    rows = ask("as_of(queue)", lambda: then.message_rows("q3"), own + few)
-    assert rows.num_rows == 1
-    listed = ask("changes(queue)", lambda: history.change_rows(queue="q3"), own + few)
+    rows = ask("as_of(queue)", lambda: then.messages("q3").rows(), own + few)
+    assert len(rows) == 1
+    listed = ask("changes(queue)", lambda: history.changes(queue="q3").rows(), own + few)
     assert len(listed) >= own and {row["queue"] for row in listed} == {"q3"}
     lately = ((version - 1) << 10) - 1  # since the last rows came, and old ones left
-    assert ask("changes", lambda: history.change_rows(lately), total // BATCHES + few)
+    assert ask("changes", lambda: history.changes(lately).rows(), total // BATCHES + few)
     made[0] = 0
     tracemalloc.start()
     proof = history.verify()

@@ -12,7 +12,7 @@ from tests.faults.reference import (
 )
 from tests.inside import attempt_id, claims_of
 from txnqueue.core import model
-from txnqueue.errors import HandlerFailed, LeaseLost, TransactionMismatch, TransactionUnknown
+from txnqueue.errors import HandlerFailed, LeaseLost, SettlementPending, TransactionUnknown
 
 KINDS = {
     "accept": model.ACCEPTED,
@@ -119,7 +119,7 @@ class Consuming:
         kind, chosen, matching = self._choose(holding)
         self.reference.settles[self.call] = dict.fromkeys(chosen, KINDS[kind])
         settle = self._settling(holding.batch, kind, matching)
-        count, error = self.ask(settle, LeaseLost, TransactionMismatch)
+        count, error = self.ask(settle, LeaseLost, SettlementPending)
         if error is None:
             assert count == len(chosen)
             assert self.reference.landed[self.call] == ["settle"], "P2 it was said to be settled"
@@ -174,7 +174,7 @@ class Consuming:
         held += [h for h in self.leased if h.free == h.messages]
         if held:
             holding = self.simulation.random.choice(held)
-            self.ask(lambda: holding.batch.extend_lease(60), LeaseLost, TransactionMismatch)
+            self.ask(lambda: holding.batch.extend_lease(60), LeaseLost, SettlementPending)
 
     def do_drain(self) -> None:
         source, target = self.manager.queue("in"), self.manager.queue("out")

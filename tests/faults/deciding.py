@@ -15,11 +15,15 @@ from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     Busy,
     LeaseLost,
+    SettlementPending,
     TransactionAborted,
     TransactionFinished,
-    TransactionMismatch,
+    TransactionNotFound,
+    TransactionNotPrepared,
     TransactionUnknown,
 )
+
+UNPREPARED = (TransactionNotFound, TransactionNotPrepared)
 
 
 class Deciding:
@@ -65,7 +69,7 @@ class Deciding:
         tx, intent = self.active(ending=True)
         if tx is None:
             return self.do_begin()
-        receipt, error = self.ask(tx.commit, TransactionAborted, LeaseLost, TransactionMismatch)
+        receipt, error = self.ask(tx.commit, TransactionAborted, LeaseLost, SettlementPending)
         if receipt is not None and intent.expected():
             self._check_receipt(receipt)
             said = self.reference.decided.get(attempt_id(tx))
@@ -84,7 +88,7 @@ class Deciding:
         if self.simulation.random.random() < 0.5:
             self._send_to(COMES_AND_GOES, tx, intent)
         self.reference.preparing.add(attempt_id(tx))
-        _, error = self.ask(tx.prepare, TransactionAborted, LeaseLost, TransactionMismatch)
+        _, error = self.ask(tx.prepare, TransactionAborted, LeaseLost, SettlementPending)
         if error is None:
             self.reference.preparing.remove(attempt_id(tx))
             assert attempt_id(tx) in self.reference.prepared, "P5 it is said to be prepared"
@@ -104,7 +108,7 @@ class Deciding:
     def _ended(self, tx: Any, intent: Intent, error: Exception | None) -> None:
         """Believe what was said of a transaction, and forget it."""
         if (
-            isinstance(error, ConnectionError | Busy | TransactionMismatch)
+            isinstance(error, ConnectionError | Busy | SettlementPending)
             and tx.status is Status.ACTIVE
         ):
             self.reference.denied.add(self.call)
@@ -165,16 +169,16 @@ class Deciding:
         known = key in self.reference.prepared.values()
         if self.simulation.random.random() < 0.5:
             receipt, error = self.ask(
-                lambda: self.manager.commit(key), TransactionFinished, TransactionMismatch
+                lambda: self.manager.commit(key), TransactionFinished, *UNPREPARED
             )
             if receipt is not None:
                 assert self.reference.committed[key][1] == receipt.commit_seq
         else:
             self.reference.explicit.add(key)
             _, error = self.ask(
-                lambda: self.manager.rollback(key), TransactionFinished, TransactionMismatch
+                lambda: self.manager.rollback(key), TransactionFinished, *UNPREPARED
             )
-        if isinstance(error, TransactionMismatch):
+        if isinstance(error, UNPREPARED):
             assert not known, f"P5 {key} is prepared, and nobody knows"
         if error is None:
             self.reference.counts["decided"] += 1

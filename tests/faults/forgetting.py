@@ -225,15 +225,15 @@ class Days:
 def _same(found: Snapshot, truth: Snapshot, beginning: int) -> None:
     """Check that a state is told as it was."""
     at = f"after {truth.commit_seq}, history from {model.commit_seq(max(beginning, 0))}"
-    assert found.queue_rows() == truth.queue_rows(), at
+    assert found.counts().rows() == truth.counts().rows(), at
     for name, info in found._infos.items():
         assert found._parts(info) == truth._parts(info), f"{name} {at}"
     first = model.commit_seq(max(beginning, 0))
-    lists = (found.dispatch_rows(), truth.dispatch_rows())
+    lists = (found.dispatches().rows(), truth.dispatches().rows())
     late, all_late = ([r for r in rows if r["commit_seq"] >= first] for rows in lists)
     assert late == all_late, at
     mine, all_of_them = (
-        {row["attempt"]: (row["status"], row["commit_seq"]) for row in one.transaction_rows()}
+        {row["attempt"]: (row["status"], row["commit_seq"]) for row in one.transactions().rows()}
         for one in (found, truth)
     )
     for attempt, said in all_of_them.items():
@@ -327,7 +327,7 @@ def a_lease_that_another_claim_ended_is_over() -> None:
         _remove(days.keeper(None, 0))
         days.clock.advance(2 * DAY)
     _remove(days.keeper(None, 0))
-    rows = memory_manager(days.store, days.clock, "asking").history.as_of().queue_rows()
+    rows = memory_manager(days.store, days.clock, "asking").history.as_of().counts().rows()
     (row,) = [row for row in rows if row["queue"] == "stands"]
     assert (row["available"], row["in_flight"]) == (1, 0), f"what stands is told wrongly: {row}"
 

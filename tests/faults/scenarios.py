@@ -20,7 +20,7 @@ from tests.faults.world import (
     consume_and_produce,
 )
 from tests.inside import client_of
-from txnqueue.admin.maintenance import Maintenance
+from txnqueue.admin.maintenance import MaintenanceResult
 from txnqueue.core import model
 from txnqueue.core.state.branch import Ending
 from txnqueue.errors import Busy, ChangeWaiting
@@ -409,7 +409,7 @@ def _forget(manager: QueueManager, world: World) -> None:
     assert _maintained(manager, history_retention_days=1).forgotten
 
 
-def _maintained(manager: QueueManager, **more: Any) -> Maintenance:
+def _maintained(manager: QueueManager, **more: Any) -> MaintenanceResult:
     options = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
     done = manager.maintain(**{**options, **more})
     if done.skipped:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.conftest import LONG
 from tests.faults.audit import check
-from txnqueue.errors import TransactionFinished, TransactionMismatch
+from txnqueue.errors import TransactionFinished, TransactionNotFound, TransactionNotPrepared
 from txnqueue.protocols.dtx import Channel, ChannelException, Connection, XaStatus, Xid
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
@@ -247,7 +247,7 @@ class Branching(RuleBasedStateMachine):
         branch, key = self.branches.get(x), self._xid(x).transaction_id
         try:
             self.operator.decide_heuristically(key, commit=commit, reason="gone")
-        except (TransactionMismatch, TransactionFinished):
+        except (TransactionNotFound, TransactionNotPrepared, TransactionFinished):
             agreed = branch is not None and branch.heuristic
             assert branch is None or branch.state != PREPARED
             assert not agreed or commit != (branch.told is XaStatus.HEURCOM)

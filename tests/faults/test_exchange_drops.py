@@ -89,7 +89,7 @@ def judge(world: World) -> None:
     assert model.EXCHANGE_CLOSING not in closed, "the drop is not finished"
     assert bool(closed) == (NAME not in last.list_exchanges())
     if closed:
-        assert last.history.as_of().binding_rows() == [], "a binding to what is gone"
+        assert last.history.as_of().bindings().rows() == [], "a binding to what is gone"
     source, target = world.queue_id("in"), world.queue_id("out")
     for attempt in ledger.committed.values():
         taken = [e for e in ledger.retired.values() if (e.attempt, e.queue_id) == (attempt, source)]

@@ -11,18 +11,16 @@ from tests.reports.views_folding import quick_session, replay, shown
 from txnqueue import QueueManager
 from txnqueue.testing import Clock, runtime
 
-COLUMNS = ("exchange", "queue", "routing_key", "arguments", "bound_by", "commit_seq")
+
+def told(rows: Any) -> list[str]:
+    """Write rows so that they can be compared in any order."""
+    return sorted(str(sorted(row.items())) for row in rows)
 
 
-def told(rows: Any) -> list[tuple[Any, ...]]:
-    """Read rows of the view as rows of a snapshot say the same."""
-    found = []
-    for row in rows:
-        asked = {k: v for k, v in (row["arguments"] or {}).items() if k != "x-match"}
-        by = row["bound_by"] if "bound_by" in row else row["actor"]
-        place = (row["exchange"], row["queue"], row["routing_key"])
-        found.append((*place, asked, by, row["commit_seq"]))
-    return sorted(found, key=str)
+def frames(session: Any, view: str, report: Any) -> tuple[list[str], list[str]]:
+    """Write the rows of a view and of a report, as Spark gives them."""
+    rows = [[row.asDict() for row in one.collect()] for one in (session.table(view), report.df())]
+    return told(rows[0]), told(rows[1])
 
 
 @pytest.mark.spark
@@ -64,15 +62,13 @@ def test_views_show_bindings_and_what_was_published(spark: Any, tmp_path: Any) -
     reasons = session.table("now_rest").select("reason").collect()
     assert [row["reason"] for row in reasons] == ["unroutable"]
 
-    rows = [row.asDict() for row in session.table("now_bindings").collect()]
-    assert told(rows) == told(anna.history.as_of().binding_rows())
-    assert [row["x_match"] for row in rows] == ["all"] * 3
+    shown_now, reported = frames(session, "now_bindings", anna.history.as_of().bindings())
+    assert shown_now == reported and len(shown_now) == 3
     anna.create_views("then_", as_of=then)
-    rows = [row.asDict() for row in session.table("then_bindings").collect()]
-    assert told(rows) == told(anna.history.as_of(then).binding_rows())
-    assert len(rows) == 4
+    shown_then, reported = frames(session, "then_bindings", anna.history.as_of(then).bindings())
+    assert shown_then == reported and len(shown_then) == 4
 
-    steps = anna.history.trace(queue="left", where="n = 1")
+    steps = anna.history.trace(queue="left", where="n = 1").rows()
     assert [(step["step"], step["queue"]) for step in steps] == [
         ("published", "left"),
         ("claimed", "left"),
@@ -113,7 +109,7 @@ def test_views_show_what_a_dropped_exchange_published(spark: Any, tmp_path: Any)
     assert [row["queue"] for row in session.table("then_bindings").collect()] == ["left"]
     assert [row["n"] for row in session.table("then_left").select("n").collect()] == [1]
 
-    steps = anna.history.trace(queue="left", where="n = 2")
+    steps = anna.history.trace(queue="left", where="n = 2").rows()
     assert [(step["step"], step["exchange"]) for step in steps] == [("published", "events")]
     batch = QueueManager(session, str(tmp_path / "store"), consumer="b").queue("left").receive()
     assert [(row["n"], row["note"]) for row in batch.messages()] == [(1, None), (2, "new")]

@@ -18,8 +18,9 @@ from typer.testing import CliRunner  # noqa: E402
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import plain, printable  # noqa: E402
+from txnqueue.cli.presentation import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
+from txnqueue.reports.report import plain  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,11 @@ def three(tmp_path: Path) -> Any:
         (errors.StoreBusy, 75),
         (errors.LeaseLost, 75),
         (errors.SchemaMismatch, 2),
+        (errors.TransactionNotFound, 2),
+        (errors.TransactionNotPrepared, 2),
+        (errors.SettlementPending, 75),
+        (errors.ChangeNotFound, 2),
+        (errors.DatabaseUnavailable, 3),
         (errors.LimitExceeded, 2),
         (errors.StoreNotFound, 3),
         (errors.StoreCorrupt, 3),
@@ -500,7 +506,7 @@ def test_what_waits_is_purged_moved_and_sent_back(shell: Any, three: str) -> Non
     assert shell.json("purge", "others", "--yes")[0]["purged"] == 3
     shell("send", "orders", three, "--delay-seconds", 60)
     row = next(r for r in shell.json("metrics") if r["queue"] == "orders")
-    assert (row["delayed"], row["visible"]) == (3, 0)
+    assert (row["delayed"], row["available"]) == (3, 0)
     assert 'txnqueue_delayed{queue="orders"} 3' in shell("metrics", "--prometheus").stdout
     shell.clock.advance(61)
     shell("send", "orders", three, "--ttl-seconds", 5)
@@ -531,18 +537,18 @@ def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("queues:\n  bills:\n    schema: n long\n    lanes: 2\ndrop: [orders]\n")
     created = [{"action": "create", "queue": "bills", "changes": ""}]
-    assert shell.json("apply", file, "--dry-run", code=5) == created
-    assert shell.json("apply", file) == created
-    assert shell.json("apply", file) == [] == shell.json("apply", file, "--dry-run")
+    assert shell.json("declare", file, "--dry-run", code=5) == created
+    assert shell.json("declare", file) == created
+    assert shell.json("declare", file) == [] == shell.json("declare", file, "--dry-run")
     file.write_text("queues:\n  bills:\n    schema: n long, note string\n    lease_seconds: 9\n")
-    altered = shell.json("apply", file)[0]
+    altered = shell.json("declare", file)[0]
     assert altered["changes"] == "lease_seconds: 300.0 -> 9, column note: none -> string"
     file.write_text("drop: [orders]\n")
-    assert shell.json("apply", file, "--drop")[0]["action"] == "drop"
+    assert shell.json("declare", file, "--drop")[0]["action"] == "drop"
     for text in ("queues: [", "- bills", "queus: {}"):
         file.write_text(text)
-        assert "queue" in shell("apply", file, code=2).stderr
-    shell("apply", tmp_path / "nowhere.yaml", code=2)
+        assert "queue" in shell("declare", file, code=2).stderr
+    shell("declare", tmp_path / "nowhere.yaml", code=2)
 
 
 def test_the_doctor_shows_what_the_environment_sets(

@@ -94,7 +94,7 @@ def test_who_disappears_leaves_nothing_behind(world: Any) -> None:
     rows = world.manager("auditor").history.as_of(
         client_of(scene.orders).store.journal.version() << 10
     )
-    assert [r["status"] for r in rows.transaction_rows()].count("pending") == 1
+    assert [r["status"] for r in rows.transactions().rows()].count("pending") == 1
     world.lease_over()
     assert len(world.manager("other").recover().aborted) == 1
     assert scene.waiting() == [1] and scene.counts == (1, 0)

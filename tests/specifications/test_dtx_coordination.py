@@ -12,10 +12,11 @@ from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.core.settings import BRANCH_SECONDS_MAX
 from txnqueue.errors import (
+    HeuristicNotFound,
     InvalidInput,
     TransactionFinished,
-    TransactionMismatch,
     TransactionNotFound,
+    TransactionNotPrepared,
 )
 from txnqueue.protocols.dtx import ChannelException, Connection, XaStatus, Xid
 from txnqueue.testing import MemoryStore
@@ -559,7 +560,7 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     key, operator = xid.transaction_id, world.manager("operator")
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotPrepared, match="own client commits it"):
         operator.decide_heuristically(key, commit=True, reason="too early")
     channel.prepare(xid)
     reasons: list[Any] = ["", " ", None]
@@ -574,7 +575,7 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
         operator.commit(key)
     assert operator.outcome(key).reason == "why not"
     operator.forget(key)
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(HeuristicNotFound):
         operator.forget(key)
 
 
@@ -593,10 +594,10 @@ def test_what_nobody_knows_is_not_found_by_an_operator(world: World) -> None:
             with pytest.raises(TransactionNotFound, match="check the id"):
                 act(unknown)
     _, known = dtx.ended()
-    for act in (operator.commit, operator.forget):
-        with pytest.raises(TransactionMismatch) as caught:
-            act(known.transaction_id)
-        assert not isinstance(caught.value, TransactionNotFound)
+    with pytest.raises(TransactionNotPrepared):
+        operator.commit(known.transaction_id)
+    with pytest.raises(HeuristicNotFound):
+        operator.forget(known.transaction_id)
 
 
 @alone_on_delta_when_long
@@ -647,7 +648,7 @@ def test_the_plain_interface_rolls_back_whoever_works_in_a_branch(world: World) 
     channel.start(xid)
     dtx.work(channel)
     other = world.manager("x")
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotPrepared):
         other.commit(xid.transaction_id)
     other.rollback(xid.transaction_id, reason="its process is gone")
     other.rollback(xid.transaction_id)

@@ -597,6 +597,6 @@ def test_a_branch_that_is_at_work_is_visible_to_the_plain_interface(world: World
     assert world.manager("x").outcome(xid.transaction_id).status is Status.UNDECIDED
     channel.start(xid)
     assert world.manager("x").outcome(xid.transaction_id).status is Status.ACTIVE
-    rows_of = world.manager("x").history.as_of().transaction_rows()
+    rows_of = world.manager("x").history.as_of().transactions().rows()
     (row,) = [row for row in rows_of if row["transaction_id"] == xid.transaction_id]
     assert row["status"] == "pending"

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, alone_on_delta_when_long
-from tests.inside import topology
+from tests.inside import client_of, topology
+from txnqueue.admin.exchange_creation import Asked, create_exchange
 from txnqueue.core.routing import BindingAnswer, ExchangeAnswer
 from txnqueue.protocols.dtx import AccessTicket, Channel, Connection, XaStatus, Xid
+from txnqueue.testing import plain_schema
 
 BITS = tuple(BindingAnswer.__dataclass_fields__)
 
@@ -22,8 +24,10 @@ def bound(world: World) -> Any:
     for name in ("bound", "alone"):
         manager.create_queue(name, SCHEMA, dead_letter=False)
     said = {"kind": "late", "x-match": "any"}
-    made = manager.create_exchange("e", "headers", SCHEMA, durable=False, arguments={"limit": 5})
-    made.bind("bound", "key", said)
+    columns = plain_schema(SCHEMA)
+    asked = Asked("e", "headers", columns, "return", None, {"limit": 5}, durable=False)
+    create_exchange(client_of(manager), asked, exist_ok=False)
+    manager.exchange("e").bind("bound", "key", said)
     return manager
 
 

@@ -114,9 +114,9 @@ class Broker:
         """Everything that a roll back would need."""
         snapshot = self.manager.history.as_of(client_of(self.manager).store.journal.version() << 10)
         mine = {self.input.name}
-        held = [r for r in snapshot.queue_rows() if r["queue"] in mine and r["in_flight"]]
-        claims = {r["attempt"] for r in snapshot.dispatch_rows() if r["queue"] in mine}
-        rows = [r for r in snapshot.transaction_rows() if r["attempt"] in claims]
+        held = [r for r in snapshot.counts().rows() if r["queue"] in mine and r["in_flight"]]
+        claims = {r["attempt"] for r in snapshot.dispatches().rows() if r["queue"] in mine}
+        rows = [r for r in snapshot.transactions().rows() if r["attempt"] in claims]
         return held + [r for r in rows if r["status"] in ("pending", "prepared")]
 
 
@@ -136,7 +136,7 @@ def test_one_transaction_covers_messages_and_tables(broker: Broker) -> None:
     assert seen[0], "from taking the input on it can be undone"
     assert broker.undo_data() == []
     assert (broker.rows(), broker.sent(), broker.taken) == ([1], [1], True)
-    steps = broker.manager.history.as_of(processed.receipt.commit_seq).transaction_rows()
+    steps = broker.manager.history.as_of(processed.receipt.commit_seq).transactions().rows()
     assert [r["commit_seq"] for r in steps].count(processed.receipt.commit_seq) == 1
     before = client_of(broker.manager).store.journal.version()
     assert flow.process() is None

@@ -19,7 +19,7 @@ from txnqueue.errors import (
     InvalidInput,
     SchemaMismatch,
     TransactionFinished,
-    TransactionMismatch,
+    TransactionNotFound,
     TransactionUnknown,
 )
 from txnqueue.protocols.mqqb import (
@@ -162,7 +162,7 @@ def test_the_reason_of_a_dequeue_is_kept_in_the_store(mqqb: Mqqb) -> None:
     assert local.transaction_commit(transaction.identifier) is OK
     (event,) = mqqb.seen
     assert event == MessagePositionDeleted(event.queue, position, "stock is empty")
-    steps = mqqb.world.manager("b").history.trace(position.message_reference.identifier)
+    steps = mqqb.world.manager("b").history.trace(position.message_reference.identifier).rows()
     assert (steps[-1]["step"], steps[-1]["reason"]) == ("accepted", "stock is empty")
     local.dequeue_message(mqqb.position(0))  # outside of a transaction it happens at once
     assert (mqqb.seen[1].reason, mqqb.orders.depth()) == ("received", 1)
@@ -398,7 +398,7 @@ def test_work_that_cannot_be_is_refused_and_changes_nothing(mqqb: Mqqb) -> None:
         local.move_message(first, mqqb.other.name, transaction.identifier)
     with pytest.raises(SchemaMismatch):
         local.move_message(mqqb.position(1), wide.name, transaction.identifier)
-    with pytest.raises(TransactionMismatch):
+    with pytest.raises(TransactionNotFound):
         local.enqueue_message(mqqb.other.name, {"n": 1}, "nobody")
     assert mqqb.version() == before
     mqqb.orders.send(rows(4), delay_seconds=60)

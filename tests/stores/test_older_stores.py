@@ -77,7 +77,9 @@ def test_what_waits_is_held_prepared_dead_or_over_in_an_older_store_goes_on(
     assert manager.queue("unique").send([{"k": "b"}]).count == 1
     manager.create_views("older_")
     assert spark.sql("SELECT count(*) FROM older_orders").first()[0] >= 15
-    steps = [step["step"] for step in manager.history.trace(queue="orders", where="order_id = 3")]
+    steps = [
+        step["step"] for step in manager.history.trace(queue="orders", where="order_id = 3").rows()
+    ]
     assert "sent" in steps and "accepted" in steps
 
 

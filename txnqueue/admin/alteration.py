@@ -145,7 +145,11 @@ def _involved(
     """Find the queue as it is now, and with new columns its dead-letter queue, which follows."""
     now = known.get(info.name)
     if now is None or now.queue_id != info.queue_id:
-        raise QueueNotFound(f"The queue {info.name!r} was dropped.", name=info.name)
+        raise QueueNotFound(
+            f"The queue {info.name!r} was dropped: if it was created again, open it anew with "
+            f"manager.queue({info.name!r}).",
+            name=info.name,
+        )
     if columns is None:
         return [now]
     users = [one.name for one in known.values() if one.dead_letter_id == now.queue_id]

@@ -83,8 +83,9 @@ def create_queue(
             raise _closing(found)
         if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
             raise SchemaMismatch(
-                f"The queue {dead_name!r} is there already, and its schema is another one: "
-                "dead letters could not be read there."
+                f"The queue {dead_name!r} exists and differs in "
+                f"{catalog.differing(found.schema, schema.jsonValue())}: dead letters "
+                "could not be read there. Drop it, or use another name."
             )
         queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
         plain = QueueSettings(

@@ -25,8 +25,8 @@ _SETTINGS = {one.name for one in fields(QueueSettings)}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that a declaration changes.
+class DeclarationResult:
+    """One thing that a declaration changed, or would change.
 
     Attributes:
         action: ``create``, ``alter`` or ``drop``.
@@ -84,7 +84,7 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
     return Declarations(queues, drop)
 
 
-def plan(client: Client, declared: Declarations, *, drop: bool) -> list[Step]:
+def plan(client: Client, declared: Declarations, *, drop: bool) -> list[DeclarationResult]:
     """Find what is to be changed; an empty list if all is as declared.
 
     Raises:
@@ -99,14 +99,14 @@ def plan(client: Client, declared: Declarations, *, drop: bool) -> list[Step]:
     for one in declared.queues:
         info = known.get(one.name)
         if info is None:
-            steps.append(Step("create", one.name))
+            steps.append(DeclarationResult("create", one.name))
             continue
         after = alteration.changed(info, one.columns, different(info, one.settings))
         changes = alteration.differences(info, after)
         if changes:
-            steps.append(Step("alter", one.name, changes))
+            steps.append(DeclarationResult("alter", one.name, changes))
     if drop:
-        steps += [Step("drop", name) for name in declared.drop if name in known]
+        steps += [DeclarationResult("drop", name) for name in declared.drop if name in known]
     return steps
 
 

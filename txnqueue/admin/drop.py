@@ -20,7 +20,7 @@ from txnqueue.errors import QueueInUse
 
 
 @dataclass(frozen=True, slots=True)
-class DropResult:
+class QueueDropResult:
     """How far the drop of a queue has come.
 
     Attributes:
@@ -37,7 +37,7 @@ class DropResult:
     messages: int = 0
 
 
-def drop(client: Client, info: QueueInfo, reason: str | None = None) -> DropResult:
+def drop(client: Client, info: QueueInfo, reason: str | None = None) -> QueueDropResult:
     """Close a queue, and drop it unless prepared transactions hold it back; repeatable.
 
     Raises:
@@ -49,7 +49,7 @@ def drop(client: Client, info: QueueInfo, reason: str | None = None) -> DropResu
     return finish(client, info)
 
 
-def finish(client: Client, info: QueueInfo) -> DropResult:
+def finish(client: Client, info: QueueInfo) -> QueueDropResult:
     """Drop a queue that is closing, unless prepared transactions hold it back."""
     held_by = holding(client.transaction_entries(), info.queue_id)
     messages = 0
@@ -57,12 +57,12 @@ def finish(client: Client, info: QueueInfo) -> DropResult:
         with part.state() as state:
             messages += state.length()
     if held_by:
-        return DropResult(info.name, dropped=False, held_by=held_by, messages=messages)
+        return QueueDropResult(info.name, dropped=False, held_by=held_by, messages=messages)
     landed = _drop(client, info)
     gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
     dropped = [e for e in landed.entries if e.kind == model.QUEUE_DROPPED] if landed else []
     messages = gone + model.messages(dropped) if landed else 0
-    return DropResult(info.name, dropped=True, messages=messages)
+    return QueueDropResult(info.name, dropped=True, messages=messages)
 
 
 def holding(entries: Iterable[Entry], queue_id: str) -> tuple[str, ...]:

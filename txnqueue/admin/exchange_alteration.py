@@ -15,7 +15,7 @@ from txnqueue.client.client import Client
 from txnqueue.core.planning import Plan
 from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import topology
+from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import SchemaMismatch
 
@@ -95,13 +95,14 @@ def check_columns(name: str, schema: Mapping[str, Any], info: QueueInfo) -> None
         or any(column["type"] != there[name]["type"] for name, column in here.items())
     ):
         raise SchemaMismatch(
-            f"Queue {info.name!r} has other columns than the exchange {name!r}: what is published "
-            "could not be read there."
+            f"Queue {info.name!r} and the exchange {name!r} differ in "
+            f"{catalog.differing(info.schema, schema)}: published messages could not be "
+            "read there. Alter the queue, or bind one with the exchange's columns."
         )
     for column in here:
         if here[column]["nullable"] and not there[column]["nullable"]:
             raise SchemaMismatch(
                 f"Column {column!r} may be null in the exchange {name!r}, and not in queue "
-                f"{info.name!r}.",
+                f"{info.name!r}: create the queue with a nullable column, or the exchange without.",
                 column=column,
             )

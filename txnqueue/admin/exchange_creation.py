@@ -56,8 +56,12 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
     wanted = catalog.columns(want.schema)
     had = topology.schemas(client.catalog_entries(), have.exchange_id)
     if all(catalog.columns(one) != wanted for one in had):
-        raise SchemaMismatch(f"The exchange {have.name!r} is there, and has other columns.")
-    for what in ("kind", "unroutable", "dead_letter_id", "durable", "arguments"):
+        raise SchemaMismatch(
+            f"The exchange {have.name!r} exists and differs in "
+            f"{catalog.differing(have.schema, want.schema)}: leave the schema out to use it "
+            "as it is, or alter it."
+        )
+    for what in ("kind", "unroutable", "dead_letter_id", "arguments"):
         found, asked = getattr(have, what), getattr(want, what)
         if found != asked:
             raise ExchangeExists(
@@ -92,8 +96,9 @@ class Asked:
     schema: StructType
     unroutable: Unwanted
     dead_letter_queue: str | None
-    durable: bool
     arguments: object
+    durable: bool = True
+    """Without effect, and answered to a protocol's exchange query."""
 
 
 def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> ExchangeInfo:
@@ -114,7 +119,9 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
             name="unroutable",
         )
     if (asked.unroutable == routing.DEAD_LETTER) != (asked.dead_letter_queue is not None):
-        raise InvalidInput("unroutable='dead_letter' and dead_letter_queue= need each other.")
+        raise InvalidInput(
+            "unroutable='dead_letter' and dead_letter_queue= need each other: give both or none."
+        )
     columns = check_schema(asked.schema, None)
     creation.create_store(client)
     data = columns.jsonValue()

@@ -20,7 +20,7 @@ from txnqueue.core.state import topology
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeDrop:
+class ExchangeDropResult:
     """How far the drop of an exchange has come.
 
     Attributes:
@@ -35,14 +35,14 @@ class ExchangeDrop:
     held_by: tuple[str, ...] = ()
 
 
-def drop(client: Client, info: ExchangeInfo, reason: str | None = None) -> ExchangeDrop:
+def drop(client: Client, info: ExchangeInfo, reason: str | None = None) -> ExchangeDropResult:
     """Close an exchange, and drop it unless prepared transactions hold it back; repeatable."""
     client.open()
     _close(client, info, reason)
     return finish(client, info, reason)
 
 
-def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> ExchangeDrop:
+def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> ExchangeDropResult:
     """Drop an exchange that is closing, unless prepared transactions hold it back.
 
     Args:
@@ -53,7 +53,7 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
     _fence_memory(client, info, reason)
     held_by = holding(client.transaction_entries(), info.exchange_id)
     if held_by:
-        return ExchangeDrop(info.name, dropped=False, held_by=held_by)
+        return ExchangeDropResult(info.name, dropped=False, held_by=held_by)
 
     def plan(_lost: int) -> Plan | None:
         entries = client.catalog_entries()
@@ -66,7 +66,7 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
         return topology.drop(now, found.sequences[info.name], client.stamp(), closing.reason)
 
     client.land(plan, "drop exchange")
-    return ExchangeDrop(info.name, dropped=True)
+    return ExchangeDropResult(info.name, dropped=True)
 
 
 def holding(entries: Iterable[Entry], exchange_id: str) -> tuple[str, ...]:

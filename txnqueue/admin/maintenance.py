@@ -37,7 +37,7 @@ _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 
 
 @dataclass(frozen=True, slots=True)
-class Maintenance:
+class MaintenanceResult:
     """What a maintenance did, or with ``dry_run`` would do.
 
     Attributes:
@@ -70,7 +70,7 @@ class Maintenance:
 
 def maintain(
     client: Client, retention: Retention, *, vacuum: Vacuum = True, dry_run: bool = False
-) -> Maintenance:
+) -> MaintenanceResult:
     """Do everything that there is to do; see ``QueueManager.maintain``."""
     if vacuum not in (True, False, "full"):
         raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
@@ -91,7 +91,7 @@ class _Run:
         seconds = client.runtime.now_ms() / 1000
         self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
 
-    def run(self, vacuum: Vacuum) -> Maintenance:
+    def run(self, vacuum: Vacuum) -> MaintenanceResult:
         infos = list(self._client.queues().values())
         target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
@@ -111,7 +111,7 @@ class _Run:
         rewritten = self._rewrite()
         if vacuum and not self._dry_run:
             self._vacuum(seconds_min, horizon, full=vacuum == "full")
-        done = Maintenance(
+        done = MaintenanceResult(
             compacted,
             horizon,
             len(gone),

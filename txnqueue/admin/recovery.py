@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from txnqueue.admin import exchange_drop
-from txnqueue.admin.drop import DropResult, finish
-from txnqueue.admin.exchange_drop import ExchangeDrop
+from txnqueue.admin.drop import QueueDropResult, finish
+from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan, decisions
@@ -37,7 +37,7 @@ BRANCH_SECONDS_MIN = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryResult:
     """What a recovery found and did.
 
     Attributes:
@@ -58,15 +58,15 @@ class Recovery:
     waiting: tuple[WaitingChange, ...] = ()
     databases: tuple[str, ...] = ()
     heuristic: tuple[str, ...] = ()
-    drops: tuple[DropResult, ...] = ()
-    exchange_drops: tuple[ExchangeDrop, ...] = ()
+    drops: tuple[QueueDropResult, ...] = ()
+    exchange_drops: tuple[ExchangeDropResult, ...] = ()
 
 
 def recover(
     client: Client,
     connections: Mapping[str, Any] | None = None,
     branch_seconds_min: float = BRANCH_SECONDS_MIN,
-) -> Recovery:
+) -> RecoveryResult:
     """Abort what is over, carry out what was decided, go on with drops, list what waits."""
     given = dict(connections or {})
     for name, connection in given.items():  # what they decide, the branches follow
@@ -80,7 +80,7 @@ def recover(
     overdue, given_back = _abort_overdue_branches(client, found)
     aborted, released = _abort_abandoned(client, found)
     client.confirm()
-    return Recovery(
+    return RecoveryResult(
         (*overdue, *aborted),
         given_back + released,
         found.prepared,
@@ -272,7 +272,11 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
     if attempt in state.prepared and attempt not in state.decisions:
         decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
     elif state.decided(attempt) == model.COMMITTED:
-        raise TransactionFinished(f"Transaction {key!r} is committed.", transaction_id=key)
+        raise TransactionFinished(
+            f"Transaction {key!r} is committed: it cannot be rolled back. undo its work by "
+            "a new transaction.",
+            transaction_id=key,
+        )
     else:
         client.never_decided(state, owner)  # or nobody can say any more
 

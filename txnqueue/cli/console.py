@@ -26,8 +26,8 @@ from txnqueue.core.state.closing import is_closed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txnqueue.admin.drop import DropResult
-    from txnqueue.admin.exchange_drop import ExchangeDrop
+    from txnqueue.admin.drop import QueueDropResult
+    from txnqueue.admin.exchange_drop import ExchangeDropResult
     from txnqueue.manager import QueueManager
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
@@ -35,7 +35,7 @@ WOULD_CHANGE, DEAD_LETTERS = 5, 6
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
     "3 store, queue, configuration or platform, or no such message; 4 a handler failed: too often, "
-    "by a mistake of the job, or with everything; 5 apply --dry-run found something to change; "
+    "by a mistake of the job, or with everything; 5 declare --dry-run found something to change; "
     "6 consumed, but some messages failed too often and are dead letters; "
     "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
     "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
@@ -46,6 +46,13 @@ _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
     (errors.TransactionUnknown, IN_DOUBT),
     (errors.TransactionIdReused, USAGE),
     (errors.TransactionMismatch, USAGE),
+    (errors.TransactionNotFound, USAGE),
+    (errors.TransactionNotPrepared, USAGE),
+    (errors.DecidedByDatabase, USAGE),
+    (errors.HeuristicNotFound, USAGE),
+    (errors.SettlementPending, TRY_AGAIN),
+    (errors.DatabaseUnavailable, PLATFORM),
+    (errors.ChangeNotFound, USAGE),
     (errors.TransactionFinished, USAGE),
     (errors.NotPermitted, USAGE),
     (errors.ChangeWaiting, NOT_APPLIED),
@@ -126,7 +133,7 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     return local_spark("txnqueue", settings=settings, short_lived=short_lived)
 
 
-Dropped = TypeVar("Dropped", "DropResult", "ExchangeDrop")
+Dropped = TypeVar("Dropped", "QueueDropResult", "ExchangeDropResult")
 
 
 class OpenStore:

@@ -14,10 +14,11 @@ import typer
 
 from txnqueue.cli import handlers
 from txnqueue.cli.console import DEAD_LETTERS, HANDLER_FAILED, NOT_APPLIED, OpenStore, command
-from txnqueue.cli.presentation import Output, complain, plain
+from txnqueue.cli.presentation import Output, complain
 from txnqueue.cli.signals import on_sigterm
 from txnqueue.core.settings import describe_error
 from txnqueue.errors import HandlerFailed, InvalidInput
+from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
     from txnqueue.results import DrainResult

@@ -15,7 +15,7 @@ from txnqueue.core import routing
 from txnqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from txnqueue.messages.publish import Published
+    from txnqueue.messages.publish import PublishResult
     from txnqueue.transaction import Transaction
     from txnqueue.types import ExchangeKind, Unwanted
 
@@ -31,7 +31,7 @@ _Arguments = Annotated[
         "'x-match=any' asks for one of them.",
     ),
 ]
-EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "durable", "bindings", "closing")
+EXCHANGE_COLUMNS = ("name", "type", "unroutable", "dead_letter", "bindings", "closing")
 BINDING_COLUMNS = (
     "exchange", "queue", "routing_key", "arguments", "kind", "actor", "run_id", "recorded_at",
 )  # fmt: skip
@@ -118,7 +118,7 @@ def bindings(
     ] = False,
 ) -> None:
     """List which queues are bound to an exchange, since when and by whom."""
-    rows = session.manager.exchange(exchange).binding_rows(history=history)
+    rows = session.manager.exchange(exchange).bindings(history=history).rows()
     session.printer.rows(rows, BINDING_COLUMNS, "No queue is bound.")
 
 
@@ -176,7 +176,7 @@ def publish(
     check_file(file)
     manager = session.manager
     headers = {name: value or "" for name, value in _asked(header).items()}
-    done: list[Published] = []
+    done: list[PublishResult] = []
 
     def work(tx: Transaction) -> None:
         into = tx.exchange(exchange)

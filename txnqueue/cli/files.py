@@ -50,7 +50,7 @@ def check_file(path: str) -> str:
             f"of {', '.join(FORMATS)}."
         )
     if not _URL.match(path) and not Path(path).exists():
-        raise InvalidInput(f"There is no file {path!r}.")
+        raise InvalidInput(f"There is no file {path!r}: check the path.")
     return FORMATS[suffix]
 
 

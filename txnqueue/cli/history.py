@@ -12,7 +12,7 @@ from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
 
 if TYPE_CHECKING:
-    from txnqueue.reports.verification import Verification
+    from txnqueue.reports.verification import VerificationResult
 
 EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
@@ -51,20 +51,21 @@ def history(
     log = session.manager.history
     if message is not None or where is not None:
         sent_to = None if message else queue
-        steps = log.trace(message, queue=sent_to, where=where, partial=partial)
+        steps = log.trace(message, queue=sent_to, where=where, partial=partial).rows()
         session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
         if message is not None and not steps:
             raise typer.Exit(PLATFORM)
     elif as_of is not None and queue is not None:
-        messages = log.as_of(as_of).message_rows(queue).slice(0, limit).to_pylist()
+        messages = log.as_of(as_of).messages(queue, limit).rows()
         session.printer.messages(messages, f"{queue} held no messages then.")
     elif as_of is not None:
-        session.printer.rows(log.as_of(as_of).queue_rows(), QUEUE_COLUMNS, "There were no queues.")
+        rows = log.as_of(as_of).counts().rows()
+        session.printer.rows(rows, QUEUE_COLUMNS, "There were no queues.")
     elif verify:
         _proof(session, log.verify())
     else:
         snapshot = log.as_of()
-        events = _events(snapshot.transaction_rows(), snapshot.dispatch_rows(), queue)
+        events = _events(snapshot.transactions().rows(), snapshot.dispatches().rows(), queue)
         session.printer.rows(events[-limit:], EVENT_COLUMNS, "Nothing has happened yet.")
 
 
@@ -100,7 +101,7 @@ def _events(
     )
 
 
-def _proof(session: OpenStore, found: Verification) -> None:
+def _proof(session: OpenStore, found: VerificationResult) -> None:
     rows = [
         {
             "holds": c.holds,

@@ -8,7 +8,7 @@ Exit codes, for schedulers:
     3   the store, the queue, the configuration or the platform; or there is no such message
     4   a handler failed: too often in a row, by a mistake of the job, or with all that it got;
         its batches were rolled back
-    5   apply --dry-run found something to change
+    5   declare --dry-run found something to change
     6   consumed, but some messages failed too often and are dead letters now
     75  conflicts outlasted the retries, and nothing was changed: try again
     76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``

@@ -14,7 +14,7 @@ from txnqueue.cli.presentation import receipt_values
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
-    from txnqueue.messages.send import Sent
+    from txnqueue.messages.send import SendResult
     from txnqueue.transaction import Transaction
 
 
@@ -51,7 +51,7 @@ def send(
     """Send a file's rows, one message per row, all in one transaction."""
     check_file(file)
     manager = session.manager
-    done: list[Sent] = []
+    done: list[SendResult] = []
 
     def work(tx: Transaction) -> None:
         into = tx.queue(queue)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import enum
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from txnqueue.reports.report import plain
+
 if TYPE_CHECKING:
-    from txnqueue.admin.drop import DropResult
-    from txnqueue.admin.exchange_drop import ExchangeDrop
+    from txnqueue.admin.drop import QueueDropResult
+    from txnqueue.admin.exchange_drop import ExchangeDropResult
     from txnqueue.core.receipt import Receipt
 
 PIPED_WIDTH = 240
@@ -112,30 +112,6 @@ def printable(text: str) -> str:
     )
 
 
-def plain(value: object) -> object:
-    """Turn a value into what JSON has: instants as ISO 8601, bytes as base64.
-
-    Decimals and floats that are no numbers become strings; maps become objects.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        if value and all(isinstance(inner, tuple) and len(inner) == 2 for inner in value):
-            return {str(key): plain(inner) for key, inner in value}  # a map, as Arrow has it
-        return [plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (datetime.datetime, datetime.date)):
-        return value.isoformat()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(bytes(value)).decode()
-    return str(value)
-
-
 def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
     about = message[MESSAGE]
     payload = {name: value for name, value in message.items() if name != MESSAGE}
@@ -162,17 +138,17 @@ def _cell(value: object) -> Text:
     return Text(printable(json.dumps(plain(value), ensure_ascii=False)))
 
 
-def told_of_drop(drop: DropResult) -> str:
+def told_of_drop(drop: QueueDropResult) -> str:
     """Say in a sentence how far the drop of a queue has come."""
     return _told(f"Queue {drop.queue}", drop, f", {drop.messages} messages with it")
 
 
-def told_of_exchange_drop(drop: ExchangeDrop) -> str:
+def told_of_exchange_drop(drop: ExchangeDropResult) -> str:
     """Say in a sentence how far the drop of an exchange has come."""
     return _told(f"Exchange {drop.exchange}", drop)
 
 
-def _told(what: str, drop: DropResult | ExchangeDrop, and_what: str = "") -> str:
+def _told(what: str, drop: QueueDropResult | ExchangeDropResult, and_what: str = "") -> str:
     if drop.dropped:
         return f"{what} is dropped{and_what}."
     return (

@@ -1,4 +1,4 @@
-"""Commands for queues: create, list, depth, metrics, drop, apply."""
+"""Commands for queues: create, list, depth, metrics, drop, declare."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def create(
 @command("list")
 def list_queues(session: OpenStore) -> None:
     """List the queues, and what became of their messages so far."""
-    rows = session.manager.history.as_of().queue_rows()
+    rows = session.manager.history.as_of().counts().rows()
     rows.sort(key=lambda row: str(row["queue"]))
     session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
 
@@ -150,8 +150,8 @@ def drop(
     )
 
 
-@command("apply")
-def apply(
+@command("declare")
+def declare(
     session: OpenStore,
     file: Annotated[str, typer.Argument(help="A YAML file of queues.", show_default=False)],
     *,
@@ -163,7 +163,7 @@ def apply(
     ] = False,
 ) -> None:
     """Create and alter queues as a file declares them; a second time changes nothing."""
-    steps = session.manager.apply(read_yaml(file), dry_run=dry_run, drop=drop)
+    steps = session.manager.declare(read_yaml(file), dry_run=dry_run, drop=drop)
     rows = [
         {"action": step.action, "queue": step.queue, "changes": told_of_changes(step.changes)}
         for step in steps

@@ -169,10 +169,10 @@ def _is_text(value: object) -> bool:
     return True
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Write what a mistyped name may have meant: the nearest of those that there are."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, 1, 0.5)
+    names = sorted(map(str, known))
+    near = difflib.get_close_matches(str(name), names, 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
 
 
@@ -238,7 +238,9 @@ class QueueSettings:
         check_number("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
         check_number("delay_step_seconds", self.delay_step_seconds, 0.001, LEASE_SECONDS_MAX)
         if self.dead_letter_expired and not self.dead_letter:
-            raise InvalidInput("dead_letter_expired=True needs dead_letter=True.")
+            raise InvalidInput(
+                "dead_letter_expired=True needs dead_letter=True: set both, or neither."
+            )
         self._check_window()
         self._check_delay()
 

@@ -16,7 +16,7 @@ from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan, Stamp, Target
 from txnqueue.core.settings import QueueInfo, check_name
-from txnqueue.core.state import AttemptOwner, Position, Segment
+from txnqueue.core.state import AttemptOwner, Position, Segment, catalog
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.messages.claim import HeldClaim, part_of
 
@@ -56,7 +56,9 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
         SchemaMismatch: The other queue has other columns.
     """
     if target.queue_id == info.queue_id:
-        raise InvalidInput(f"Messages of {info.name!r} cannot be moved to where they are.")
+        raise InvalidInput(
+            f"Messages of {info.name!r} are in that queue already: name another one."
+        )
     known = info
     found: dict[tuple[tuple[PositionId, int, int], ...], Lanes] = {}
 
@@ -67,8 +69,9 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
         target = there.get(target.queue_id, target)
         if not same_columns(known, target):
             raise SchemaMismatch(
-                f"The queues {info.name!r} and {target.name!r} have different columns: messages "
-                "cannot move between them."
+                f"The queues {info.name!r} and {target.name!r} differ in "
+                f"{catalog.differing(known.schema, target.schema)}: alter one of them, or "
+                "receive the messages and send them there."
             )
 
     if not same_columns(known, target):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnqueue.core.settings import DELAY_SECONDS_MAX, QueueSettings, check_number
+from txnqueue.core.settings import DELAY_SECONDS_MAX, QueueSettings, check_number, did_you_mean
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
 
@@ -80,7 +80,9 @@ class SendOptions:
         for column in order_by or ():
             if column not in schema.names:
                 raise InvalidInput(
-                    f"order_by={column!r} is no column of {name!r}.", name="order_by"
+                    f"order_by={column!r} is no column of {name!r}: "
+                    f"{did_you_mean(column, schema.names)}",
+                    name="order_by",
                 )
             kind = schema[column].dataType.typeName()
             if kind in ("array", "map", "struct"):

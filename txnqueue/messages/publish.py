@@ -35,7 +35,7 @@ REASON = "unroutable"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishResult:
     """What a publish answers.
 
     Attributes:
@@ -193,7 +193,7 @@ def answer(
     runs: Sequence[Run],
     sends: Iterable[StagedSend],
     transaction_id: str,
-) -> Published:
+) -> PublishResult:
     """Tell what became of what was staged."""
     rest = len(routes.destinations)
     spans: list[Range] = sorted(run.range for run in runs if not run.route)
@@ -216,7 +216,7 @@ def answer(
         transaction_id,
         {"queue": info.name, "reason": REASON, "delivery_count": 0},
     )
-    return Published(
+    return PublishResult(
         count=sum(run.count for run in runs),
         queues=dict(counts),
         unroutable=ranges.count(spans) + dead,

@@ -88,7 +88,7 @@ def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """What a send answers.
 
     Attributes:

@@ -9,7 +9,7 @@ from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Item, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan
 from txnqueue.core.state import Claim, QueueState
-from txnqueue.errors import AlreadySettled, LeaseLost, TransactionMismatch
+from txnqueue.errors import AlreadySettled, LeaseLost, SettlementPending
 from txnqueue.messages import move
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import HeldClaim
@@ -68,7 +68,9 @@ class Account:
         if named is None and self.held:
             # The rest may be empty, depending on the data; nobody settles the rest twice.
             if not chosen and self._whole:
-                raise AlreadySettled("All messages of this batch are settled already.")
+                raise AlreadySettled(
+                    "All messages of this batch are settled already: receive again to get more."
+                )
             self._whole = True
         return chosen
 
@@ -276,7 +278,7 @@ def still_ours(
 
     Raises:
         LeaseLost: It was ended: taken over, or settled.
-        TransactionMismatch: A transaction that is not decided yet settles it.
+        SettlementPending: A transaction that is not decided yet settles it.
     """
     if one.info.queue_id not in folds:
         folds[one.info.queue_id] = client.state_for_update(one.info)
@@ -294,8 +296,8 @@ def still_ours(
     if claim is None:
         raise _lost(one)
     if not state.is_over(bound):
-        raise TransactionMismatch(
-            f"Transaction {bound.key!r} is about to settle these messages: decide it first.",
+        raise SettlementPending(
+            f"Transaction {bound.key!r} is prepared and settles these messages: decide it first.",
             transaction_id=bound.key,
         )
     return fold, claim

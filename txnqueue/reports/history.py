@@ -9,7 +9,6 @@ import contextlib
 import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
@@ -20,17 +19,18 @@ from txnqueue.core.settings import QueueInfo, check_id
 from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
-from txnqueue.reports.report import frame_of
+from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
-from txnqueue.reports.verification import Verification, verify
+from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.types import ChangeRow, TraceStep
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 TRACED_MAX = 1_000
+_STEPS = (
+    "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
+    "run_id recorded_at commit_seq"
+)
 _CHANGES = (
     "commit_seq kind queue table lane sequence claim_sequence count transaction_id attempt reason "
     "actor run_id recorded_at"
@@ -109,7 +109,7 @@ class History:
         queue: str | None = None,
         where: str | None = None,
         partial: bool = False,
-    ) -> list[TraceStep]:
+    ) -> Report[TraceStep]:
         """Follow messages through the store: one row per step, in commit order.
 
         Args:
@@ -121,7 +121,7 @@ class History:
                 queue is past its retention and was removed, or the history of it may have been.
 
         Returns:
-            Rows with message_id, step (sent, published once for each queue that got it, moved,
+            A report with message_id, step (sent, published once for each queue that got it, moved,
             claimed, lease_extended, kept, accepted, released, rejected, dead_lettered, expired,
             duplicate, purge_pending, purged, queue_dropped, and changed for each table that the
             transaction changed which consumed it), queue, lane, target (the queue that it was
@@ -141,24 +141,29 @@ class History:
             check_id(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
             if not offset.isdecimal():
-                raise InvalidInput(f"{message_id!r} is no message id.", name="message_id")
+                raise InvalidInput(
+                    f"{message_id!r} is no message id: give '<send id>:<offset>', "
+                    "as _message.id has it.",
+                    name="message_id",
+                )
             found, searched = [(send_id, int(offset))], set[str]()
         elif queue is not None and where is not None:
             found, searched = self._find(queue, where)
         else:
-            raise InvalidInput("Give a message id, or queue= and where=.")
+            raise InvalidInput("Name what to trace: give a message id, or queue= and where=.")
         past = Past(self._client.store)
         entries = archive.of_messages(past, found)
         steps = [steps_of(one, entries) for one in found]
         if not partial:
             _check_sent(past, entries, searched, steps)
             self._check_there(queue, searched, past)
-        return [step for path in steps for step in path]
+        found_steps = [step for path in steps for step in path]
+        return Report(self._client, lambda: found_steps, _STEPS)
 
     def changes(
         self, after: int = -1, upto: int | None = None, *, queue: str | None = None
-    ) -> DataFrame:
-        """Show what happened between two commits: one row per entry, in commit order.
+    ) -> Report[ChangeRow]:
+        """Report what happened between two commits: one row per entry, in commit order.
 
         Args:
             after: The commit_seq to begin after; all that is known when left out.
@@ -174,12 +179,6 @@ class History:
             HistoryRemoved: What came after that commit is not all there any more.
             QueueNotFound: There never was such a queue.
         """
-        return frame_of(self._client, self.change_rows(after, upto, queue=queue), _CHANGES)
-
-    def change_rows(
-        self, after: int = -1, upto: int | None = None, *, queue: str | None = None
-    ) -> list[ChangeRow]:
-        """List what ``changes`` shows."""
         self._client.open()
         for name, value in (("after", after), ("upto", upto)):
             if value is None and name == "upto":
@@ -196,24 +195,7 @@ class History:
         wanted = EntryFilter(after=since, upto=upto)
         if about is not None:
             wanted = self._about(about, ever, wanted)
-        entries = past.find(wanted)
-        tables = _tables(past, entries)
-        return [
-            {
-                "commit_seq": entry.commit_seq,
-                "kind": entry.kind,
-                "queue": names.get(entry.queue_id or ""),
-                "table": tables.get(entry.stream),
-                "lane": entry.lane,
-                "sequence": entry.sequence,
-                "claim_sequence": entry.claim_sequence,
-                "count": entry.count,
-                "transaction_id": entry.transaction_key,
-                "attempt": entry.attempt,
-                **author_of(entry),
-            }
-            for entry in entries
-        ]
+        return Report(self._client, lambda: _changes(past, wanted, names), _CHANGES)
 
     def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
         """Narrow a filter to what is about a queue, and about dropped ones of its name.
@@ -239,7 +221,7 @@ class History:
             return model.commit_seq(beginning)
         return min(entry.commit_seq for entry in self._client.layouts())
 
-    def verify(self) -> Verification:
+    def verify(self) -> VerificationResult:
         """Prove from the tables that the store keeps its promises.
 
         Returns:
@@ -339,3 +321,25 @@ def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
         wanted = EntryFilter(shards=model.ALL_TABLES, kinds=kinds, append_ids=append_ids)
         decided += past.find(wanted)
     return {entry.stream: entry.body["change"]["table"] for entry in decided}
+
+
+def _changes(past: Past, wanted: EntryFilter, names: Mapping[str, str]) -> list[ChangeRow]:
+    """Read what ``changes`` shows."""
+    entries = past.find(wanted)
+    tables = _tables(past, entries)
+    return [
+        {
+            "commit_seq": entry.commit_seq,
+            "kind": entry.kind,
+            "queue": names.get(entry.queue_id or ""),
+            "table": tables.get(entry.stream),
+            "lane": entry.lane,
+            "sequence": entry.sequence,
+            "claim_sequence": entry.claim_sequence,
+            "count": entry.count,
+            "transaction_id": entry.transaction_key,
+            "attempt": entry.attempt,
+            **author_of(entry),
+        }
+        for entry in entries
+    ]

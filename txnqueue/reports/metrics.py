@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from txnqueue.client.client import Client
 from txnqueue.core import ranges
@@ -14,15 +13,12 @@ from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import Position, QueueState, Segment
 from txnqueue.errors import QueueNotFound
-from txnqueue.reports.report import frame_of
+from txnqueue.reports.report import Report
 from txnqueue.types import DeadLetterCount, QueueMetrics
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 GAUGES = {
-    "length": "Messages that wait or are in flight.",
-    "visible": "Messages that can be received now.",
+    "messages": "Messages in the queue: available, delayed, expired or in flight.",
+    "available": "Messages that can be received now.",
     "in_flight": "Messages that are received and not settled.",
     "purge_pending": "Messages in flight that were purged: they go instead of coming back.",
     "delayed": "Messages whose time has not come, or that wait because their delivery failed.",
@@ -30,19 +26,18 @@ GAUGES = {
     "redelivered": "Waiting messages that were delivered before.",
     "dead": "Messages that wait in the dead-letter queue.",
     "duplicates": "Messages that were found to be duplicates, and not delivered.",
-    "oldest_age_seconds": "The age of the oldest visible message.",
-    "newest_age_seconds": "The age of the newest visible message.",
+    "oldest_age_seconds": "The age of the oldest available message.",
+    "newest_age_seconds": "The age of the newest available message.",
     "conflicts": "Appends of this client on the queue that lost a race.",
 }
 """What is measured of each queue; all are whole numbers but the ages, which may be null."""
 
 
-class Metrics:
-    """The numbers of all queues at one moment."""
+class Metrics(Report[QueueMetrics]):
+    """The numbers of all queues at one moment: ``queue``, and what ``GAUGES`` names."""
 
     def __init__(self, client: Client) -> None:
         """Measure; users get this from ``manager.metrics``."""
-        self._client = client
         client.open()
         infos, now_ms = client.queues(), client.runtime.now_ms()
         with client.lock:
@@ -53,45 +48,32 @@ class Metrics:
             for part in client.parts_of(info)[1:]:
                 with part.state() as state:
                     parts[info.queue_id].append(_measured(info, state, now_ms))
-        self._rows = [_row(client, info, parts) for info in infos.values()]
-
-    def rows(self) -> list[QueueMetrics]:
-        """List one dict per queue: ``queue`` and what ``GAUGES`` names."""
-        return [row.copy() for row in self._rows]
-
-    def df(self) -> DataFrame:
-        """Show one row per queue: queue string, and what ``GAUGES`` names, as longs.
-
-        The ages are doubles, and null where nothing is visible.
-        """
-        return frame_of(self._client, self.rows(), " ".join(["queue", *GAUGES]))
-
-    def json(self) -> str:
-        """Write the rows as JSON."""
-        return json.dumps(self._rows)
+        self._measured = [_row(client, info, parts) for info in infos.values()]
+        columns = " ".join(["queue", *GAUGES])
+        super().__init__(client, lambda: [row.copy() for row in self._measured], columns)
 
     def prometheus(self) -> str:
         """Write the rows in Prometheus' text format, one gauge per number.
 
         Example::
 
-            # HELP txnqueue_visible Messages that can be received now.
-            # TYPE txnqueue_visible gauge
-            txnqueue_visible{queue="orders"} 42
+            # HELP txnqueue_available Messages that can be received now.
+            # TYPE txnqueue_available gauge
+            txnqueue_available{queue="orders"} 42
         """
-        return "".join(_gauge(name, about, self._rows) for name, about in GAUGES.items())
+        return "".join(_gauge(name, about, self._measured) for name, about in GAUGES.items())
 
     def __repr__(self) -> str:
         """Show the rows."""
-        return f"<Metrics of {len(self._rows)} queues>"
+        return f"<Metrics of {len(self._measured)} queues>"
 
 
 @dataclass(slots=True)
 class _Part:
     """The numbers of one part of a queue; ``at_once`` as if nothing that failed had to wait."""
 
-    length: int
-    visible: int
+    messages: int
+    available: int
     in_flight: int
     purge_pending: int
     expired: int
@@ -104,34 +86,35 @@ class _Part:
 def _measured(info: QueueInfo, fold: QueueState, now_ms: int) -> _Part:
     """Measure one part of a queue."""
     standing = [segment for lane in fold.lanes.values() for segment in lane.available]
-    visible = [segment for segment in standing if segment.receivable(now_ms, info.redelivery)]
+    available = [segment for segment in standing if segment.receivable(now_ms, info.redelivery)]
     in_flight = fold.in_flight()
     return _Part(
-        length=_count(standing) + in_flight,
-        visible=_count(visible),
+        messages=_count(standing) + in_flight,
+        available=_count(available),
         in_flight=in_flight,
         purge_pending=fold.purge_pending(),
         expired=_count(segment for segment in standing if segment.position.expired(now_ms)),
         redelivered=_count(segment for segment in standing if segment.delivery_count),
         duplicates=fold.left_out,
         at_once=fold.available(now_ms, AT_ONCE),
-        ages=[(now_ms - segment.position.posted_at_ms) / 1000 for segment in visible],
+        ages=[(now_ms - segment.position.posted_at_ms) / 1000 for segment in available],
     )
 
 
 def _row(client: Client, info: QueueInfo, parts: Mapping[str, Sequence[_Part]]) -> QueueMetrics:
     """Put the numbers of a queue's parts together."""
     mine = parts[info.queue_id]
-    length, visible = sum(p.length for p in mine), sum(p.visible for p in mine)
+    messages = sum(p.messages for p in mine)
+    available = sum(p.available for p in mine)
     in_flight, expired = sum(p.in_flight for p in mine), sum(p.expired for p in mine)
     ages = [age for part in mine for age in part.ages]
     return {
         "queue": info.name,
-        "length": length,
-        "visible": visible,
+        "messages": messages,
+        "available": available,
         "in_flight": in_flight,
         "purge_pending": sum(p.purge_pending for p in mine),
-        "delayed": length - in_flight - visible - expired,
+        "delayed": messages - in_flight - available - expired,
         "expired": expired,
         "redelivered": sum(p.redelivered for p in mine),
         "dead": sum(p.at_once for p in parts.get(info.dead_letter_id or "", ())),
@@ -160,35 +143,27 @@ def _gauge(name: str, about: str, rows: Iterable[Mapping[str, Any]]) -> str:
 _COLUMNS = "queue reason waiting in_flight oldest_at newest_at error"
 
 
-class DeadLetters:
-    """The dead letters of a queue at one moment, by where they came from and why."""
+class DeadLetters(Report[DeadLetterCount]):
+    """The dead letters of a queue at one moment, by where they came from and why.
+
+    Columns: queue (where they came from), reason string, waiting, in_flight long, oldest_at,
+    newest_at timestamp (when they came here), error string (what the last delivery of the newest
+    one failed with, if anything). The most frequent come first.
+    """
 
     def __init__(self, client: Client, info: QueueInfo) -> None:
         """Count them; users get this from ``queue.dead_letters``."""
-        self._client = client
         client.open()
-        self._rows = _counted(client, info)
-
-    def rows(self) -> list[DeadLetterCount]:
-        """List one dict per origin and reason, the most frequent first: columns as in ``df``."""
-        return [row.copy() for row in self._rows]
-
-    def df(self) -> DataFrame:
-        """Show one row per origin and reason.
-
-        Columns: queue (where they came from), reason string, waiting, in_flight long,
-        oldest_at, newest_at timestamp (when they came here), error string (what the last
-        delivery of the newest one failed with, if anything).
-        """
-        return frame_of(self._client, self.rows(), _COLUMNS)
+        self._counted = _counted(client, info)
+        super().__init__(client, lambda: [row.copy() for row in self._counted], _COLUMNS)
 
     def __len__(self) -> int:
         """Count the dead letters."""
-        return sum(row["waiting"] + row["in_flight"] for row in self._rows)
+        return sum(row["waiting"] + row["in_flight"] for row in self._counted)
 
     def __repr__(self) -> str:
         """Say how many there are."""
-        return f"<DeadLetters: {len(self)} for {len(self._rows)} reasons>"
+        return f"<DeadLetters: {len(self)} for {len(self._counted)} reasons>"
 
 
 def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
@@ -198,7 +173,8 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
         known = {one.queue_id: one for one in client.queues().values()}
         if info.dead_letter_id not in known:
             raise QueueNotFound(
-                f"The queue {info.name!r} was dropped, and its dead letters with it.",
+                f"The queue {info.name!r} was dropped, and its dead letters with it: "
+                "manager.list_queues() names those that exist.",
                 name=info.name,
             )
         here = known[info.dead_letter_id]

@@ -1,9 +1,14 @@
-"""Make DataFrames of rows that tell what is and what was."""
+"""Reports: rows about a store, as dicts, as a DataFrame and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import base64
+import datetime
+import enum
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -13,18 +18,73 @@ from txnqueue.errors import PlatformMissing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+RowT_co = TypeVar("RowT_co", bound=Mapping[str, Any], covariant=True)
 _COUNTS = (
     "posted available delayed in_flight purge_pending accepted rejected dead_lettered expired "
-    "purged moved sequence claim_sequence count rows commit_seq length visible redelivered dead "
+    "purged moved sequence claim_sequence count rows commit_seq messages redelivered dead "
     "conflicts waiting duplicates"
 )
 _TYPES = {
     **dict.fromkeys(_COUNTS.split(), pa.int64()),
-    **dict.fromkeys(("lane", "lanes"), pa.int32()),
-    **dict.fromkeys(("oldest_age_seconds", "newest_age_seconds"), pa.float64()),
+    **dict.fromkeys(("lane", "lanes", "deliveries_max"), pa.int32()),
+    **dict.fromkeys(("oldest_age_seconds", "newest_age_seconds", "lease_seconds"), pa.float64()),
     "arguments": pa.map_(pa.string(), pa.string()),
-    **dict.fromkeys(("recorded_at", "oldest_at", "newest_at"), pa.timestamp("us", "UTC")),
+    "closing": pa.bool_(),
+    **dict.fromkeys(
+        ("recorded_at", "oldest_at", "newest_at", "created_at"), pa.timestamp("us", "UTC")
+    ),
 }
+
+
+class Report(Generic[RowT_co]):
+    """Rows about a store, in three forms; nothing is read before one of them is asked for.
+
+    A report on a past state gives the same rows each time it is asked.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        read: Callable[[], Sequence[RowT_co]],
+        columns: str,
+        show: Callable[[], DataFrame] | None = None,
+    ) -> None:
+        """Hold a question; users get reports from the manager, queues and exchanges.
+
+        Args:
+            client: Whose store and session it is.
+            read: Reads the rows.
+            columns: The columns in their order; what is no count and no instant is a string.
+            show: Makes the DataFrame, where that needs no rows in Python.
+        """
+        self._client = client
+        self._read = read
+        self._columns = columns
+        self._show = show
+
+    def rows(self) -> list[RowT_co]:
+        """List the rows as dicts."""
+        return list(self._read())
+
+    def df(self) -> DataFrame:
+        """Show the rows as a DataFrame on the user's session.
+
+        Raises:
+            PlatformMissing: There is no session.
+        """
+        if self._client.store.spark is None:
+            raise PlatformMissing("A DataFrame needs a session: use rows() or json().")
+        if self._show is not None:
+            return self._show()
+        return frame_of(self._client, self._read(), self._columns)
+
+    def json(self) -> str:
+        """Write the rows as a JSON array: instants as ISO 8601, binary values as base64."""
+        return json.dumps([plain(row) for row in self._read()], ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        """Show the columns."""
+        return f"<{type(self).__name__} of {', '.join(self._columns.split())}>"
 
 
 def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) -> DataFrame:
@@ -33,13 +93,33 @@ def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) ->
     Args:
         client: Whose session it is.
         rows: The rows, by column.
-        columns: The columns in their order; what is no count and no instant is a string.
-
-    Raises:
-        PlatformMissing: There is no session.
+        columns: The columns in their order.
     """
     spark = client.store.spark
-    if spark is None:
-        raise PlatformMissing("A DataFrame needs a session: use the method that ends in rows.")
+    assert spark is not None
     schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema))
+
+
+def plain(value: object) -> object:
+    """Turn a value into what JSON has: instants as ISO 8601, bytes as base64.
+
+    Decimals and floats that are no numbers become strings; maps become objects.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(inner, tuple) and len(inner) == 2 for inner in value):
+            return {str(key): plain(inner) for key, inner in value}  # a map, as Arrow has it
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode()
+    return str(value)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
@@ -22,16 +20,29 @@ from txnqueue.core.state import QueueState, catalog
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
-from txnqueue.reports.report import frame_of
+from txnqueue.reports.report import Report
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.payload import Part
-from txnqueue.types import Author, BindingRow, DispatchRow, QueueRow, TransactionRow
+from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
+from txnqueue.types import (
+    Author,
+    BindingRow,
+    DispatchRow,
+    Message,
+    QueueCounts,
+    QueueRow,
+    TransactionRow,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 _QUEUES = (
+    "queue queue_id lanes group_by lease_seconds deliveries_max dead_letter_id created_at "
+    "created_by closing"
+)
+_COUNTS = (
     "queue lanes posted available delayed in_flight purge_pending accepted rejected "
     "dead_lettered expired purged moved duplicates"
 )
@@ -60,63 +71,122 @@ class Snapshot:
         """The last commit that belongs to it; -1: there is none."""
         return self._newest.commit_seq
 
-    def queues(self) -> DataFrame:
-        """Show every queue: name, lanes, available, delayed, in_flight, and what came of the rest.
+    def queues(self) -> Report[QueueRow]:
+        """Report every queue and its settings, with the columns of the SQL view ``queues``.
+
+        Columns: queue, queue_id string, lanes int, group_by string, lease_seconds double,
+        deliveries_max int, dead_letter_id string, created_at timestamp, created_by string,
+        closing boolean.
+        """
+        return Report(self._client, self._queues, _QUEUES)
+
+    def counts(self) -> Report[QueueCounts]:
+        """Report what became of each queue's messages.
 
         Columns: queue string, lanes int, posted, available, delayed, in_flight, purge_pending,
-        accepted, rejected, dead_lettered, expired, purged, moved, duplicates long. Expired are
-        also those that are still to be taken out; duplicates only those that were found. Of
-        those in flight, purge_pending were purged meanwhile: they go instead of coming back.
-        They are counted from the history's beginning: what stood then counts as posted.
+        accepted, rejected, dead_lettered, expired, purged, moved, duplicates long. Expired
+        includes messages that are still to be removed; duplicates counts only those that were
+        found. Of the messages in flight, purge_pending were purged meanwhile: they are removed
+        instead of returning. The counts begin with the history: messages in the queue at its
+        beginning count as posted.
         """
-        return self._frame(self.queue_rows(), _QUEUES)
+        return Report(self._client, self._counts, _COUNTS)
 
-    def transactions(self) -> DataFrame:
-        """Show every attempt that claimed, prepared or was decided, as far as it is known.
+    def transactions(self) -> Report[TransactionRow]:
+        """Report every known attempt that claimed, prepared or was decided.
 
         Columns: transaction_id, attempt, status, reason, actor, run_id string, recorded_at
         timestamp, commit_seq long (null while undecided).
         """
-        return self._frame(self.transaction_rows(), _TRANSACTIONS)
+        return Report(self._client, self._transactions, _TRANSACTIONS)
 
-    def dispatches(self) -> DataFrame:
-        """Show every claim, settlement and move, as far as it is known.
+    def dispatches(self) -> Report[DispatchRow]:
+        """Report every known claim, settlement and move.
 
         Columns: kind, queue string, lane int, sequence, claim_sequence long, transaction_id,
         attempt string, count long, reason, actor, run_id string, recorded_at timestamp,
         commit_seq long.
         """
-        return self._frame(self.dispatch_rows(), _DISPATCHES)
+        return Report(self._client, self._dispatches, _DISPATCHES)
 
-    def bindings(self) -> DataFrame:
-        """Show every binding of a queue to an exchange.
+    def bindings(self) -> Report[BindingRow]:
+        """Report every binding of a queue to an exchange.
 
         Columns: kind (bound), exchange, queue, routing_key string, arguments map of strings,
         reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return self._frame(self.binding_rows(), BINDINGS)
+        return Report(self._client, lambda: binding_rows(self._catalog), BINDINGS)
 
-    def queue(self, name: str) -> DataFrame:
-        """Show the messages that stood in a queue: payload, ``_message`` and ``state``.
+    def messages(self, queue: str, limit: int | None = None) -> Report[Message]:
+        """Report the messages that were in a queue: the payload, ``_message`` and ``state``.
 
-        ``state`` is available, delayed (or past its time to live), in_flight, or
-        purge_pending: in flight, and purged.
+        ``state`` is available, delayed (or expired), in_flight, or purge_pending (in flight and
+        purged); it is ``_state`` if the payload has a column of that name. Available messages
+        come first. The DataFrame reads the payload when Spark runs it.
+
+        Args:
+            queue: The queue.
+            limit: Report only so many messages.
+
+        Raises:
+            InvalidInput: There was no such queue.
         """
+        info = self._info(queue)
+        schema = schema_of(info)
+        columns = {name.lower() for name in schema.names}
+        state = "_state" if "state" in columns else "state"
+        return Report(
+            self._client,
+            lambda: self._messages(info, state, limit),
+            " ".join([*schema.names, MESSAGE_COLUMN, state]),
+            lambda: self._frame(info, state, limit),
+        )
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _frame(self, info: QueueInfo, state: str, limit: int | None) -> DataFrame:
         from pyspark.sql import functions as F
 
-        info = self._info(name)
-        schema = schema_of(info)
+        schema, payload = schema_of(info), self._client.store.payload
         frames = [
-            self._client.store.payload.frame(schema, parts).withColumn("state", F.lit(state))
-            for state, parts in self._parts(info).items()
+            payload.frame(schema, parts).withColumn(state, F.lit(name))
+            for name, parts in self._parts(info).items()
         ]
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.unionByName(frame)
-        return whole
+        whole = reduce(lambda one, other: one.unionByName(other), frames)
+        return whole if limit is None else whole.limit(limit)
 
-    def queue_rows(self) -> list[QueueRow]:
-        """List what ``queues`` shows."""
+    def _messages(self, info: QueueInfo, state: str, limit: int | None) -> list[Message]:
+        schema, payload = schema_of(info), self._client.store.payload
+        found: list[Message] = []
+        for name, parts in self._parts(info).items():
+            left = None if limit is None else limit - len(found)
+            if parts and left != 0:
+                rows = payload.table(schema, parts).slice(0, left).to_pylist()
+                found += [Message({**row, state: name}) for row in rows]
+        return found
+
+    def _queues(self) -> list[QueueRow]:
+        created: dict[str | None, Entry] = {}
+        for entry in sorted(self._catalog, key=lambda entry: entry.place):
+            if entry.kind in catalog.KINDS:
+                created.setdefault(entry.queue_id, entry)
+        return [
+            {
+                "queue": info.name,
+                "queue_id": info.queue_id,
+                "lanes": info.settings.lanes,
+                "group_by": info.settings.group_by,
+                "lease_seconds": info.settings.lease_seconds,
+                "deliveries_max": info.settings.deliveries_max,
+                "dead_letter_id": info.dead_letter_id,
+                "created_at": author_of(created[info.queue_id])["recorded_at"],
+                "created_by": created[info.queue_id].actor,
+                "closing": info.closing,
+            }
+            for info in self._infos.values()
+        ]
+
+    def _counts(self) -> list[QueueCounts]:
         tallies = {info.queue_id: _Tally(info) for info in self._infos.values()}
         beginning = self._past.beginning
         for entry in self._past.stream(Order.COMMIT):
@@ -127,8 +197,7 @@ class Snapshot:
                 tallies[entry.queue_id].add(entry, known=entry.version >= beginning)
         return [tally.row(self.at_ms) for tally in tallies.values()]
 
-    def transaction_rows(self) -> list[TransactionRow]:
-        """List what ``transactions`` shows."""
+    def _transactions(self) -> list[TransactionRow]:
         found: dict[str, Entry] = {}
         horizon = self._horizon()
         rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
@@ -150,8 +219,7 @@ class Snapshot:
             if entry.kind in rank or not self._may_be_decided(entry, horizon)
         ]
 
-    def dispatch_rows(self) -> list[DispatchRow]:
-        """List what ``dispatches`` shows."""
+    def _dispatches(self) -> list[DispatchRow]:
         ever = catalog.every_queue(self._catalog)
         names = {queue_id: info.name for queue_id, info in ever.items()}
         return [
@@ -173,18 +241,6 @@ class Snapshot:
             and entry.kind != model.COMPACTED
         ]
 
-    def binding_rows(self) -> list[BindingRow]:
-        """List what ``bindings`` shows."""
-        return binding_rows(self._catalog)
-
-    def message_rows(self, name: str) -> pa.Table:
-        """Read the messages that stood in a queue, available ones first."""
-        info = self._info(name)
-        parts = [part for found in self._parts(info).values() for part in found]
-        return self._client.store.payload.table(schema_of(info), parts)
-
-    # -------------------------------------------------------------------------- helpers
-
     @cached_property
     def _newest(self) -> Newest:
         return self._past.newest()
@@ -199,7 +255,11 @@ class Snapshot:
 
     def _info(self, name: str) -> QueueInfo:
         if name not in self._infos:
-            raise InvalidInput(f"There was no queue {name!r} then.", name=name)
+            raise InvalidInput(
+                f"There was no queue {name!r} then: this snapshot's queues() lists those "
+                "that there were.",
+                name=name,
+            )
         return self._infos[name]
 
     def _horizon(self) -> int:
@@ -247,9 +307,6 @@ class Snapshot:
                             parts[state].append(one)
         return parts
 
-    def _frame(self, rows: Sequence[Mapping[str, Any]], columns: str) -> DataFrame:
-        return frame_of(self._client, rows, columns)
-
 
 class _Tally:
     """Folds one queue, entry by entry, and counts what became of its messages."""
@@ -271,8 +328,8 @@ class _Tally:
         if known:
             self._counts[entry.kind] += entry.count or 0
 
-    def row(self, at_ms: int) -> QueueRow:
-        """Tell what ``queues`` shows of it."""
+    def row(self, at_ms: int) -> QueueCounts:
+        """Give what ``counts`` shows of it."""
         fold, info = self.fold, self._info
         length, purged_before = self._before or (fold.length(), fold.purged_in_flight)
         standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)

@@ -26,7 +26,7 @@ from txnqueue.storage.journal import Audit, Order
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class VerificationResult:
     """A proof: one line per claim, and examples of what is wrong.
 
     Attributes:
@@ -63,7 +63,7 @@ class Verification:
         return "\n".join([head, *lines, *self.problems])
 
 
-def verify(client: Client) -> Verification:
+def verify(client: Client) -> VerificationResult:
     """Check everything that the journal, Delta's log and the payload tables say.
 
     What was removed from the history is not asked for: what was whole in one entry with it is
@@ -81,7 +81,7 @@ def verify(client: Client) -> Verification:
             return found
 
 
-def _verified(client: Client, past: Past, audit: Audit) -> Verification:
+def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
     problems, beginning = Problems(), past.beginning
     numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
     for entry in past.stream(Order.STREAM):
@@ -106,7 +106,7 @@ def _verified(client: Client, past: Past, audit: Audit) -> Verification:
         *_log(audit, logged),
         *payload.claims(changes.waiting.values()),
     )
-    return Verification(claims, tuple(problems.told), newest, audit.since)
+    return VerificationResult(claims, tuple(problems.told), newest, audit.since)
 
 
 def _log(audit: Audit, logged: int) -> list[CheckedPromise]:

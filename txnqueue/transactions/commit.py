@@ -50,7 +50,7 @@ def commit(attempt: Attempt) -> Receipt:
             dropped, which is then the error's cause.
         TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         LeaseLost: Messages that were held under a lease are others' now; rolled back.
-        TransactionMismatch: Another transaction that is prepared settles messages of the
+        SettlementPending: Another transaction that is prepared settles messages of the
             same lease: nothing was changed; decide that one, and commit again.
     """
     attempt.begin()
@@ -109,7 +109,7 @@ def prepare(attempt: Attempt) -> None:
     Raises:
         TransactionAborted: As in ``commit``.
         TransactionUnknown: As in ``commit``.
-        TransactionMismatch: As in ``commit``.
+        SettlementPending: As in ``commit``.
         InvalidInput: A database takes part that cannot prepare, or messages that are
             in memory only; nothing was changed.
     """
@@ -260,7 +260,10 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         _decide_prepared(attempt, commit=False, reason=reason)
         return
     if attempt.status is Status.COMMITTED:
-        raise TransactionFinished(f"Transaction {attempt.id!r} is committed.")
+        raise TransactionFinished(
+            f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work "
+            "by a new transaction."
+        )
     if attempt.participants.transient.committed:
         _committed_in_memory(attempt)
         raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")

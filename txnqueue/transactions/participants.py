@@ -21,7 +21,13 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
-from txnqueue.errors import InvalidInput, LimitExceeded, TransactionAborted, TransactionFinished
+from txnqueue.errors import (
+    DatabaseUnavailable,
+    InvalidInput,
+    LimitExceeded,
+    TransactionAborted,
+    TransactionFinished,
+)
 from txnqueue.transactions.transient import TransientWork
 
 if TYPE_CHECKING:
@@ -184,7 +190,10 @@ class Auxiliary:
 
     def _check(self) -> None:
         if self._ended:
-            raise TransactionFinished(f"The transaction of {self.name!r} has ended.")
+            raise TransactionFinished(
+                f"The transaction of {self.name!r} has ended: begin a new one, and use the "
+                "database in it."
+            )
 
 
 class Participants:
@@ -308,7 +317,11 @@ class Participants:
             raise InvalidInput(f"{name!r}: give the database a name.", name=name)
         last = {self.last.name} if self.last else set()
         if name in {*self._branches, *self.auxiliaries, *last}:
-            raise InvalidInput(f"{name!r} takes part in this transaction already.", name=name)
+            raise InvalidInput(
+                f"{name!r} takes part in this transaction already: use the "
+                "connection that was enlisted, or another name.",
+                name=name,
+            )
 
 
 # --------------------------------------------------------------------- the last resource
@@ -340,9 +353,13 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
 
     Returns:
         Whether it is committed; None if it has not decided.
+
+    Raises:
+        DatabaseUnavailable: It shows no decision, and takes none.
     """
     connection.rollback()  # a row that is not committed says nothing
     _execute(connection, _CREATE)
+    failed: Exception | None = None
     for _ in range(2):
         cursor = _execute(
             connection, f"SELECT decision FROM {DECISIONS} WHERE attempt = '{_hex(attempt)}'"
@@ -361,7 +378,11 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         except Exception as error:  # somebody else was faster: the row tells
             logger.info("last resource resolved by another error=%s", error)
             connection.rollback()
-    raise InvalidInput(f"The table {DECISIONS} can be neither read nor written.")
+            failed = error
+    raise DatabaseUnavailable(
+        f"No decision can be read from or written to the table {DECISIONS}: let the connection's "
+        "user insert and select there, and call recover() again."
+    ) from failed
 
 
 def _insert(attempt: str, decision: str) -> str:

@@ -11,7 +11,13 @@ from txnqueue.core.planning import decisions as planned
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.state import TransactionState
 from txnqueue.core.state.branch import COORDINATE, Branch, is_branch
-from txnqueue.errors import TransactionFinished, TransactionMismatch, TransactionNotFound
+from txnqueue.errors import (
+    DecidedByDatabase,
+    HeuristicNotFound,
+    TransactionFinished,
+    TransactionNotFound,
+    TransactionNotPrepared,
+)
 from txnqueue.messages.claim import abort_branch
 from txnqueue.transactions.table_applier import follow, is_applied
 
@@ -42,8 +48,9 @@ def decide_prepared(
 
     Raises:
         TransactionFinished: It is decided otherwise already.
-        TransactionNotFound: The journal says nothing of it.
-        TransactionMismatch: Nothing is prepared under this id, or a database decides it.
+        TransactionNotFound: Nothing is recorded of it.
+        TransactionNotPrepared: It is not prepared.
+        DecidedByDatabase: A database decides it.
         NotPermitted: It is a branch that is restricted to other principals.
         HistoryRemoved: Nothing is known of it, or not any more.
     """
@@ -62,10 +69,11 @@ def decide_prepared(
         if prepared is not None and attempt in (None, prepared.attempt):
             last = prepared.body.get("last_resource")
             if last is not None and not (by_last_resource or heuristic):
-                raise TransactionMismatch(
+                raise DecidedByDatabase(
                     f"Transaction {key!r} is decided by the database {last!r}: "
                     f"recover({{{last!r}: connection}}) asks it.",
                     transaction_id=key,
+                    database=last,
                 )
             return planned.decide_prepared(
                 prepared,
@@ -83,9 +91,16 @@ def decide_prepared(
                 what = f"Nothing is known of transaction {key!r}, or not any more"
                 raise archive.removed(what, beginning)
             _check_found(client, state)
-            raise TransactionMismatch(f"Nothing is prepared under {key!r}: see recover().")
+            raise TransactionNotPrepared(
+                f"Transaction {key!r} is not prepared: its own client commits it, and "
+                "recover().prepared lists those that can be decided by their ids.",
+                transaction_id=key,
+            )
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
-            raise TransactionFinished(f"Transaction {key!r} is {decisions[-1].kind} already.")
+            raise TransactionFinished(
+                f"Transaction {key!r} is {decisions[-1].kind} already: "
+                "manager.outcome(id) says when and why."
+            )
         already.append(decisions[-1])
         return None
 
@@ -104,8 +119,8 @@ def forget(client: Client, key: str) -> None:
     """Forget that an operator decided a transaction; its outcome stays.
 
     Raises:
-        TransactionNotFound: The journal says nothing of it.
-        TransactionMismatch: No operator decided it, or it is forgotten already.
+        TransactionNotFound: Nothing is recorded of it.
+        HeuristicNotFound: No operator decided it, or it is forgotten already.
     """
 
     def plan(_lost: int) -> Plan:
@@ -114,7 +129,7 @@ def forget(client: Client, key: str) -> None:
         for entry in state.heuristics.values():
             return branches.forget(entry, client.stamp())
         _check_found(client, state)
-        raise TransactionMismatch(
+        raise HeuristicNotFound(
             f"No operator's decision of {key!r} is on record: see recover().heuristic.",
             transaction_id=key,
         )
@@ -130,8 +145,8 @@ def _check_found(client: Client, state: TransactionState) -> None:
     """
     if not (state.is_known or client.transient.key_states([state.key])[state.key].is_known):
         raise TransactionNotFound(
-            f"The journal says nothing of {state.key!r}: check the id; recover() lists what waits "
-            "for a decision.",
+            f"Nothing is recorded of transaction {state.key!r}: check the id; recover() lists "
+            "those that wait for a decision.",
             transaction_id=state.key,
         )
 

@@ -14,7 +14,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.confirmations import manifest_participants, participant_stream, unconfirmed
-from txnqueue.errors import ChangeWaiting, InvalidInput
+from txnqueue.errors import ChangeNotFound, ChangeWaiting
 from txnqueue.storage.tables import (
     CHANGES_PER_TRANSACTION_MAX,
     Change,
@@ -196,8 +196,8 @@ class Applier:
         """Apply a change though its table was replaced or set back.
 
         Raises:
-            InvalidInput: There is no such change that waits.
-            ChangeWaiting: It cannot be applied.
+            ChangeNotFound: There is no such change that waits.
+            ChangeWaiting: It cannot be applied, or an older one of its table waits.
         """
         one = self._oldest(change_id)
         reason = self._attempt(one, anyhow=True)
@@ -211,7 +211,8 @@ class Applier:
         afterwards, and whoever finds the number there knows that it was given up.
 
         Raises:
-            InvalidInput: There is no such change that waits, or it was applied already.
+            ChangeNotFound: There is no such change that waits, or it was applied already.
+            ChangeWaiting: An older one of its table waits.
         """
         one = self._oldest(change_id)
         if self._client.store.tables.describe(one.change.table) is not None:
@@ -223,7 +224,11 @@ class Applier:
             mark = self._mark(one)
             if mark is not None and "waived" not in mark.note:
                 self._confirm(one, mark)
-                raise InvalidInput(f"Change {change_id!r} was applied already.", name=change_id)
+                raise ChangeNotFound(
+                    f"Change {change_id!r} was applied already, and waits no more: there is "
+                    "nothing to waive.",
+                    change_id=change_id,
+                )
         self._client.confirm([self._fact(one, model.CHANGE_WAIVED, None, reason)])
 
     # -------------------------------------------------------------------------- helpers
@@ -244,14 +249,17 @@ class Applier:
         for changes in self._unapplied(None).values():
             for number, one in enumerate(changes):
                 if one.change_id == change_id and number:
-                    raise InvalidInput(
-                        f"An older change of the table waits, {changes[0].change_id!r}: end it "
-                        "first.",
-                        name=change_id,
+                    raise ChangeWaiting(
+                        f"An older change of the table waits, {changes[0].change_id!r}: apply or "
+                        "waive that one first.",
+                        change_id=change_id,
                     )
                 if one.change_id == change_id:
                     return one
-        raise InvalidInput(f"No change {change_id!r} waits: recover() lists them.", name=change_id)
+        raise ChangeNotFound(
+            f"No change {change_id!r} waits: recover().waiting lists those that do.",
+            change_id=change_id,
+        )
 
     def _attempt(self, one: Decided, *, anyhow: bool = False) -> str | None:
         """Apply one change whose older ones are applied; None if it has ended now."""

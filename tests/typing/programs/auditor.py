@@ -21,11 +21,11 @@ def yesterday(history: History) -> Snapshot | None:
 
 def as_frames(manager: QueueManager) -> None:
     snapshot = manager.history.as_of(manager.history.horizon())
-    snapshot.queues().show()
-    snapshot.transactions().where("status = 'prepared'").show()
-    snapshot.queue("orders").groupBy("state").count().show()
-    manager.history.changes(after=17).show()
-    steps = manager.history.trace(queue="orders", where="order_id = 4711", partial=True)
+    snapshot.counts().df().show()
+    snapshot.transactions().df().where("status = 'prepared'").show()
+    snapshot.messages("orders").df().groupBy("state").count().show()
+    manager.history.changes(after=17).df().show()
+    steps = manager.history.trace(queue="orders", where="order_id = 4711", partial=True).rows()
     print([told(step) for step in steps])
 
 
@@ -42,9 +42,9 @@ def main(manager: QueueManager) -> None:
     message_id = batch.messages()[0]["_message"]["id"]
     batch.accept(reason="delivered")
     history = manager.history
-    print([told(step) for step in history.trace(message_id)])
+    print([told(step) for step in history.trace(message_id).rows()])
     print(became(manager.outcome(sent.transaction_id)), yesterday(history))
-    for row in history.change_rows():
+    for row in history.changes().rows():
         print(row["kind"], row["queue"], row["count"])
     proof = history.verify()
     assert proof.ok, proof.problems

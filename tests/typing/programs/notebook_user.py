@@ -4,7 +4,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txnqueue import Batch, Message, Queue, QueueManager, Rows, Sent, local_spark
+from txnqueue import Batch, Message, Queue, QueueManager, Rows, SendResult, local_spark
 
 
 def session() -> SparkSession:
@@ -15,7 +15,7 @@ def connect(spark: SparkSession) -> QueueManager:
     return QueueManager(spark, "/lake/messaging", actor="ada")
 
 
-def send(queue: Queue, rows: Rows) -> Sent:
+def send(queue: Queue, rows: Rows) -> SendResult:
     return queue.send(rows, priority=9, headers={"source": "notebook"})
 
 

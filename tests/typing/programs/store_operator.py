@@ -4,24 +4,24 @@ from collections.abc import Iterator
 
 from txnqueue import (
     Database,
-    DropResult,
-    Maintenance,
+    DeclarationResult,
+    MaintenanceResult,
     Queue,
+    QueueDropResult,
     QueueManager,
-    Recovery,
-    Step,
+    RecoveryResult,
     TwoPhaseDatabase,
     WaitingChange,
     errors,
 )
 
 
-def declare(manager: QueueManager) -> list[Step]:
+def declare(manager: QueueManager) -> list[DeclarationResult]:
     queues = {"orders": {"schema": "customer string", "lanes": 2}}
-    return manager.apply({"queues": queues})
+    return manager.declare({"queues": queues})
 
 
-def waiting(recovery: Recovery) -> Iterator[str]:
+def waiting(recovery: RecoveryResult) -> Iterator[str]:
     change: WaitingChange
     for change in recovery.waiting:
         yield f"{change.table}: {change.reason}; {change.remedy} ({change.change_id})"
@@ -36,11 +36,11 @@ def recover(
     return [*waiting(recovery), *(drop.queue for drop in recovery.drops)]
 
 
-def tidy(manager: QueueManager) -> Maintenance:
+def tidy(manager: QueueManager) -> MaintenanceResult:
     return manager.maintain(payload_retention_days=3, vacuum=False)
 
 
-def drop(queue: Queue) -> DropResult | None:
+def drop(queue: Queue) -> QueueDropResult | None:
     try:
         return queue.drop(reason="not needed")
     except errors.QueueInUse as used:

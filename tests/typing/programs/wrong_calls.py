@@ -46,7 +46,7 @@ def watches(manager: QueueManager) -> None:
     for row in manager.metrics().rows():
         print(row["visable"])  # wrong: typeddict-item, reportGeneralTypeIssues
         print(row["oldest_age_seconds"] + 1)  # wrong: operator, reportOptionalOperand
-    for state in manager.history.as_of().queue_rows():
+    for state in manager.history.as_of().counts().rows():
         print(state["queue"] + state["posted"])  # wrong: operator, reportOperatorIssue
 
 

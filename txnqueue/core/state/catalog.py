@@ -76,6 +76,23 @@ def columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(column["name"], column["type"]) for column in schema["fields"]]
 
 
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Describe by which columns two schemas differ, for messages."""
+    here, there = dict(columns(one)), dict(columns(other))
+    found = [
+        f"column {name!r} ({_type_of(here, name)}, and {_type_of(there, name)})"
+        for name in {**here, **there}
+        if here.get(name) != there.get(name)
+    ]
+    return ", ".join(found) or "the order of their columns"
+
+
+def _type_of(types: Mapping[str, Any], name: str) -> str:
+    """Name a column's type in a few words."""
+    found = types.get(name, "missing")
+    return str(found if isinstance(found, str) else found["type"])
+
+
 def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -> Plan:
     """Plan the entry that says something new of a queue, under ``info.sequence``."""
     body = {

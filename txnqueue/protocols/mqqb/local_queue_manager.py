@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
-from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionMismatch
+from txnqueue.errors import (
+    DecidedByDatabase,
+    LeaseLost,
+    SettlementPending,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionNotFound,
+    TransactionNotPrepared,
+)
 from txnqueue.protocols.mqqb.effects import Effects
 from txnqueue.protocols.mqqb.elements import Transaction, identifier_of
 from txnqueue.protocols.mqqb.events import RStatus
@@ -12,7 +20,8 @@ from txnqueue.protocols.mqqb.operations import Operations
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
 
-_GONE = (TransactionAborted, LeaseLost, TransactionMismatch)
+_UNDECIDABLE = (TransactionNotFound, TransactionNotPrepared, DecidedByDatabase)
+_GONE = (TransactionAborted, LeaseLost, SettlementPending, *_UNDECIDABLE)
 
 
 class LocalQueueManager(Operations):
@@ -83,7 +92,7 @@ class LocalQueueManager(Operations):
                 self.manager.rollback(identifier, "aborted")
             else:
                 transaction.core.rollback("aborted")
-        except (TransactionFinished, TransactionMismatch):  # it is decided: there is none any more
+        except (TransactionFinished, *_UNDECIDABLE):  # it is decided: there is none any more
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         self._process(transaction, effects, abort=True)

@@ -13,7 +13,7 @@ from txnqueue.core import model, ranges
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
-from txnqueue.errors import InvalidInput, TransactionFinished, TransactionMismatch
+from txnqueue.errors import InvalidInput, TransactionFinished, TransactionNotFound
 from txnqueue.messages import acquisition, move
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
 from txnqueue.protocols.mqqb.elements import Message as QueueMessage
@@ -131,7 +131,7 @@ class Operations:
             The position: Locked until the transaction is decided.
 
         Raises:
-            TransactionMismatch: There is no such transaction here.
+            TransactionNotFound: There is no such transaction here.
             SchemaMismatch: The body does not fit.
         """
         place = self.queue(queue)
@@ -164,7 +164,7 @@ class Operations:
 
         Raises:
             InvalidInput: The position is not Available.
-            TransactionMismatch: There is no such transaction here.
+            TransactionNotFound: There is no such transaction here.
         """
         check_text("reason", reason)
         with self._work(transaction_identifier) as (core, add):
@@ -193,7 +193,7 @@ class Operations:
         Raises:
             InvalidInput: The position is not Available.
             SchemaMismatch: The other queue has other columns.
-            TransactionMismatch: There is no such transaction here.
+            TransactionNotFound: There is no such transaction here.
         """
         with self._work(transaction_identifier) as (core, add):
             here, target = self._available(position).core, self.queue(target_queue)
@@ -284,7 +284,7 @@ class Operations:
     def _working(self, identifier: str) -> Transaction:
         transaction = self._transactions().get(identifier)
         if transaction is None or transaction.core is None:
-            raise TransactionMismatch(
+            raise TransactionNotFound(
                 f"There is no transaction {identifier!r} here that takes work: create one.",
                 transaction_id=identifier,
             )

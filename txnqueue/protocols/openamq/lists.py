@@ -14,7 +14,7 @@ from txnqueue.core.model import Range
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.state import QueueState
 from txnqueue.messages.claim import HeldClaim
-from txnqueue.messages.publish import Published
+from txnqueue.messages.publish import PublishResult
 from txnqueue.messages.staged import StagedSend
 from txnqueue.queue import Queue
 from txnqueue.storage.payload import Part, messages_of
@@ -50,7 +50,7 @@ class Reply:
     dispatches: tuple[Dispatch, ...] = ()
     receipt: Receipt | None = None
     consumer: int | None = None
-    published: Published | None = None
+    published: PublishResult | None = None
 
 
 class Delivery:

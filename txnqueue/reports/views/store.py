@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnqueue.core import model
+from txnqueue.core.routing import HEADERS, X_MATCH
 from txnqueue.core.state import catalog
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
@@ -75,7 +76,7 @@ def _known(names: TableNames, commit_seq: int | None, by: str) -> str:
 def queues(names: TableNames, commit_seq: int | None) -> str:
     """Write the query of the queues that there are."""
     return (
-        "SELECT said.name AS name, queue_id, said.settings.lanes AS lanes,\n"
+        "SELECT said.name AS queue, queue_id, said.settings.lanes AS lanes,\n"
         "  said.settings.group_by AS group_by, said.settings.lease_seconds AS lease_seconds,\n"
         "  said.settings.deliveries_max AS deliveries_max, said.dead_letter AS dead_letter_id,\n"
         f"  created_at, created_by, kind = {literal(model.QUEUE_CLOSING)} AS closing\n"
@@ -91,7 +92,7 @@ def transactions(names: TableNames, commit_seq: int | None) -> str:
     horizon = f"SELECT max(begun) FROM ({entries_query(names, commit_seq, advanced)})"
     return (
         "SELECT transaction_key AS transaction_id, attempt,\n"
-        "  if(rank = 0, 'pending', kind) AS status, begun, reason, actor, run_id, recorded_at,\n"
+        "  if(rank = 0, 'pending', kind) AS status, reason, actor, run_id, recorded_at,\n"
         "  if(rank = 2, commit_seq, NULL) AS commit_seq\n"
         "FROM (\n"
         "  SELECT *, row_number() OVER (PARTITION BY attempt ORDER BY rank DESC, place) AS first\n"
@@ -125,17 +126,27 @@ def bindings(names: TableNames, commit_seq: int | None) -> str:
     entries = entries_query(
         names, commit_seq, f"shard = {literal(model.CATALOG)} AND kind IN ({kinds})"
     )
+    created = f"shard = {literal(model.CATALOG)} AND kind = {literal(model.EXCHANGE_CREATED)}"
+    exchanges = (
+        "SELECT get_json_object(body, '$.exchange') AS exchange,\n"
+        "    get_json_object(body, '$.kind') AS kind\n"
+        f"  FROM ({entries_query(names, commit_seq, created)})\n"
+        f"  WHERE kind = {literal(model.EXCHANGE_CREATED)}"
+    )
     return (
-        "SELECT b.said.name AS exchange, b.said.queue AS queue,\n"
-        "  b.said.routing_key AS routing_key, b.said.arguments AS arguments,\n"
-        "  b.said.`match` AS x_match, b.recorded_at AS bound_at, b.actor AS bound_by, b.run_id,\n"
-        "  b.commit_seq\n"
+        "SELECT 'bound' AS kind, b.said.name AS exchange, b.said.queue AS queue,\n"
+        "  b.said.routing_key AS routing_key,\n"
+        f"  if(x.kind = {literal(HEADERS)},\n"
+        f"    map_concat(map({literal(X_MATCH)}, b.said.`match`), b.said.arguments),\n"
+        "    b.said.arguments) AS arguments,\n"
+        "  b.reason, b.actor, b.run_id, b.recorded_at, b.commit_seq\n"
         "FROM (\n"
         "  SELECT *, row_number() OVER (PARTITION BY said.exchange, queue_id, said.routing_key,\n"
         "    get_json_object(body, '$.arguments'), said.`match` ORDER BY place DESC) AS newest\n"
         f"  FROM (SELECT *, from_json(body, {literal(_BINDING)}) AS said\n"
         f"  FROM ({entries}))) b\n"
         f"JOIN ({_known(names, commit_seq, 'queue_id')}) q ON q.queue_id = b.queue_id\n"
+        f"LEFT JOIN ({exchanges}) x ON x.exchange = b.said.exchange\n"
         f"WHERE b.newest = 1 AND b.kind = {literal(model.QUEUE_BOUND)}\n"
         f"  AND q.kind NOT IN ({literals((model.QUEUE_CLOSING, model.QUEUE_DROPPED))})"
     )

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from txnqueue.core.model import is_in_memory
-from txnqueue.core.settings import DELAY_SECONDS_MAX
+from txnqueue.core.settings import DELAY_SECONDS_MAX, did_you_mean
 from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
@@ -93,7 +93,8 @@ def widened(send: Send, rows: Any) -> StructType:
     taken = {folded(column.name): column.name for column in fields} | _TAKEN
     for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
-            raise SchemaMismatch(f"{use}={name!r} is no column of the rows.", column=name)
+            near = did_you_mean(name, given)
+            raise SchemaMismatch(f"{use}={name!r} is no column of the rows: {near}", column=name)
         if taken.setdefault(folded(name), name) != name:
             raise SchemaMismatch(
                 f"{use}={name!r}: the name is taken, or differs from another one by capitals "

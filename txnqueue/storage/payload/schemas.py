@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txnqueue.core.settings import RESERVED_COLUMNS
+from txnqueue.core.settings import RESERVED_COLUMNS, did_you_mean
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.payload.types import check_column, folded, sql_type
 
@@ -98,7 +98,10 @@ def check_schema(
                 column=column.name,
             )
         if plain in seen:
-            raise SchemaMismatch(f"Column {column.name!r} stands twice.", column=column.name)
+            raise SchemaMismatch(
+                f"Column {column.name!r} is declared twice (capitals do not count): rename one.",
+                column=column.name,
+            )
         seen.add(plain)
         check_column(column)
     if group_by is not None:
@@ -117,7 +120,8 @@ def check_schema(
 def _check_key(what: str, name: str, schema: StructType) -> None:
     column = next((c for c in schema.fields if c.name == name), None)
     if column is None:
-        raise SchemaMismatch(f"{what}={name!r} is no column.", column=name)
+        near = did_you_mean(name, schema.names)
+        raise SchemaMismatch(f"{what}={name!r} is no column: {near}", column=name)
     if not isinstance(column.dataType, _GROUPING):
         raise SchemaMismatch(
             f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
@@ -227,7 +231,7 @@ def check_names(schema: StructType, given: list[str]) -> None:
     known = {column.name for column in schema.fields}
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
-        raise SchemaMismatch(f"Column {twice!r} stands twice.", column=twice)
+        raise SchemaMismatch(f"Column {twice!r} is given twice: rename one.", column=twice)
     unknown = [name for name in given if name not in known]
     if unknown:
         raise SchemaMismatch(
@@ -237,7 +241,8 @@ def check_names(schema: StructType, given: list[str]) -> None:
     for column in schema.fields:
         if column.name not in given and not column.nullable:
             raise SchemaMismatch(
-                f"Column {column.name!r} is missing and may not be null.", column=column.name
+                f"Column {column.name!r} is missing and may not be null: give it in all rows.",
+                column=column.name,
             )
 
 

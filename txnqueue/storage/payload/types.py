@@ -119,8 +119,8 @@ def _check_names(path: str, kind: DataType) -> None:
             _check_name(whole, name)
             if folded(name) in seen:
                 raise SchemaMismatch(
-                    f"Column {whole!r} stands twice: names in a struct must differ by more than "
-                    "capitals.",
+                    f"Column {whole!r} is declared twice: names in a struct must differ by more "
+                    "than capitals.",
                     column=whole,
                 )
             seen.add(folded(name))

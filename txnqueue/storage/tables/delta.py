@@ -97,7 +97,11 @@ class DeltaTables:
             if any(sign in str(error) for sign in _ABSENT):
                 return None
             if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
-                raise InvalidInput(f"{name!r} is no Delta table.", name=name) from error
+                raise InvalidInput(
+                    f"{name!r} is no Delta table: convert it with CONVERT TO DELTA, or name "
+                    "another.",
+                    name=name,
+                ) from error
             raise
         self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
         constraints = {
