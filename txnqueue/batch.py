@@ -110,7 +110,7 @@ class Batch:
 
     @property
     def holds(self) -> bool:
-        """Whether any of the messages are not settled yet, as far as this batch was told."""
+        """Whether some of the messages are not settled yet, as far as this batch knows."""
         return self._account.anything
 
     @property
@@ -239,15 +239,15 @@ class Batch:
     ) -> int:
         """Consume messages: they are gone for good once this is committed.
 
-        Of a batch that was received inside a transaction, the commit accepts whatever nobody
-        spoke of; once a part is accepted explicitly, it releases that instead. Of a batch
-        held under a lease it settles what was named, and the rest stays held.
+        The commit of the transaction that received the batch accepts every message you did not
+        settle. If you accepted some explicitly, it releases the others instead. Of a batch held
+        under a lease only the named messages are settled, and the others stay held.
 
         Args:
             where: A SQL predicate over the columns of ``df``; all messages when left out.
             matching: Messages of this batch: a DataFrame or Arrow table with ``_message``,
                 dicts from ``messages()``, or message ids.
-            reason: Why; it stands in the history.
+            reason: Why; recorded in the history.
             transaction: The transaction to settle in; None settles at once.
 
         Returns:
@@ -299,7 +299,7 @@ class Batch:
         Args:
             where: As in ``accept``.
             matching: As in ``accept``.
-            reason: Why; it stands in the dead letters' ``_message.origin.reason``.
+            reason: Why; recorded in the dead letters' ``_message.origin.reason``.
             reason_column: A column of ``matching`` that says why, row by row.
             transaction: As in ``accept``.
 
@@ -408,7 +408,7 @@ class Batch:
         )
 
     def keep(self) -> None:
-        """Keep what nobody speaks of: the commit leaves it received, under a lease.
+        """Keep the messages that are not settled: the commit leaves them received, under a lease.
 
         So messages that were acquired inside a transaction can be settled after it, in another
         one or at once. Their deliveries do not count anew; a roll back gives them back. A batch
@@ -432,7 +432,7 @@ class Batch:
         """Keep the messages while a block runs: one append per beat, from another thread.
 
         Args:
-            lease_seconds: Each beat holds them for so many seconds more.
+            lease_seconds: Each beat extends the lease by this many seconds.
             every_seconds: The time between beats; a third of the lease when left out.
 
         Returns:
@@ -450,7 +450,7 @@ class Batch:
         return Heartbeat(self, lease_seconds, every)
 
     def extend_lease(self, seconds: float) -> None:
-        """Hold the messages longer: for so many seconds from now, by one append.
+        """Extend the lease to this many seconds from now, by one append.
 
         Args:
             seconds: The new lease, from now.

@@ -46,9 +46,9 @@ class Bounds:
     """What ends a drain before the queue is empty; None: nothing of the kind.
 
     Attributes:
-        max_seconds: Begin no further batch after so many seconds.
-        max_messages: Begin no further batch after so many messages.
-        max_batches: Begin no further batch after so many.
+        max_seconds: Begin no batch after this many seconds.
+        max_messages: Begin no batch after this many messages.
+        max_batches: Begin no batch after this many.
         stopped: Asked before each batch: whether to stop.
     """
 
@@ -174,7 +174,7 @@ class Drain:
     # -------------------------------------------------------------------------- helpers
 
     def _more(self) -> bool:
-        """Say whether there is something to receive; what others hold is of the same reading."""
+        """Return whether there is something to receive; what others hold is of the same reading."""
         receivable, self._of_others = browse.left(
             self._client, self._queue.info, self._upto, self._selector
         )
@@ -320,7 +320,7 @@ class Drain:
         return True
 
     def _not_committed(self, batch: Batch, tx: Attempt, error: Exception) -> None:
-        """Take note that the commit of a batch failed.
+        """Record that the commit of a batch failed.
 
         Raises:
             Exception: The error, if the drain cannot go on.
@@ -405,7 +405,7 @@ class Drain:
             return following, nothing
 
     def _committed(self, receipt: Receipt) -> None:
-        """Take note of a commit: nobody can have committed the run's next number before it.
+        """Record a commit: nobody can have committed the run's next number before it.
 
         Whoever commits a number has found the one before it committed: none is left out, or what
         left one out is known.

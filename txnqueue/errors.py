@@ -5,7 +5,7 @@
     ├── StoreError
     │   ├── StoreNotFound        no store at this root
     │   ├── StoreCorrupt         what is stored contradicts itself
-    │   ├── StoreBusy            somebody else holds the store's lock
+    │   ├── StoreBusy            another process holds the store's lock
     │   │   └── SecondDriver     another driver works on storage that bears only one
     │   ├── StatementRefused     Spark could not read a statement of ours
     │   └── LayoutUnsupported    the store was written by another layout
@@ -40,7 +40,7 @@
     │   ├── BranchExists         the branch was started before
     │   ├── BranchMisused        not in this state of the branch
     │   └── NotPermitted         the branch is restricted to others
-    ├── LeaseLost                somebody else may have these messages now
+    ├── LeaseLost                another consumer may have these messages now
     ├── AlreadySettled           a message is settled once
     ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── ChangeNotFound           no table change of this id waits
@@ -130,7 +130,7 @@ class SecondDriver(StoreBusy):
     """Another driver works on this store, and its storage bears one driver only."""
 
     driver: str | None
-    """Who is heard of: the id of its Spark application, and where it runs."""
+    """The other driver: the id of its Spark application, and where it runs."""
     setting: str
     """Spark's setting for a log store that bears several drivers."""
 
@@ -152,7 +152,7 @@ class InvalidInput(TxnQueueError, ValueError):
     name: str | None = None
     """What cannot be used: an argument, a setting, a key, or the name itself."""
     source: str | None = None
-    """Where a setting was said."""
+    """Where a setting comes from."""
     column: str | None = None
     table: str | None = None
     constraint: str | None = None
@@ -246,7 +246,7 @@ class TransactionError(TxnQueueError):
 
 
 class TransactionAborted(TransactionError):
-    """The transaction was surely not committed; run it again as a fresh attempt."""
+    """The transaction was not committed; run it again as a fresh attempt."""
 
     transaction_id: str
     reason: str | None = None
@@ -339,13 +339,13 @@ class BranchExists(TransactionError):
 
 
 class BranchMisused(TransactionError):
-    """The branch does not allow that in its state; nothing was changed."""
+    """The branch does not allow that in its state; nothing was changed: see the message."""
 
     transaction_id: str | None = None
 
 
 class NotPermitted(TransactionError):
-    """The branch is restricted to other principals; nothing was changed."""
+    """The branch is restricted to other principals; nothing was changed: use one of them."""
 
     transaction_id: str
 
@@ -361,7 +361,7 @@ class LeaseLost(TxnQueueError):
 
 
 class AlreadySettled(TxnQueueError):
-    """The messages are settled already; a message is settled once."""
+    """The messages are settled already, and a message is settled once: receive again for more."""
 
 
 class ChangeWaiting(TxnQueueError):
@@ -377,7 +377,7 @@ class ChangeNotFound(TxnQueueError):
 
 
 class PayloadRemoved(TxnQueueError):
-    """The messages' payload is past its retention and was removed."""
+    """The payload was removed after its retention: keep it longer by payload_retention_days."""
 
     queue: str | None = None
     name: str | None = None
@@ -385,7 +385,7 @@ class PayloadRemoved(TxnQueueError):
 
 
 class HistoryRemoved(TxnQueueError):
-    """That was removed from the history: history.horizon() tells what can still be asked for."""
+    """That was removed from the history: history.horizon() is the oldest known commit."""
 
     commit_seq: int
     """The first commit that is still known."""

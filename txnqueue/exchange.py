@@ -145,13 +145,13 @@ class Exchange:
     def drop(self, *, reason: str | None = None) -> ExchangeDropResult:
         """Drop the exchange and its bindings; repeating it goes on.
 
-        From the first step on nobody publishes to it: a commit of an open transaction that did
+        From the first step on it takes no messages: a commit of an open transaction that did
         is aborted. A prepared transaction that did holds the second step back until it is
         decided; then drop again, or ``manager.recover()``. Messages that were published stay in
         their queues.
 
         Args:
-            reason: Why; it stands in the history.
+            reason: Why; recorded in the history.
 
         Returns:
             Whether it is gone, and what holds it back if not.
@@ -309,10 +309,10 @@ class Exchange:
             transaction: The transaction that publishes them; None commits at once.
 
         Returns:
-            How many, which queues get how many, and which nobody wants.
+            The number of messages, in all and by queue, and those that no binding wants.
 
         Raises:
-            Unroutable: Nobody wants some of them, and the exchange refuses that; nothing was
+            Unroutable: No binding wants some of them, and the exchange refuses that; nothing was
                 staged.
             QueueNotFound: The default exchange knows no queue of that name.
             SchemaMismatch: As in ``Queue.send``.

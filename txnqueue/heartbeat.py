@@ -19,7 +19,7 @@ class Heartbeat:
     """Extends the lease of a batch again and again, as long as its block runs.
 
     The thread ends with the block. A beat that fails is logged, and the next one tries again:
-    the lease is lost when somebody else has ended it, or when it is over because no beat came
+    the lease is lost when another client has ended it, or when it is over because no beat came
     through. Then the block ends with ``LeaseLost``, unless it ends with an error of its own;
     ``lost`` tells it in between.
     """

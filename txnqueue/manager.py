@@ -98,7 +98,7 @@ class QueueManager:
         store: Store | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """Name a store; it is opened by the first call, and made by ``create_queue``.
+        """Hold a store's root; the first call opens it, and ``create_queue`` creates it.
 
         Args:
             spark: The session that DataFrames live on; the library tunes one of its own.
@@ -144,7 +144,7 @@ class QueueManager:
 
     @property
     def history(self) -> History:
-        """Ask what was: as-of, trace."""
+        """Queries of the past: the state after a commit, traces, changes."""
         return History(self._client)
 
     def metrics(self) -> Metrics:
@@ -156,11 +156,11 @@ class QueueManager:
         return Metrics(self._client)
 
     def close(self) -> None:
-        """Let go of the library's own sessions and threads; nothing of the store is changed.
+        """Close the library's own sessions and threads; the store is not changed.
 
-        What is under way ends before. Leases stay until they are over; an undecided transaction
-        is aborted by whoever wants its messages. Classic Spark needs no call of it; on Spark
-        Connect each session of a manager's is kept by the server until then.
+        Calls under way end first. Leases stay until they are over; an undecided transaction is
+        aborted by the next client that wants its messages. On Spark Connect the server keeps
+        each session of a manager until this call; classic Spark does not need it.
 
         Example::
 
@@ -193,13 +193,13 @@ class QueueManager:
         """Keep the store small and fast; run it from time to time, beside everything else.
 
         Lanes are compacted; what is finished moves from the journal to the archive, where the
-        history finds it; payload that nobody needs is dropped; files are made few.
+        history finds it; payload that is no longer needed is deleted; small files are combined.
 
         Args:
             transaction_seconds_max: For so long a transaction may stay undecided: what began
                 earlier may be refused when it commits, unless it is prepared or still holds
                 messages. It is refused once anything could be archived by that.
-            payload_retention_days: For so many days the payload of consumed messages is kept
+            payload_retention_days: How many days the payload of consumed messages is kept
                 after their entries have left the journal.
             history_retention_days: Keep the history for at least this many days, and not fewer
                 than the payload. Older entries are deleted, except decisions of transactions, and
@@ -208,7 +208,7 @@ class QueueManager:
                 their retention allows it. ``"full"`` asks every payload table, lists the folders
                 of all tables and also finds what appends left behind that lost a race or crashed:
                 it takes longer, and once a month is enough.
-            dry_run: Only tell what would be done.
+            dry_run: Report what would be done, and change nothing.
 
         Returns:
             What was done, and what could not be done this time.
@@ -223,7 +223,7 @@ class QueueManager:
         return maintain(self._client, retention, vacuum=vacuum, dry_run=dry_run)
 
     def apply_change(self, change_id: str) -> None:
-        """Apply a waiting table change to the table as it is, though it was replaced or set back.
+        """Apply a waiting table change to the table as it is, even if it was replaced or restored.
 
         Args:
             change_id: As ``recover().waiting`` names it; the oldest of its table.
@@ -237,11 +237,11 @@ class QueueManager:
         self._client.confirm()
 
     def waive_change(self, change_id: str, reason: str) -> None:
-        """Give a waiting table change up, for ever and on record.
+        """Discard a waiting table change for ever, and record that.
 
         Args:
             change_id: As ``recover().waiting`` names it; the oldest of its table.
-            reason: Why; it stands in the journal.
+            reason: Why; recorded in the journal.
 
         Raises:
             ChangeNotFound: No such change waits, or it was applied already.
@@ -252,14 +252,14 @@ class QueueManager:
         Applier(self._client).waive(change_id, reason)
 
     def take_over(self, reason: str) -> None:
-        """Write to the store from now on, on record, though another driver was heard of lately.
+        """Take the store over from another driver that was active lately, and record that.
 
         It is for storage that bears one driver only, such as S3 without Delta's log store for
         several drivers, and for an operator who knows that the other one has ended. That one is
         refused within a minute if it has not. Elsewhere there is nothing to take over.
 
         Args:
-            reason: Why; it stands in the history of the journal's table.
+            reason: Why; recorded in the history of the journal's table.
 
         Raises:
             SecondDriver: Another one took it over at the same time.
@@ -318,8 +318,8 @@ class QueueManager:
     ) -> Queue:
         """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
 
-        What is left out is as Spark's configuration says (``spark.txnqueue.queue.lanes``), or the
-        environment (``TXNQUEUE_QUEUE_LANES``), or else as ``QueueSettings`` has it.
+        Omitted settings come from Spark's configuration (``spark.txnqueue.queue.lanes``), then the
+        environment (``TXNQUEUE_QUEUE_LANES``), then the defaults of ``QueueSettings``.
 
         Args:
             name: Letters, digits, '.', '_' or '-'.
@@ -330,9 +330,9 @@ class QueueManager:
             lanes: The units of order and of parallel consumption; 1 is one strict FIFO.
             group_by: A column whose equal values stay in order, in one lane.
             lease_seconds: How long received messages are held.
-            deliveries_max: So many failed deliveries of a message alone make it dead.
+            deliveries_max: After this many failed deliveries alone a message is a dead letter.
             redelivery_delay_seconds: What comes back from a failed delivery can be received
-                again after so many seconds, and twice as many after each further one; 0: at
+                again after this many seconds, and twice as many after each further one; 0: at
                 once.
             redelivery_delay_seconds_max: It never waits longer than this; an hour when left
                 out.
@@ -413,14 +413,14 @@ class QueueManager:
     def release(self, queue: str, *, consumer: str, reason: str) -> int:
         """End all leases of a consumer as an operator: its messages are available again.
 
-        For a consumer that is gone for good, or whose clock is wrong, so that nobody wants to wait
-        for its leases. If it is alive after all, it is told by ``LeaseLost``. What a transaction
+        For a consumer that is gone for good, or whose clock is wrong, without waiting for its
+        leases. If it is still running, its next call raises ``LeaseLost``. What a transaction
         holds ends by ``rollback``.
 
         Args:
             queue: The queue's name.
             consumer: Who holds the leases.
-            reason: Why; it stands in the history.
+            reason: Why; recorded in the history.
 
         Returns:
             How many messages came back.
@@ -440,7 +440,7 @@ class QueueManager:
 
         Args:
             name: The queue's name.
-            reason: Why; it stands in the history.
+            reason: Why; recorded in the history.
             missing_ok: No error if there is no such queue.
 
         Returns:
@@ -460,7 +460,7 @@ class QueueManager:
     def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
     ) -> list[DeclarationResult]:
-        """Make queues as they are declared; repeating it changes nothing.
+        """Create and alter queues as declared; repeating it changes nothing.
 
         Everything is checked before anything is changed. Queues that are not mentioned are
         left alone, and so is a setting that is left out.
@@ -468,7 +468,7 @@ class QueueManager:
         Args:
             declarations: ``queues``: by name ``schema`` and settings, as ``create_queue`` takes
                 them; ``drop``: a list of names.
-            dry_run: Say what would be changed, and change nothing.
+            dry_run: Report what would be changed, and change nothing.
             drop: Drop what ``drop`` names; without it nothing is dropped.
 
         Returns:
@@ -627,7 +627,7 @@ class QueueManager:
         return receipt
 
     def outcome(self, transaction_id: str, attempt: str | None = None) -> Outcome:
-        """Say what became of a transaction, from the journal.
+        """Look up the outcome of a transaction in the journal.
 
         Without an attempt the answer is about the last one that was decided: while another
         attempt of the same id is in doubt, it may still be committed.
@@ -645,7 +645,7 @@ class QueueManager:
         return outcome_of(self._client, transaction_id, attempt)
 
     def commit(self, transaction_id: str) -> Receipt:
-        """Commit a prepared transaction, whoever prepared it; repeating is a no-op.
+        """Commit a prepared transaction, from any client; repeating is a no-op.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
@@ -664,19 +664,19 @@ class QueueManager:
     def rollback(
         self, transaction_id: str, reason: str | None = None, attempt: str | None = None
     ) -> None:
-        """Roll back a transaction that is prepared or holds messages, whoever works on it.
+        """Roll back a transaction that is prepared or holds messages, from any client.
 
         Repeating is a no-op. A client that still works on it is refused when it commits; so an
         operator ends a transaction that hangs, without waiting for its leases.
 
         Args:
             transaction_id: The transaction.
-            reason: Why; it stands in the journal.
+            reason: Why; recorded in the journal.
             attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id, and no undecided attempt of
-                it holds messages: what it sent is seen by nobody, and waits for nothing.
+                it holds messages: what it sent is never seen.
             TransactionNotPrepared: It is undecided, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
@@ -708,15 +708,15 @@ class QueueManager:
             raise refused
 
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
-        """Decide a prepared transaction as an operator, instead of whoever is to decide it.
+        """Decide a prepared transaction as an operator, instead of its coordinator.
 
-        For when that one is gone for good. It is on record, and told to whoever decides
-        later, until ``forget``; the other resources may have been decided otherwise.
+        For when that one is gone for good. It is recorded, and reported to every later
+        decision until ``forget``; the other resources may have been decided otherwise.
 
         Args:
             transaction_id: The transaction.
             commit: Whether it is committed.
-            reason: Why; it stands in the journal.
+            reason: Why; recorded in the journal.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
@@ -731,7 +731,7 @@ class QueueManager:
         decide_prepared(self._client, transaction_id, commit=commit, reason=reason, heuristic=True)
 
     def forget(self, transaction_id: str) -> None:
-        """Forget that an operator decided a transaction, once all are told; the outcome stays.
+        """Remove an operator's decision from the list of heuristic ones; the outcome stays.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
@@ -847,7 +847,7 @@ class QueueManager:
 
         Args:
             name: The exchange's name.
-            reason: Why; it stands in the history.
+            reason: Why; recorded in the history.
             missing_ok: No error if there is no such exchange.
 
         Returns:

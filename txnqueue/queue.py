@@ -86,17 +86,18 @@ class Queue:
         return f"<Queue {self.name} of {self._client.store.root}>"
 
     def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
-        """Throw messages away, for good and on record.
+        """Delete messages for good, and record that.
 
-        What is in flight stays with who holds it: accepted, rejected or moved, it ends so;
-        if it is released, rolled back or its lease ends, it goes instead of coming back.
+        Messages in flight stay with their holder, who may still accept, reject or move them. If
+        they would return to the queue (release, rollback, expired lease), they are purged
+        instead.
 
         Args:
-            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
-            reason: Why; it stands in the history.
+            where: Only messages that match this SQL predicate over the columns of ``df``.
+            reason: Why; recorded in the history.
 
         Returns:
-            How many are gone at once.
+            The number of messages deleted at once.
         """
         return self._purge(None, where, reason)
 
@@ -112,20 +113,20 @@ class Queue:
     ) -> int:
         """Move waiting messages to another queue of the same columns; nothing is copied.
 
-        They get new places there by that queue's rules, and keep priority, delay and time to
-        live; what is in flight stays. Inside a transaction they are acquired now, and stand
-        in the other queue from its commit on; a roll back puts them back as they were.
+        They get new places by that queue's rules, and keep priority, delay and time to live;
+        messages in flight stay. Inside a transaction they are acquired now and are in the other
+        queue from its commit on; a rollback returns them as they were.
 
         Args:
             to: The other queue, or its name.
-            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+            where: Only messages that match this SQL predicate over the columns of ``df``.
             matching: Instead, only messages that have a match in this DataFrame.
             on: The columns that match.
-            limit: At most so many, the first ones of each lane in turn; all when left out.
+            limit: At most this many, the first ones of each lane in turn; all when left out.
             transaction: The transaction that moves them; None moves at once.
 
         Returns:
-            How many were moved.
+            The number of messages moved.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -147,11 +148,11 @@ class Queue:
         return self._move(tx, route_of, "moved", selector, limit)
 
     def dead_letters(self) -> DeadLetters:
-        """Count this queue's dead letters by the reason why they are dead.
+        """Report this queue's dead letters by origin and reason.
 
         Returns:
-            What came into the dead-letter queue from here; of a dead-letter queue itself, all
-            that came into it. ``redrive(where=…)`` on that queue sends some of them back.
+            The dead letters of this queue; for a dead-letter queue itself, all messages that came
+            into it. ``redrive(where=…)`` on that queue sends some of them back.
 
         Example::
 
@@ -172,13 +173,13 @@ class Queue:
         Their deliveries are counted from 0 again. Messages that were sent here stay.
 
         Args:
-            where: Only messages that fulfil this SQL predicate over the columns of ``df``,
+            where: Only messages that match this SQL predicate over the columns of ``df``,
                 such as ``"_message.origin.reason = 'deliveries_max'"``.
-            limit: At most so many; all when left out.
+            limit: At most this many; all when left out.
             transaction: As in ``move``.
 
         Returns:
-            How many went back.
+            The number of messages sent back.
 
         Raises:
             QueueNotFound: A queue that they came from is gone.
@@ -235,7 +236,7 @@ class Queue:
         so does its dead-letter queue, which can be dropped after it.
 
         Args:
-            reason: Why; it stands in the history.
+            reason: Why; recorded in the history.
 
         Returns:
             Whether it is gone, and what holds it back if not.
@@ -255,7 +256,7 @@ class Queue:
         return resolve(self._client, transaction, what, self._bound)
 
     def _purge(self, gone: removal.Gone | None, where: str | None, reason: str | None) -> int:
-        """Throw messages away, and tell somebody which are gone at once."""
+        """Delete messages, and report those that are deleted at once."""
         self._client.open()
         at_once(self._client, f"{self.name}.purge")
         check_text("reason", reason)
@@ -304,8 +305,8 @@ class Queue:
             priority: 0 to 9; the highest is received first, 4 when left out.
             available_at: The messages cannot be received before this instant.
             delay_seconds: The same, from now on.
-            ttl_seconds: The messages expire so many seconds from now: they are delivered no
-                more, and go to the dead-letter queue with ``dead_letter_expired``.
+            ttl_seconds: The messages expire after this many seconds: they are no longer
+                delivered, and go to the dead-letter queue with ``dead_letter_expired``.
             headers: Headers that all these messages get, as strings by name. Those called
                 ``correlation_id`` and ``reply_to`` have columns of their own in ``_message``.
             header_columns: Columns of the rows that headers are taken from, by the headers'
@@ -316,12 +317,12 @@ class Queue:
             transaction: The transaction that sends them; None commits at once.
 
         Returns:
-            How many, and what they are called.
+            The number of messages and the send id.
 
         Raises:
             SchemaMismatch: A column is unknown, missing, of another type or null though it
                 may not be; nothing was staged.
-            LimitExceeded: So many different delays and priorities are too many for one send,
+            LimitExceeded: The rows have too many different delays and priorities for one send,
                 or there is no memory left for transient messages.
             QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
@@ -355,9 +356,9 @@ class Queue:
         more often in ever smaller ones, so that one bad message ends up alone.
 
         Args:
-            limit: At most so many messages.
+            limit: At most this many messages.
             lease_seconds: For how long they are held; the queue's setting when left out.
-            where: Only messages that fulfil this SQL predicate over the columns of
+            where: Only messages that match this SQL predicate over the columns of
                 ``Batch.df``, ``_message`` included. It is evaluated over what waits, in
                 growing pieces, until enough is found.
             matching: Instead, only messages that have a match in this DataFrame, which is
@@ -403,8 +404,8 @@ class Queue:
         """Look at the first available messages without claiming them.
 
         Args:
-            limit: At most so many messages.
-            where: Only messages that fulfil this SQL predicate over the columns of ``df``.
+            limit: At most this many messages.
+            where: Only messages that match this SQL predicate over the columns of ``df``.
 
         Returns:
             A DataFrame as ``Batch.df``; committed state only, in no particular order.
@@ -425,7 +426,7 @@ class Queue:
         """Count what can be received now: not in flight, not delayed, not expired.
 
         What a lease, a transaction or a branch holds that is over counts as in flight until
-        somebody receives it, or recovers.
+        the next receive or recover.
         """
         now_ms = self._client.runtime.now_ms()
 
@@ -465,16 +466,16 @@ class Queue:
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
                 may see messages again, so effects outside of the transaction need a key.
-            where: Only messages that fulfil this SQL predicate over the columns of
+            where: Only messages that match this SQL predicate over the columns of
                 ``Batch.df``, ``_message`` included; each message is looked at once.
-            batch_size: At most so many messages in a batch.
+            batch_size: At most this many messages in a batch.
             run_id: Names the run: repeated with the same id it goes on after the last
                 committed batch, and a finished run claims nothing.
             until: ``snapshot``: what was there when it began; ``empty``: until nothing is left.
-            max_seconds: Begin no further batch after so many seconds.
-            max_messages: Begin no further batch after so many messages.
-            max_batches: Begin no further batch after so many batches.
-            errors_max: Give up after so many failures in a row.
+            max_seconds: Begin no batch after this many seconds.
+            max_messages: Begin no batch after this many messages.
+            max_batches: Begin no batch after this many batches.
+            errors_max: Give up after this many failures in a row.
             on_batch: Called with the number of messages after each commit.
             stopped: Asked before each batch; true: the one at hand is the last.
 

@@ -1,4 +1,4 @@
-"""What calls answer."""
+"""Results of calls on a queue and on the store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from txnqueue.core.receipt import Receipt, Status
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """What a drain did.
+    """The result of a drain.
 
     Attributes:
         run_id: The run; repeat it with the same id to go on.
-        batches: How many batches were committed.
-        messages: How many messages they held.
+        batches: The number of batches committed.
+        messages: The number of messages in them.
         errors: How often the handler failed.
-        finished: Whether everything that was to be consumed was.
+        finished: Whether everything that was to be consumed has been.
         already_finished: Whether an earlier drain under this id had finished.
         last_error: The handler's last error.
         applied: Whether all table changes of its batches are applied; if not, ``recover``
@@ -45,7 +45,7 @@ class DrainResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a transaction.
+    """The outcome of a transaction.
 
     Attributes:
         transaction_id: The transaction's id.
@@ -56,7 +56,7 @@ class Outcome:
         receipt: The commit.
         reason: Why it was rolled back, or may be unknown.
         attempts: How many attempts the journal knows.
-        heuristic: Whether an operator decided it, and nobody has forgotten that.
+        heuristic: Whether an operator decided it, and ``forget`` was not called since.
     """
 
     transaction_id: str

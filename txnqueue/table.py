@@ -229,7 +229,7 @@ class TableChanges:
         return Source(payload_id, send.slice, send.send_id, count, columns.jsonValue())
 
     def _add(self, info: TableInfo, operation: str, source: Source | None, **what: Any) -> int:
-        """Take note of a change, once it is known that the table would take it."""
+        """Record a change, once it is known that the table would take it."""
         if source is not None and not source.count:
             return 0
         tx = self._transaction

@@ -86,7 +86,7 @@ class Transaction:
 
     @property
     def status(self) -> Status:
-        """Where it stands, as far as this process knows."""
+        """Its status, as far as this process knows."""
         return self._attempt.status
 
     @property
@@ -143,7 +143,7 @@ class Transaction:
         """Give a Delta table of the user's that this transaction changes when it commits.
 
         Its changes are decided with the messages, and applied in commit order right after:
-        by the commit itself, or by whoever recovers. Readers of the table may see that it
+        by the commit itself, or by a recovery. Readers of the table may see that it
         was committed a moment later than they see the messages.
 
         Args:
@@ -205,13 +205,13 @@ class Transaction:
         return self._attempt.participants.auxiliary(name, connection)
 
     def commit(self) -> Receipt:
-        """Decide that everything happened: one append.
+        """Commit everything that was done in the transaction, by one append.
 
         Returns:
             The receipt; under an id that was committed before, the first one.
 
         Raises:
-            TransactionAborted: Surely not committed: somebody else aborted this attempt
+            TransactionAborted: Not committed for certain: another client aborted this attempt
                 after its lease, another attempt of the id was faster, or a queue is being
                 dropped, which is then the error's cause.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
@@ -222,7 +222,7 @@ class Transaction:
         return commit.commit(self._attempt)
 
     def prepare(self) -> None:
-        """Promise that either decision can be carried out, and wait for one.
+        """Prepare the transaction: it can be committed or rolled back from now on, by any client.
 
         From here on no time-out, crash or clean-up ends the transaction: only an explicit
         ``commit`` or ``rollback``, here or through the manager.
@@ -237,14 +237,14 @@ class Transaction:
         commit.prepare(self._attempt)
 
     def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
-        """Decide that nothing happened; messages go back to their original places.
+        """Roll back; messages return to their original places.
 
         Messages acquired inside go back to the queue. Messages that were held under a
         lease stay with their holder, unsettled.
 
         Args:
-            reason: Why; it stands in the journal.
-            counted: Whether the messages' deliveries count; not if nobody looked at them.
+            reason: Why; recorded in the journal.
+            counted: Whether the messages' deliveries count; not if they were not looked at.
 
         Raises:
             TransactionFinished: It is committed, maybe by an interrupted commit that landed.
@@ -318,7 +318,7 @@ class RepeatableTransaction(Transaction):
         return True
 
     def _hopeless(self, error: BaseException) -> bool:
-        """Say whether another attempt is of no use, or not allowed."""
+        """Return whether another attempt is of no use, or not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
         return self.last or not retryable or final
@@ -344,7 +344,7 @@ def resolve(
         bound: What the called object works in where the call says nothing.
 
     Raises:
-        TransactionNotGiven: The call stands inside a block and says neither transaction=tx
+        TransactionNotGiven: The call is inside a block and says neither transaction=tx
             nor transaction=None: a forgotten argument must not commit by itself.
         InvalidInput: It is no transaction.
         TransactionMismatch: The transaction belongs to another manager.
@@ -375,10 +375,10 @@ def resolve(
 
 
 def at_once(client: Client, what: str) -> None:
-    """Check that a call which no transaction can hold back stands outside of every block.
+    """Check that a call which takes effect at once is outside of every block.
 
     Raises:
-        TransactionNotGiven: It stands inside a block, and would survive its roll back.
+        TransactionNotGiven: It is inside a block, and would survive its rollback.
     """
     if client.blocks:
         inside = client.blocks[-1].id

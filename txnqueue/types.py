@@ -49,7 +49,7 @@ class Origin(TypedDict):
     """Where a message was before it was moved.
 
     Attributes:
-        queue: The queue, or the exchange of a message that nobody wanted.
+        queue: The queue, or the exchange of an unroutable message.
         reason: Why it was moved.
         delivery_count: How often it had been delivered there.
         error: What its last delivery failed with, of a dead letter by count.

@@ -33,21 +33,21 @@ from txnqueue.transactions.transient import resolve as follow_decisions
 
 logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
-"""So long what is prepared and undecided is left to whoever may still be deciding it."""
+"""How long a prepared branch is left to a client that may still be deciding it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What a recovery found and did.
+    """The result of a recovery.
 
     Attributes:
         aborted: Transactions whose leases were over, aborted now.
-        released: How many messages that gave back.
+        released: The number of messages that returned to their queues.
         prepared: Transactions that are prepared and wait for ``commit`` or ``rollback``.
         waiting: Table changes that are decided and cannot be applied, with what to do.
         databases: Databases that have not confirmed a commit: ``recover`` with a connection
             to each of them finishes it.
-        heuristic: Transactions that an operator decided, and nobody has forgotten yet.
+        heuristic: Transactions that an operator decided, until ``forget``.
         drops: Queues whose drop was begun: gone now, or held back by what is prepared.
         exchange_drops: Exchanges likewise.
     """
@@ -325,7 +325,7 @@ def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> Invali
     held = ", ".join(f"{name!r} ({count})" for name, count in sorted(counts.items()))
     return InvalidInput(
         f"The consumer {consumer!r} holds no lease in {info.name!r}; leases hold messages for: "
-        f"{held or 'nobody'}.",
+        f"{held or 'no consumer'}.",
         name="consumer",
     )
 

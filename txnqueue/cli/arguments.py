@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
-Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option(min=1, help="At most this many.")]
 Where = Annotated[
     str | None,
     typer.Option(help="Only messages that fulfil this SQL predicate over payload and _message."),
 ]
-Reason = Annotated[str | None, typer.Option(help="Why; it stands in the history.")]
+Reason = Annotated[str | None, typer.Option(help="Why; recorded in the history.")]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from txnqueue.results import DrainResult
     from txnqueue.types import Until
 
-_Count = Annotated[int | None, typer.Option(min=1, help="Begin no further batch after so many.")]
+_Count = Annotated[int | None, typer.Option(min=1, help="Begin no batch after this many of them.")]
 
 
 class JsonLines(logging.Formatter):
@@ -93,7 +93,7 @@ def consume(
         typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
     ] = None,
     *,
-    batch_size: Annotated[int, typer.Option(min=1, help="At most so many messages at once.")] = (
+    batch_size: Annotated[int, typer.Option(min=1, help="At most this many messages at once.")] = (
         100_000
     ),
     until: Annotated[
@@ -102,10 +102,10 @@ def consume(
     max_messages: _Count = None,
     max_batches: _Count = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Begin no further batch after so many.")
+        float | None, typer.Option(min=0, help="Begin no batch after this many of them.")
     ] = None,
     errors_max: Annotated[
-        int, typer.Option(min=1, help="Give up after so many failures in a row.")
+        int, typer.Option(min=1, help="Give up after this many failures in a row.")
     ] = 20,
     grace_seconds: Annotated[
         float, typer.Option(min=0, help="So long a batch may go on after SIGTERM.")

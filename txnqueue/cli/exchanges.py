@@ -44,7 +44,8 @@ def create_exchange(
     schema: Annotated[str, typer.Option(help="The payload's columns as DDL.")],
     kind: Annotated[str, typer.Option(help="direct, topic, fanout or headers.")] = routing.DIRECT,
     unroutable: Annotated[
-        str, typer.Option(help="What nobody wants: return, dead_letter or refuse it.")
+        str,
+        typer.Option(help="What to do with unroutable messages: return, dead_letter or refuse."),
     ] = routing.RETURN,
     *,
     dead_letter_queue: Annotated[
@@ -198,7 +199,7 @@ def publish(
         "commit_seq": receipt.commit_seq,
     }
     sentence = (
-        f"Published {count} messages to {exchange}, {unwanted} of them wanted by nobody"
+        f"Published {count} messages to {exchange}, {unwanted} of them unroutable"
         if done
         else f"Already committed, nothing was published: transaction {receipt.transaction_id}"
     )

@@ -42,10 +42,10 @@ def send(
         int | None, typer.Option(help="0 to 9; the highest is received first.")
     ] = None,
     delay_seconds: Annotated[
-        float | None, typer.Option(help="They cannot be received before so many seconds.")
+        float | None, typer.Option(help="Deliver the messages after this many seconds.")
     ] = None,
     ttl_seconds: Annotated[
-        float | None, typer.Option(help="They are delivered no more after so many seconds.")
+        float | None, typer.Option(help="Expire the messages after this many seconds.")
     ] = None,
 ) -> None:
     """Send a file's rows, one message per row, all in one transaction."""
@@ -156,11 +156,11 @@ def purge(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
 ) -> None:
-    """Throw messages away for good; what is in flight goes unless its holder settles it."""
+    """Delete messages for good, those in flight when they would return to the queue."""
     if not yes:
         raise typer.BadParameter(f"the waiting messages of {queue} would be gone: say --yes.")
     count = session.manager.queue(queue).purge(where, reason=reason)
-    session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are gone.")
+    session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are deleted.")
 
 
 @command("dead-letters")

@@ -35,36 +35,36 @@ def create(
     ] = None,
     redelivery_delay_seconds: Annotated[
         float | None,
-        typer.Option(help="How long what failed waits; doubled after each further failure."),
+        typer.Option(help="Seconds before a failed message is redelivered; doubled each time."),
     ] = None,
     redelivery_delay_seconds_max: Annotated[
-        float | None, typer.Option(help="It never waits longer than this.")
+        float | None, typer.Option(help="The longest wait before a redelivery.")
     ] = None,
     dead_letter: Annotated[
         bool | None,
         typer.Option(
-            "--dead-letter/--no-dead-letter", help="Whether '<name>.dead' takes the dead."
+            "--dead-letter/--no-dead-letter", help="Create the dead-letter queue '<name>.dead'."
         ),
     ] = None,
     dead_letter_expired: Annotated[
         bool | None,
-        typer.Option("--dead-letter-expired", help="Whether it takes expired ones too."),
+        typer.Option("--dead-letter-expired", help="Also move expired messages there."),
     ] = None,
     ordered: Annotated[
-        bool | None, typer.Option("--ordered", help="One consumer at a time works on a lane.")
+        bool | None, typer.Option("--ordered", help="Let one consumer at a time work on a lane.")
     ] = None,
     message_id: Annotated[
-        str | None, typer.Option(help="A column that names the messages; never null.")
+        str | None, typer.Option(help="The column with the messages' ids; never null.")
     ] = None,
     duplicate_window_seconds: Annotated[
         float | None,
-        typer.Option(help="So long after the first message of an id no other one is delivered."),
+        typer.Option(help="Deliver no second message of an id within this time."),
     ] = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
     ] = False,
 ) -> None:
-    """Create a queue and its dead-letter queue; makes the store if there is none."""
+    """Create a queue and its dead-letter queue, and the store if there is none."""
     manager = session.manager
     made = manager.create_queue(
         queue,
@@ -96,7 +96,7 @@ def create(
 
 @command("list")
 def list_queues(session: OpenStore) -> None:
-    """List the queues, and what became of their messages so far."""
+    """List the queues with the numbers of their messages by state."""
     rows = session.manager.history.as_of().counts().rows()
     rows.sort(key=lambda row: str(row["queue"]))
     session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
@@ -121,7 +121,7 @@ def metrics(
         bool, typer.Option("--prometheus", help="Print Prometheus' text format.")
     ] = False,
 ) -> None:
-    """Measure every queue: what waits and since when, what is in flight, delayed or dead."""
+    """Measure every queue: messages, their ages, those in flight, delayed or dead."""
     found = session.manager.metrics()
     if prometheus:
         typer.echo(found.prometheus(), nl=False)

@@ -17,7 +17,7 @@ class Stop:
         self._asked = threading.Event()
 
     def __call__(self) -> bool:
-        """Say whether somebody asked."""
+        """Return whether somebody asked."""
         return self._asked.is_set()
 
     def ask(self) -> None:

@@ -99,7 +99,7 @@ def maintain(
 @command("take-over")
 def take_over(
     session: OpenStore,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the journal table's history.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded in the journal table's history.")],
 ) -> None:
     """Write to a store on S3 from now on, because the driver that did so has surely ended."""
     session.manager.take_over(reason)

@@ -1,4 +1,4 @@
-"""Where a transaction stands, and what its commit answers."""
+"""The status of a transaction, and the receipt of its commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txnqueue.core.model import Entry
 
 
 class Status(str, enum.Enum):
-    """Where a transaction stands.
+    """The status of a transaction.
 
     ``UNDECIDED`` is what the journal says of a transaction without a decision, ``UNKNOWN`` that
     nobody here can tell: a client of its own commit that was not answered, or the journal of what
@@ -36,7 +36,7 @@ class Receipt:
         commit_seq: Its place in commit order, which is total and never changes.
         journal_version: The Delta version of the journal that holds it; without durable work
             the one at which it began.
-        committed_at: When, by the clock of whoever committed it: information only.
+        committed_at: When, by the committing client's clock: information only.
         applied: Whether its table changes have been applied; true if it has none.
     """
 

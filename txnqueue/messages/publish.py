@@ -41,7 +41,7 @@ class PublishResult:
     Attributes:
         count: How many messages were published, wanted or not.
         queues: How many of them each queue gets, by the queues' names.
-        unroutable: How many nobody wants: returned, or dead letters now.
+        unroutable: The number that no binding wants: returned, or dead letters now.
         send_id: The send's id; message ids are ``<send id>:<offset>``.
         transaction_id: The transaction that they belong to.
         receipt: The commit, if the publish was a transaction of its own.
@@ -59,7 +59,7 @@ class PublishResult:
     _carried: TransientRows | None = field(default=None, repr=False)
 
     def returned(self) -> DataFrame:
-        """Show the messages that nobody wants, if the exchange returns them.
+        """Show the messages that no binding wants, if the exchange returns them.
 
         Returns:
             A DataFrame as ``Batch.df``. It is read from where they were staged, so it can be
@@ -69,7 +69,7 @@ class PublishResult:
         return client.payload.frame(schema, self._returned)
 
     def returned_messages(self) -> list[Message]:
-        """Read the messages that nobody wants as dicts; for a few, not for a million."""
+        """Read the messages that no binding wants as dicts; for a few, not for a million."""
         if not self._returned:
             return []
         client, schema = self._source()

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def is_kept(durable: object, tx: Acquirer, name: str, *, otherwise: bool) -> bool:
-    """Say whether messages are kept in the store.
+    """Return whether messages are kept in the store.
 
     Args:
         durable: What the caller said; None: nothing.

@@ -75,7 +75,7 @@ class Numbers:
         self.late = 0
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry."""
+        """Record the next entry."""
         if (entry.shard, entry.stream) != self._stream:
             self._end_stream()
             self._stream = (entry.shard, entry.stream)
@@ -153,7 +153,7 @@ class Manifests:
         self._right = self._expected = 0
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry: what one append wrote comes together."""
+        """Record the next entry: what one append wrote comes together."""
         if entry.append_id != self._append_id:
             self._end_append()
             self._append_id = entry.append_id
@@ -224,7 +224,7 @@ class ChangeChecks:
         self._decided = self._ended = 0
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry."""
+        """Record the next entry."""
         if entry.kind == model.COMMITTED:
             self._uncommitted.pop(entry.attempt or "", None)
             if self._append[0] != entry.append_id:
@@ -292,7 +292,7 @@ class Payload:
         self._spans = self._found = self._expected = 0
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry."""
+        """Record the next entry."""
         if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
             body = entry.body
             count = ranges.count(entry.ranges)

@@ -46,7 +46,7 @@ class Replay:
         self._others = _Messages(problems)
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry."""
+        """Record the next entry."""
         queue = self._queues.get(entry.queue_id or "")
         if queue is not None:
             queue.see(entry)
@@ -134,7 +134,7 @@ class _Messages:
         self._problems = problems
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry."""
+        """Record the next entry."""
         name = (entry.claim_lane, entry.claim_sequence)
         if entry.kind == model.POSTED:
             self.posted += ranges.count(entry.ranges)
@@ -242,7 +242,7 @@ class _Compactions:
         self.right = self.expected = 0
 
     def see(self, entry: Entry) -> None:
-        """Take note of the next entry; it counts from the next compaction on whose pin it is in."""
+        """Record the next entry; it counts from the next compaction on whose pin it is in."""
         lane = entry.lane
         if lane is None or not self._pins.get(lane):
             return  # no compaction of it is to come
@@ -329,7 +329,7 @@ def _without_clocks(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says(found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-    """Say whether a compaction is right; it may follow one that did not say when what failed."""
+    """Return whether a compaction is right; it may follow one that did not say when what failed."""
     failed, known = (set(map(tuple, body.get("failures", ()))) for body in (found, expected))
     found, expected = _without_clocks(found), _without_clocks(expected)
     return failed <= known and {**found, "failures": 0} == {**expected, "failures": 0}

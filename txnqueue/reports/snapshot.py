@@ -270,7 +270,7 @@ class Snapshot:
         return model.horizon(self._past.find(advanced))
 
     def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
-        """Say whether the decision of an attempt may be missing because it was removed."""
+        """Return whether the decision of an attempt may be missing because it was removed."""
         return entry.version < self._past.beginning and (entry.begun or 0) < horizon
 
     def _fold(self, info: QueueInfo) -> QueueState:
@@ -320,7 +320,7 @@ class _Tally:
         self._before: tuple[int, int] | None = None
 
     def add(self, entry: Entry, *, known: bool) -> None:
-        """Take note of an entry; only those from the history's beginning on count."""
+        """Record an entry; only those from the history's beginning on count."""
         if known and self._before is None:
             self._before = (self.fold.length(), self.fold.purged_in_flight)
         if entry.shard in self._shards:
