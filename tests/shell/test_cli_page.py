@@ -126,16 +126,16 @@ def test_the_log_has_the_keys_that_the_page_shows() -> None:
     assert [list(line) for line in logged if line["event"] == shown["event"]] == [list(shown)]
 
 
-def test_the_declared_queues_can_be_applied(tmp_path: Path) -> None:
+def test_the_queues_of_the_page_can_be_declared(tmp_path: Path) -> None:
     (declared,) = blocks("yaml")
     file = tmp_path / "queues.yaml"
     file.write_text(declared)
     terminal = Terminal()
     terminal("txnqueue create orders-2024 --schema 'n long' --no-dead-letter")
-    terminal(f"txnqueue apply {file} --drop")
+    terminal(f"txnqueue declare {file} --drop")
     assert terminal.code == 0
     assert "orders-2024" not in terminal("txnqueue list --output json")
-    terminal(f"txnqueue apply {file} --drop --dry-run")
+    terminal(f"txnqueue declare {file} --drop --dry-run")
     assert terminal.code == 0, "a second time nothing is changed"
 
 
