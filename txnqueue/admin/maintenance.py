@@ -17,6 +17,7 @@ from txnqueue.admin import history_removal
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
+from txnqueue.client.runtime import Retries
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
@@ -353,20 +354,17 @@ class _Run:
     # --------------------------------------------------------------------------- helpers
 
     def _patiently(self, what: str, act: Callable[[], None]) -> bool:
-        """Do something that may lose a race against live clients; again, bounded."""
-        runtime = self._client.runtime
-        policy, started, lost = runtime.retry, runtime.monotonic(), 0
+        """Do something that may conflict with live clients; again, bounded."""
+        retries = Retries(self._client.runtime)
         while True:
             try:
                 act()
                 return True
             except AppendConflict as error:
-                lost += 1
-                late = runtime.monotonic() - started > policy.seconds_max
-                if lost >= policy.attempts_max or late:
+                if not retries.fail():
                     self._skipped.append(f"{what}: {error}"[:300])
                     return False
-            runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+            retries.wait()
 
     def _metadata(self, operation: str) -> dict[str, object]:
         about = {"txnqueue": __version__, "operation": operation, "transaction_id": None}

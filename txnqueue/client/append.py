@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from txnqueue.client.runtime import Runtime
+from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
@@ -73,13 +73,16 @@ class Append:
         self._transaction_id = transaction_id
         self._queue = queue
         self._read = read
-        self._started = runtime.monotonic()
+        self._retries = Retries(runtime)
         self._since = -1
         self._tried: list[Unit] = []
         self._in_doubt = False
         self._unsure = False  # also after a conflict: the store may be wrong in that
-        self.lost = 0
+
+    @property
+    def lost(self) -> int:
         """How often it was planned and did not land."""
+        return self._retries.failed
 
     def land(self, plan: Planner, riding: Sequence[Entry] = ()) -> Landed | None:
         """Append what is planned, whatever the store answers.
@@ -172,14 +175,11 @@ class Append:
             Busy: There have been enough of them; nothing landed.
             TransactionUnknown: The same, and one of them may still land.
         """
-        self.lost += 1
-        policy = self._runtime.retry
-        elapsed = self._runtime.monotonic() - self._started
-        if self.lost >= policy.attempts_max or elapsed > policy.seconds_max:
+        if not self._retries.fail():
             if self._in_doubt:
                 raise self._unknown(cause) from cause
             raise Busy(operation=self._operation, queue=self._queue, tries=self.lost) from cause
-        self._runtime.sleep(policy.wait_seconds(self.lost, self._runtime.dice()))
+        self._retries.wait()
 
     def _metadata(self) -> dict[str, object]:
         return {
