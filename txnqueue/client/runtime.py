@@ -29,8 +29,8 @@ class Runtime:
     Attributes:
         now_ms: Epoch milliseconds; decides only when somebody may try, never what holds.
         monotonic: Seconds for bounding retries.
-        sleep: Waits so many seconds.
-        new_id: Draws 32 hexadecimal digits that nobody drew before.
+        sleep: Waits for a number of seconds.
+        new_id: Draws 32 hexadecimal digits that are unique.
         dice: Uniform in 0 to 1.
         actor: Who is written into every entry.
         run_id: The run of a job that the work belongs to.
