@@ -29,7 +29,7 @@ from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
 ARCHIVED_MAX = 20_000
-"""So many entries are copied and deleted at a time."""
+"""How many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is written into few."""
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
@@ -43,7 +43,7 @@ class Maintenance:
 
     Attributes:
         compacted: Lanes whose log was compacted.
-        horizon: The version of the journal below which nobody decides any more; -1: none.
+        horizon: The version of the journal below which nothing is decided any more; -1: none.
         archived: Entries that left the journal for the archive.
         slices: Slices of payload that were dropped.
         forgotten: Entries that were removed from the archive: the history begins later now.
@@ -372,6 +372,6 @@ class _Run:
 
 
 def _is_due(fold: QueueState, number: int, target: int) -> bool:
-    """Say whether a compaction lets entries of a lane leave, now or by the next one."""
+    """Return whether a compaction lets entries of a lane leave, now or by the next one."""
     lane = fold.lanes[number]
     return lane.log > 0 and lane.log_from <= target and compaction.is_due(lane, 1, 0)
