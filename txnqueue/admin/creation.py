@@ -157,7 +157,7 @@ def check_payload_there(
 
 
 def taken(info: QueueInfo) -> QueueError:
-    """Say why a name cannot be given to a new queue."""
+    """Return why a name cannot be given to a new queue."""
     if info.closing:
         return _closing(info)
     return QueueExists(
@@ -174,7 +174,7 @@ def _closing(info: QueueInfo) -> QueueClosed:
 
 
 def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
-    """Say whether a queue has these columns, or had just these before it grew."""
+    """Return whether a queue has these columns, or had just these before it grew."""
     wanted = catalog.columns(columns.jsonValue())
     if catalog.columns(info.schema) == wanted:
         return True

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _create(client: Client, info: ExchangeInfo, columns: StructType) -> ExchangeInfo:
-    """Create the payload table first, then append the entry, if nobody else did."""
+    """Create the payload table first, then append the entry, unless others did."""
     client.store.payload.create(info.payload_id, columns, routed=True)
     existing: ExchangeInfo | None = None
 

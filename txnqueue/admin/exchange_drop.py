@@ -25,7 +25,7 @@ class ExchangeDropResult:
 
     Attributes:
         exchange: The exchange's name.
-        dropped: Whether it is gone; if not, it is closing and nobody publishes to it.
+        dropped: Whether it is gone; if not, it is closing and takes no more messages.
         held_by: The prepared transactions that hold it back: decide them by
             ``manager.commit`` or ``manager.rollback``, then drop again or ``recover``.
     """

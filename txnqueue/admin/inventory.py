@@ -46,13 +46,13 @@ class Inventory:
     missed: frozenset[str] = frozenset()
 
     def is_complete(self, today: str) -> bool:
-        """Say whether all tables were looked at lately; of a day to come nothing is believed."""
+        """Return whether all tables were looked at lately; of a day to come nothing is believed."""
         last = datetime.date.fromisoformat(today)
         first = (last - datetime.timedelta(days=COMPLETE_DAYS - 1)).isoformat()
         return first <= self.complete <= today
 
     def says(self, other: Inventory) -> bool:
-        """Say whether another one tells the same of the tables, whenever it was taken."""
+        """Return whether another one tells the same of the tables, whenever it was taken."""
         ignored = {"day": ""}
         return {**self.body(), **ignored} == {**other.body(), **ignored}
 

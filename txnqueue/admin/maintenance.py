@@ -17,6 +17,7 @@ from txnqueue.admin import history_removal
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
+from txnqueue.client.runtime import Retries
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
@@ -28,7 +29,7 @@ from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
 ARCHIVED_MAX = 20_000
-"""So many entries are copied and deleted at a time."""
+"""How many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is written into few."""
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
@@ -42,7 +43,7 @@ class MaintenanceResult:
 
     Attributes:
         compacted: Lanes whose log was compacted.
-        horizon: The version of the journal below which nobody decides any more; -1: none.
+        horizon: The version of the journal below which nothing is decided any more; -1: none.
         archived: Entries that left the journal for the archive.
         slices: Slices of payload that were dropped.
         forgotten: Entries that were removed from the archive: the history begins later now.
@@ -353,20 +354,17 @@ class _Run:
     # --------------------------------------------------------------------------- helpers
 
     def _patiently(self, what: str, act: Callable[[], None]) -> bool:
-        """Do something that may lose a race against live clients; again, bounded."""
-        runtime = self._client.runtime
-        policy, started, lost = runtime.retry, runtime.monotonic(), 0
+        """Do something that may conflict with live clients; again, bounded."""
+        retries = Retries(self._client.runtime)
         while True:
             try:
                 act()
                 return True
             except AppendConflict as error:
-                lost += 1
-                late = runtime.monotonic() - started > policy.seconds_max
-                if lost >= policy.attempts_max or late:
+                if not retries.fail():
                     self._skipped.append(f"{what}: {error}"[:300])
                     return False
-            runtime.sleep(policy.wait_seconds(lost, runtime.dice()))
+            retries.wait()
 
     def _metadata(self, operation: str) -> dict[str, object]:
         about = {"txnqueue": __version__, "operation": operation, "transaction_id": None}
@@ -374,6 +372,6 @@ class _Run:
 
 
 def _is_due(fold: QueueState, number: int, target: int) -> bool:
-    """Say whether a compaction lets entries of a lane leave, now or by the next one."""
+    """Return whether a compaction lets entries of a lane leave, now or by the next one."""
     lane = fold.lanes[number]
     return lane.log > 0 and lane.log_from <= target and compaction.is_due(lane, 1, 0)

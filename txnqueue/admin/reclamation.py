@@ -1,4 +1,4 @@
-"""Give the disk back what payload nobody needs, at the cost of what there is to give back.
+"""Free the disk of payload that is no longer needed, at the cost of what there is to give back.
 
 Whole slices are deleted that nothing names; of a queue or an exchange that was dropped all goes.
 The tables stay: views of other queues and clients that know nothing of a drop yet may ask them.
@@ -30,7 +30,7 @@ logger = logging.getLogger("txnqueue")
 Vacuum = bool | Literal["full"]
 """Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
 FACTS_MAX = 100
-"""So many owners are said to be removed by one append."""
+"""How many owners one append records as removed."""
 _FILES_MS = inventory.FILES_DAYS * 86_400_000
 
 
@@ -88,7 +88,7 @@ class Reclamation:
             terms: How it is to be done.
             reading: The journal, as it was before anything was archived.
             marks: Reads from the archive what advanced the horizon.
-            patiently: Does what may lose a race against live clients.
+            patiently: Does what may conflict with live clients.
             skipped: Takes what could not be done.
         """
         self._client = client
@@ -115,7 +115,7 @@ class Reclamation:
 
         Args:
             gone: The entries that have left the journal since it was read.
-            horizon: The version below which nobody decides any more.
+            horizon: The version below which no transaction is decided any more.
         """
         complete = self._is_complete()
         catalog = [entry for entry in self._entries if entry.shard == model.CATALOG]
@@ -139,7 +139,7 @@ class Reclamation:
     # ------------------------------------------------------------------ what there is
 
     def _is_complete(self) -> bool:
-        """Say whether all tables are looked at, and not only those that anything is known of."""
+        """Return whether all tables are looked at, and not only those that anything is known of."""
         terms = self._terms
         asked = terms.vacuum == "full" or terms.dry_run
         return asked or not self._before.is_complete(terms.today.isoformat())
@@ -215,7 +215,7 @@ class Reclamation:
     # ------------------------------------------------------------------ what is given back
 
     def _drop(self, named: retention.Slices, horizon: int) -> int:
-        """Delete slices that nobody needs: orphans, and what was consumed long enough ago."""
+        """Delete slices no longer needed: orphans, and what was consumed long enough ago."""
         width = self._client.slice_width
         found = {
             owner: slices
@@ -304,7 +304,7 @@ class Reclamation:
                 self._fail(owner, error)
 
     def _note_removed(self, owner: str, kept_seconds: float) -> None:
-        """Take note that the files of all that was deleted so long ago are gone."""
+        """Record that the files of all that was deleted so long ago are gone."""
         first, last = self._deleted.pop(owner)
         gone_ms = self._now_ms - round(kept_seconds * 1000)
         if last > gone_ms:

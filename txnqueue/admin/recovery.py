@@ -47,7 +47,7 @@ class RecoveryResult:
         waiting: Table changes that are decided and cannot be applied, with what to do.
         databases: Databases that have not confirmed a commit: ``recover`` with a connection
             to each of them finishes it.
-        heuristic: Transactions that an operator decided, until ``forget``.
+        heuristic: Transactions that an operator decided and that are not forgotten yet.
         drops: Queues whose drop was begun: gone now, or held back by what is prepared.
         exchange_drops: Exchanges likewise.
     """

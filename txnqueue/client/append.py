@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from txnqueue.client.runtime import Runtime
+from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
@@ -73,13 +73,16 @@ class Append:
         self._transaction_id = transaction_id
         self._queue = queue
         self._read = read
-        self._started = runtime.monotonic()
+        self._retries = Retries(runtime)
         self._since = -1
         self._tried: list[Unit] = []
         self._in_doubt = False
         self._unsure = False  # also after a conflict: the store may be wrong in that
-        self.lost = 0
+
+    @property
+    def lost(self) -> int:
         """How often it was planned and did not land."""
+        return self._retries.failed
 
     def land(self, plan: Planner, riding: Sequence[Entry] = ()) -> Landed | None:
         """Append what is planned, whatever the store answers.
@@ -93,8 +96,8 @@ class Append:
 
         Raises:
             Busy: Others were faster at every try; nothing landed.
-            TransactionUnknown: An earlier try may still land, whatever stands in the way of
-                another.
+            TransactionUnknown: An earlier try may still land, whatever keeps another one from
+                landing.
             QueueClosed: A queue that it works on is being dropped; nothing landed.
             QueueNotFound: The same, when the drop is done.
             ExchangeClosed: An exchange that it publishes to is being dropped; nothing landed.
@@ -160,7 +163,7 @@ class Append:
         return found
 
     def _landed(self, unit: Unit, version: int) -> Landed:
-        """Say what landed: an earlier try that was in doubt may have landed as well."""
+        """Return what landed: an earlier try that was in doubt may have landed as well."""
         mine = Landed(tuple(replace(e, version=version) for e in unit.entries), version)
         earlier = self._in_doubt and len(self._tried) > 1
         return (self._find(None) if earlier else None) or mine
@@ -172,14 +175,11 @@ class Append:
             Busy: There have been enough of them; nothing landed.
             TransactionUnknown: The same, and one of them may still land.
         """
-        self.lost += 1
-        policy = self._runtime.retry
-        elapsed = self._runtime.monotonic() - self._started
-        if self.lost >= policy.attempts_max or elapsed > policy.seconds_max:
+        if not self._retries.fail():
             if self._in_doubt:
                 raise self._unknown(cause) from cause
             raise Busy(operation=self._operation, queue=self._queue, tries=self.lost) from cause
-        self._runtime.sleep(policy.wait_seconds(self.lost, self._runtime.dice()))
+        self._retries.wait()
 
     def _metadata(self) -> dict[str, object]:
         return {
@@ -194,7 +194,7 @@ class Append:
     # ---------------------------------------------------------------------------- doubt
 
     def _found_despite(self, error: Exception) -> Landed | None:
-        """Look whether what stands in the way of a plan is an earlier try that landed since.
+        """Find the earlier try that landed since, if one conflicts with a plan.
 
         Raises:
             TransactionUnknown: An earlier try may still land.
@@ -213,7 +213,7 @@ class Append:
         """Look whether any try is in the journal, by append id.
 
         Raises:
-            TransactionUnknown: Nobody can say: it cannot be read, or may have been removed since.
+            TransactionUnknown: It cannot be read, or may have been removed since.
         """
         if not self._tried:
             return None
@@ -257,12 +257,12 @@ class Append:
         raise error
 
     def _may_land(self, cause: Exception) -> bool:
-        """Say whether what one of the tries expects still holds: nothing bars it, and it may land.
+        """Return whether the conditions of one of the tries still hold, so that it may land.
 
         What is expected and does not hold any more never holds again.
 
         Raises:
-            TransactionUnknown: Nobody can say.
+            TransactionUnknown: The outcome is unknown.
         """
         shards = {shard for unit in self._tried for shard in unit.reads}
         try:
@@ -280,7 +280,7 @@ class Append:
 
 
 def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) -> TransactionUnknown:
-    """Say that an outcome is in doubt, and how to ask for it."""
+    """Make the error of an outcome in doubt, with the way to ask for it."""
     asked = f"{known_as!r}" + (f", attempt={attempt!r}" if attempt else "")
     return TransactionUnknown(
         f"The outcome of {known_as!r} is in doubt: ask manager.outcome({asked}) before trying "
@@ -292,7 +292,7 @@ def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) ->
 
 
 def closed_by(journal: Journal, unit: Unit) -> QueueError | None:
-    """Say what is closing or dropped of what an append expects to be open, if anything is."""
+    """Return the error of what is closing or dropped though an append expects it open, if any."""
     streams = {c.stream for c in unit.conditions if _expects_open(c)}
     fence = journal.read([model.FENCE]).entries if streams else ()
     found = [entry for entry in fence if entry.stream in streams]

@@ -278,7 +278,7 @@ def decisions_beginning_of(journal: Journal) -> int:
 
 
 def removed(what: str, beginning: int) -> HistoryRemoved:
-    """Say of something that it lies before the beginning of the history."""
+    """Make the error of something that lies before the beginning of the history."""
     first = model.commit_seq(beginning)
     return HistoryRemoved(
         f"{what}: the history begins at commit_seq {first}; "
@@ -306,7 +306,7 @@ def of_shard(store: Store, shard: str, prefix: str) -> list[Entry]:
 
 
 def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Take each entry once: one that is being moved stands in both tables."""
+    """Take each entry once: one that is being moved is in both tables."""
     return tuple({entry.entry_id: entry for entry in entries}.values())
 
 

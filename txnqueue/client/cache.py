@@ -135,7 +135,7 @@ class Cache:
         return known if known.sequence > info.sequence else info
 
     def learn(self, info: QueueInfo) -> None:
-        """Take note of what a queue is now; names are looked up again."""
+        """Record what a queue is now; names are looked up again."""
         self._infos[info.queue_id] = info
         self._queues = {}
 
@@ -193,7 +193,7 @@ class Cache:
     # ---------------------------------------------------------------------------- folds
 
     def holds_lock(self) -> bool:
-        """Say whether this thread holds a lock that others may be waiting for."""
+        """Return whether this thread holds a lock that others may be waiting for."""
         locks = (self.lock, self.store.transient.lock)
         return any(custody.Custody(lock).held() for lock in locks)
 
@@ -214,7 +214,7 @@ class Cache:
         """Read what somebody with the lock found out to be missing, unless a lock is held still.
 
         Raises:
-            NotRead: One is held: whoever holds it lets go of it first.
+            NotRead: One is held: its holder must release it first.
         """
         if self.holds_lock():
             raise missing
@@ -333,10 +333,10 @@ class Cache:
             raise archive.removed(what, beginning)
 
     def never_decided(self, state: TransactionState, owner: AttemptOwner) -> bool:
-        """Say whether an attempt has ended for ever without a decision.
+        """Return whether an attempt has ended for ever without a decision.
 
         Raises:
-            HistoryRemoved: It has ended, and nobody can say any more whether it was decided.
+            HistoryRemoved: It has ended, and its decision may have been removed.
         """
         if state.decided(owner.attempt) is not None or not state.is_over(owner):
             return False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 ASKING_SECONDS = 30.0
-"""So long a client takes what a queue has, before it asks once who holds the rest of it."""
+"""How long a client claims available messages before it looks once at those that others hold."""
 
 
 class Block(Protocol):
@@ -85,12 +85,12 @@ class Client(Cache):
     # -------------------------------------------------------------------------- appends
 
     def stamp(self) -> Stamp:
-        """Say who writes now."""
+        """Return the author, run and time of an append."""
         runtime = self.runtime
         return Stamp(runtime.actor, runtime.run_id, runtime.now_ms())
 
     def author(self) -> dict[str, object]:
-        """Say who writes, for the histories of Delta tables."""
+        """Return the author, as metadata for the histories of Delta tables."""
         return {"actor": self.runtime.actor, "run_id": self.runtime.run_id}
 
     def land(
@@ -168,9 +168,9 @@ class Client(Cache):
         return self._turns[queue_id]
 
     def asks_again(self, queue_id: str) -> bool:
-        """Say whether the holders of messages of a queue are to be asked for, though it has others.
+        """Return whether to look for a queue's messages with other holders, though it has more.
 
-        That is so once in a while, and not yet when the first of them is met.
+        The answer is true once every ``ASKING_SECONDS``, the first time after one such period.
         """
         now = self.runtime.monotonic()
         if now - self._asked.setdefault(queue_id, now) < ASKING_SECONDS:
@@ -293,7 +293,7 @@ class TransientClient(Client):
         transaction_id: str | None = None,
         queue: str | None = None,
     ) -> Landed | None:
-        """Append what is planned; nobody of this process comes in between."""
+        """Append what is planned; no other thread of this process appends meanwhile."""
 
         def landing() -> Landed | None:
             said = {"transaction_id": transaction_id, "queue": queue}

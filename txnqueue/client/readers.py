@@ -16,9 +16,9 @@ from txnqueue.core.state import QueueState, compaction
 from txnqueue.storage.journal import Journal, Reading
 
 ENTRIES_MAX = 100_000
-"""So many entries are remembered at most; beyond, everything is forgotten and read anew."""
+"""How many entries are cached at most; beyond that, the cache is dropped and read anew."""
 SHARDS_MAX = 1_000
-"""So many shards, or a few more, are read by one query."""
+"""How many shards, or a few more, are read by one query."""
 
 
 class ShardReader:

@@ -29,8 +29,8 @@ class Runtime:
     Attributes:
         now_ms: Epoch milliseconds; decides only when somebody may try, never what holds.
         monotonic: Seconds for bounding retries.
-        sleep: Waits so many seconds.
-        new_id: Draws 32 hexadecimal digits that nobody drew before.
+        sleep: Waits for a number of seconds.
+        new_id: Draws 32 hexadecimal digits that are unique.
         dice: Uniform in 0 to 1.
         actor: Who is written into every entry.
         run_id: The run of a job that the work belongs to.
@@ -47,3 +47,34 @@ class Runtime:
     run_id: str | None = None
     consumer: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex}")
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+class Retries:
+    """The tries of one operation: counted, bounded in number and time, and spaced with jitter.
+
+    What a failed try means, a conflict or a lost reply, and which error ends the operation, is
+    the caller's decision.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Start the clock of an operation."""
+        self._runtime = runtime
+        self._started = runtime.monotonic()
+        self.failed = 0
+        """How many tries have failed."""
+
+    def fail(self) -> bool:
+        """Count a failed try.
+
+        Returns:
+            Whether another try is left.
+        """
+        self.failed += 1
+        policy = self._runtime.retry
+        elapsed = self._runtime.monotonic() - self._started
+        return self.failed < policy.attempts_max and elapsed <= policy.seconds_max
+
+    def wait(self) -> None:
+        """Wait before the next try; with jitter, so that writers in conflict drift apart."""
+        runtime = self._runtime
+        runtime.sleep(runtime.retry.wait_seconds(self.failed, runtime.dice()))

@@ -69,7 +69,7 @@ class Java:
 
     @property
     def problem(self) -> str | None:
-        """Say why Spark cannot start with it; None if it can."""
+        """Return why Spark cannot start with it; None if it can."""
         major = re.match(r"\d+", self.version)
         if major is None or int(major.group()) < JAVA_VERSION_MIN:
             return (
@@ -332,7 +332,7 @@ def _remember(coordinate: str, jars: str) -> None:
 
 
 def version_of(package: str) -> str | None:
-    """Say which version of a package is installed; None without it."""
+    """Return the installed version of a package; None without it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -51,7 +51,7 @@ class Store(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Say whether the journal is there."""
+        """Return whether the journal is there."""
         ...
 
     def create(self) -> None:
@@ -109,7 +109,7 @@ class DeltaStore:
         self.transient = of_root(self.root)
 
     def exists(self) -> bool:
-        """Say whether the journal is there."""
+        """Return whether the journal is there."""
         return self.journal.exists()
 
     def create(self) -> None:
@@ -147,7 +147,7 @@ class MemoryStore:
         self.transient = TransientStore(self.root, step)
 
     def exists(self) -> bool:
-        """Say whether the journal is there: in memory always."""
+        """Return whether the journal is there: in memory always."""
         return True
 
     def create(self) -> None:

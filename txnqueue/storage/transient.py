@@ -193,7 +193,7 @@ class TransientStore:
         return self
 
     def exists(self) -> bool:
-        """Say whether the journal is there: in memory always."""
+        """Return whether the journal is there: in memory always."""
         return True
 
     def create(self) -> None:
@@ -318,7 +318,7 @@ class TransientStore:
 
 
 def _is_answer(entry: Entry) -> bool:
-    """Say whether an entry tells a client that its transaction id was committed."""
+    """Return whether an entry tells a client that its transaction id was committed."""
     key = entry.transaction_key
     return entry.kind == model.COMMITTED and key is not None and not model.is_generated_key(key)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from txnqueue.client.client import Client
+from txnqueue.client.runtime import Retries
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import AttemptOwner
@@ -297,18 +298,15 @@ class Applier:
 
     def _patiently(self, one: Decided, *, waived: str | None = None) -> int | None:
         """Apply a change, or take its number only; again after conflicts, bounded."""
-        runtime = self._client.runtime
-        policy, started, tries = runtime.retry, runtime.monotonic(), 0
+        retries = Retries(self._client.runtime)
         stamp = one.stamp(self._store_id, waived)
         while True:
             try:
                 return self._client.store.tables.apply(one.change, stamp, empty=waived is not None)
             except TableConflict:
-                tries += 1
-                late = runtime.monotonic() - started > policy.seconds_max
-                if tries >= policy.attempts_max or late:
+                if not retries.fail():
                     raise
-            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+            retries.wait()
 
     def _commits(self, one: Decided, info: TableInfo | None) -> list[TableCommit]:
         """List the table's commits since the change was sealed; of another table, all."""

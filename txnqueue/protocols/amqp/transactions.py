@@ -163,7 +163,7 @@ class LiveTransaction:
             held.clear()
 
     def posted(self, delivery: IncomingDelivery) -> None:
-        """Take note of a posting whose outcome the controller is told."""
+        """Record a posting whose outcome the controller is told."""
         self.incoming[delivery.link.session, delivery.delivery_id] = delivery
 
     def doom(self, description: str) -> None:

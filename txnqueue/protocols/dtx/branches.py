@@ -1,20 +1,237 @@
-"""Branches: sessions of any process share one transaction, and anybody decides it.
+"""Branches: sessions of any process share one transaction, and any coordinator decides it.
 
-A branch that takes too long is rolled back by whoever meets it; a prepared one never.
+Each session has a part of the branch, which the journal holds once the session has ended. A
+branch that exceeds its time-out is rolled back by the next client that meets it; a prepared one
+never is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from txnqueue.client.append import Landed
+from txnqueue.client.client import Client
 from txnqueue.core import model
-from txnqueue.core.planning import Plan, branches
+from txnqueue.core.planning import Plan, Stamp, branches
 from txnqueue.core.state import TransactionState
-from txnqueue.core.state.branch import COORDINATE, Branch, Ending, Ticket, check_not_heuristic
-from txnqueue.errors import BranchMisused, BranchNotFound
-from txnqueue.protocols.dtx.associations import Associations
+from txnqueue.core.state.branch import (
+    ASSOCIATE,
+    COORDINATE,
+    HEURISTIC,
+    TIMED_OUT,
+    Branch,
+    Ending,
+    Ticket,
+    check_allowed,
+    check_not_heuristic,
+    ended_before,
+    ending_of,
+)
+from txnqueue.core.state.branch import found as branch_found
+from txnqueue.core.state.closing import is_closed
+from txnqueue.errors import (
+    BranchExists,
+    BranchMisused,
+    BranchNotFound,
+    QueueError,
+    TransactionUnknown,
+    TxnQueueError,
+)
+from txnqueue.messages.claim import abort_branch
+from txnqueue.protocols.dtx.sessions import BranchSession
+
+Act = Callable[[Branch], "Plan | Ending"]
+"""Plans what is wanted of a branch that is undecided, or says what came of it."""
 
 
-class Branches(Associations):
-    """What sessions and coordinators do with branches."""
+class Branches:
+    """The branches of a store: sessions work in them, coordinators decide them."""
+
+    def __init__(self, client: Client) -> None:
+        """Work on a store."""
+        self._client = client
+
+    def find(self, key: str) -> Branch:
+        """Read a branch.
+
+        Raises:
+            BranchNotFound: There is none of this key.
+        """
+        return branch_found(self._client.key_states([key])[key])
+
+    def session(self, key: str) -> BranchSession:
+        """Make a session that does not work yet; by its name what landed unheard is found."""
+        return BranchSession(self._client, key, "", 0, self._client.runtime.new_id())
+
+    def start(
+        self,
+        key: str,
+        timeout_seconds: float,
+        ticket: Ticket | None = None,
+        session: BranchSession | None = None,
+    ) -> BranchSession | Ending:
+        """Start a branch, and work in it.
+
+        Args:
+            key: Its name.
+            timeout_seconds: How long it may take until it is prepared, unless that is set.
+            ticket: Who may work in it, and who may decide it; None: anybody.
+            session: That of an earlier try which is in doubt: if it has landed, it goes on.
+
+        Returns:
+            The session; or, of an earlier try, how the branch has been ended since.
+
+        Raises:
+            BranchExists: It was started before, by others.
+            NotPermitted: The ticket keeps ourselves out.
+        """
+        client = self._client
+        client.open()
+        mine, attempt = session or self.session(key), client.runtime.new_id()
+        mine.ticket = ticket
+        if ticket is not None:
+            check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
+
+        def plan(_lost: int) -> Plan | None:
+            begun = client.version_to_begin()  # anew, if the horizon has passed the last one
+            state = client.key_state(key)
+            if any(entry.body.get("session") == mine.name for entry in state.branch):
+                return None
+            if state.branch or state.decisions or state.prepared:
+                raise BranchExists(
+                    f"Branch {key!r} was started before: join it, or use a new xid.",
+                    transaction_id=key,
+                )
+            return branches.start(
+                key, attempt, begun, mine.name, timeout_seconds, ticket=ticket, stamp=client.stamp()
+            )
+
+        landed = client.land(plan, "start branch", transaction_id=key)
+        if landed is None:
+            return self.join(key, ticket, mine)
+        mine.belong_to(landed.entries[0].attempt or "", landed.entries[0].begun or 0)
+        mine.at_work = True
+        return mine
+
+    def join(
+        self, key: str, ticket: Ticket | None = None, session: BranchSession | None = None
+    ) -> BranchSession | Ending:
+        """Work in a branch that was started by anybody.
+
+        Args:
+            key: The branch.
+            ticket: One of its realm.
+            session: As in ``start``.
+
+        Returns:
+            The session, or why there is none: the branch can only be rolled back.
+
+        Raises:
+            BranchNotFound: There is none, or it is completed.
+            BranchMisused: It is prepared, or an operator has decided it.
+            NotPermitted: It is restricted to others.
+        """
+        mine = session or self.session(key)
+        return self._associate(key, ticket, [mine], lambda _branch: (mine, None))
+
+    def resume(
+        self,
+        key: str,
+        suspended: BranchSession | None = None,
+        ticket: Ticket | None = None,
+        session: BranchSession | None = None,
+    ) -> BranchSession | Ending:
+        """Go on with work that was suspended, by us or by a session of any other process.
+
+        Args:
+            key: The branch.
+            suspended: Our own suspended session, which goes on with all that it did.
+            ticket: As in ``join``.
+            session: As in ``start``; it goes on with what others have suspended.
+
+        Returns:
+            As ``join``.
+
+        Raises:
+            BranchNotFound: As in ``join``.
+            BranchMisused: It is prepared, nothing is suspended, or an operator has decided it.
+            NotPermitted: As in ``join``.
+        """
+        other = session or self.session(key)
+        own = suspended or other
+
+        def choose(branch: Branch) -> tuple[BranchSession, str | None]:
+            if own.name in branch.suspended:
+                return own, own.name
+            if not branch.suspended:
+                raise BranchMisused(f"Branch {key!r} is not suspended.", transaction_id=key)
+            return other, branch.suspended[0]
+
+        return self._associate(key, ticket, [own, other], choose)
+
+    def is_at_work(self, session: BranchSession) -> bool:
+        """Return whether a session works in its branch; if so, it can be ended.
+
+        Raises:
+            BranchNotFound: There is no such branch.
+        """
+        self._client.open()
+        branch = self.find(session.id)
+        if branch.sessions.get(session.name) != model.ASSOCIATED:
+            return False
+        session.belong_to(branch.attempt, branch.begun)
+        session.at_work = True
+        return True
+
+    def end(
+        self,
+        session: BranchSession,
+        *,
+        suspend: bool = False,
+        fail: bool = False,
+        ticket: Ticket | None = None,
+    ) -> Ending:
+        """End a session's work, or suspend it: what it did becomes a part of the branch.
+
+        When that is in doubt the session takes no more work, for its part may be sealed. It
+        can be ended again, in the same way or otherwise.
+
+        Args:
+            session: The session.
+            suspend: It goes on later.
+            fail: The branch can only be rolled back from now on.
+            ticket: As in ``join``.
+
+        Returns:
+            ``DONE``, or why the branch can only be rolled back.
+
+        Raises:
+            BranchNotFound: It has ended before, and cannot be ended so any more.
+            NotPermitted: It is restricted to others.
+        """
+        rollback_only = fail
+
+        def act(branch: Branch) -> Plan | Ending:
+            nonlocal rollback_only
+            rollback_only = fail or branch.rollback_only is not None
+            if branch.has_ended(session.name, suspend=suspend, fail=fail):
+                return Ending.DONE
+            stamp = self._client.stamp()
+            facts, given_back = session.sealed(stamp)
+            return branches.end(
+                branch, session.name, facts, given_back, stamp, suspend=suspend, fail=fail
+            )
+
+        operation = "suspend branch" if suspend else "end branch"
+        session.at_work = False
+        try:
+            ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
+        except TxnQueueError as error:
+            session.at_work = not isinstance(error, (TransactionUnknown, BranchNotFound))
+            raise
+        if ending in HEURISTIC:  # it ended unheard, was prepared, and has been decided since
+            raise ended_before(session.id)
+        return Ending.ROLLED_BACK if ending is Ending.DONE and rollback_only else ending
 
     def waiting(self, ticket: Ticket | None = None) -> list[str]:
         """List the branches that are prepared and undecided, or heuristically completed.
@@ -147,7 +364,7 @@ class Branches(Associations):
         return self._land(key, act, "set time-out", COORDINATE, ticket)[1]
 
     def timeout_seconds(self, key: str) -> float:
-        """Say how long a branch may take, even if that is over and nobody has noticed yet.
+        """Return how long a branch may take, even if the time is over but not yet acted upon.
 
         Raises:
             BranchNotFound: There is none, or it is completed.
@@ -157,3 +374,91 @@ class Branches(Associations):
         if branch.ending is not None:
             raise BranchNotFound(f"Branch {key!r} is {branch.ending.value}.", transaction_id=key)
         return branch.timeout_seconds
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _permitted(self, key: str, role: str, ticket: Ticket | None) -> Branch:
+        branch = self.find(key)
+        branch.check_presented(ticket)
+        branch.check_permitted(self._client.runtime.actor, role)
+        return branch
+
+    def _associate(
+        self,
+        key: str,
+        ticket: Ticket | None,
+        sessions: Sequence[BranchSession],
+        choose: Callable[[Branch], tuple[BranchSession, str | None]],
+    ) -> BranchSession | Ending:
+        """Associate one of some sessions; ``choose`` says which, and what it resumes."""
+        found: list[BranchSession] = []
+        for session in sessions:
+            session.ticket = ticket
+
+        def act(branch: Branch) -> Plan | Ending:
+            for session in sessions:
+                session.belong_to(branch.attempt, branch.begun)
+            found[:] = [s for s in sessions if branch.sessions.get(s.name) == model.ASSOCIATED]
+            if found:
+                return Ending.DONE  # an earlier try landed, unheard
+            if branch.prepared is not None:
+                raise BranchMisused(
+                    f"Branch {key!r} is prepared and takes no more work.", transaction_id=key
+                )
+            if branch.rollback_only is not None:
+                return Ending.ROLLED_BACK
+            chosen, resumes = choose(branch)
+            return branches.associate(branch, chosen.name, resumes, self._client.stamp())
+
+        landed, ending = self._land(key, act, "join branch", ASSOCIATE, ticket)
+        check_not_heuristic(key, ending)
+        if ending is not Ending.DONE:
+            return ending
+        if landed is not None:
+            name = landed.entries[0].body["session"]
+            found = [session for session in sessions if session.name == name]
+        found[0].at_work = True
+        return found[0]
+
+    def _land(
+        self, key: str, act: Act, operation: str, role: str, ticket: Ticket | None
+    ) -> tuple[Landed | None, Ending]:
+        """Append what is wanted of a branch, unless it is decided or took too long."""
+        client = self._client
+        client.open()
+        answer = Ending.DONE
+
+        def plan(_lost: int) -> Plan | None:
+            nonlocal answer
+            branch = self._permitted(key, role, ticket)
+            found: Plan | Ending | None = branch.ending
+            if found is None and branch.overdue(client.runtime.now_ms()):
+                found = abort_branch(client, branch, TIMED_OUT)
+            if found is None:
+                found = act(branch)
+            if isinstance(found, Plan):
+                return found
+            answer = found
+            return None
+
+        try:
+            landed = client.land(plan, operation, transaction_id=key)
+        except QueueError as error:
+            if not is_closed(error):
+                raise
+            return self._land(key, _rolling_back(error, client.stamp()), operation, role, ticket)
+        if landed is None:
+            return None, answer
+        decision = next((e for e in landed.entries if e.kind in model.DECISIONS), None)
+        return landed, Ending.DONE if decision is None else ending_of(decision)
+
+
+def _rolling_back(error: QueueError, stamp: Stamp) -> Act:
+    """Roll a branch back whose queue was dropped under it; nothing else can become of it."""
+
+    def act(branch: Branch) -> Plan | Ending:
+        if branch.prepared is not None:
+            raise error
+        return branches.rollback(branch, stamp, str(error))
+
+    return act

@@ -242,7 +242,7 @@ class DtxDemarcation(Lifetime):
         return STATUS[ending]
 
     def _left(self, xid: Xid, session: BranchSession) -> None:
-        """Take note that a session works no more."""
+        """Record that a session works no more."""
         if self._working is session:
             self._working = None
         for known in (self._doubtful, self._suspended):

@@ -47,7 +47,7 @@ class Execution:
         return _mark(self._done(self._newest()))
 
     def executed(self, command_id: int) -> bool:
-        """Say whether a command has been executed."""
+        """Return whether a command has been executed."""
         wanted = ((command_id, command_id),)
         return bool(ranges.intersection(self._done(self._newest()), wanted))
 

@@ -290,7 +290,7 @@ class MessageFlow:
         return Processed(message, None)
 
     def _at_once(self, batch: Batch) -> bool:
-        """Say whether a message is processed without a main transaction, once it is taken."""
+        """Return whether a message is processed without a main transaction, once it is taken."""
         return self.transacted == AUTOMATIC and claims_of(batch)[0].info.transient
 
     def _through_nodes(self, processing: Processing) -> None:

@@ -71,7 +71,7 @@ class Processing:
 
         Args:
             queue: Where from.
-            limit: At most so many.
+            limit: The maximum number.
             uncoordinated: Outside of the main transaction: they are gone at once.
         """
         self._check()

@@ -119,7 +119,7 @@ class Effects:
         return any(e.kind == model.QUEUE_DROPPED and e.stream == stream for e in self._entries)
 
     def _is_free(self, position: MessagePosition) -> bool:
-        """Say whether nobody has a message whose abort nothing names: it was over long before."""
+        """Return whether no other attempt holds a message that no abort names."""
         state, claim = position.queue_reference.standing_of(position)
         ours = claim is not None and claim.attempt_id == self._owner.attempt
         return state is State.AVAILABLE or ours

@@ -102,7 +102,7 @@ class MessagePosition:
             self.position_id = found.position_id if found is not None else None
 
     def __eq__(self, other: object) -> bool:
-        """Say whether it is the same place of the same message."""
+        """Return whether it is the same place of the same message."""
         return isinstance(other, MessagePosition) and self._identity == other._identity
 
     def __hash__(self) -> int:

@@ -58,7 +58,7 @@ class Channel(Dispatches):
         return self._transaction.id if self._transaction is not None else None
 
     def select(self, *, transacted: bool = True) -> Reply:
-        """Say whether sends and acknowledgements belong to a transaction from now on.
+        """Set whether sends and acknowledgements belong to a transaction from now on.
 
         A send or an acknowledgement may say otherwise for itself.
 
@@ -151,7 +151,7 @@ class Channel(Dispatches):
         return Reply(count=published.count, receipt=published.receipt, published=published)
 
     def _hold(self, transaction: Transaction, before: int, *, persistent: bool) -> None:
-        """Take note of what a send or a publish has staged."""
+        """Record what a send or a publish has staged."""
         for staged in attempt_of(transaction).staged[before:]:
             queue = Queue(self._manager._client, staged.info)
             count = sum(run.count for run in staged.runs)
@@ -308,7 +308,7 @@ class Channel(Dispatches):
         self._transaction = None
 
     def _is_transacted(self, *, transacted: bool | None) -> bool:
-        """Say whether an operation belongs to the transaction: as it says, else as selected."""
+        """Return whether an operation belongs to the transaction: as it says, else as selected."""
         if transacted is None:
             return self._transacted
         self._transactional = check_flag("transacted", transacted) or self._transactional

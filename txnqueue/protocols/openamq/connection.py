@@ -74,7 +74,7 @@ class Connection:
             raise failed
 
     def forget(self, channel: Channel) -> None:
-        """Take note that a channel is closed; channels do."""
+        """Record that a channel is closed; channels do."""
         self._channels[:] = [one for one in self._channels if one is not channel]
 
     def message_list(self, queue: str) -> list[Queued]:

@@ -69,7 +69,7 @@ class Dispatches:
         Args:
             queue: The queue; when left out all that have messages, but for those that take
                 the dead letters of others.
-            limit: At most so many of each queue.
+            limit: The maximum number per queue.
         """
         self._check_open()
         _check_limit(limit)
@@ -100,7 +100,7 @@ class Dispatches:
             queue: The queue's name.
             deliver: Called with each dispatch. What it raises is logged, and the message
                 stays dispatched.
-            limit: At most so many at a time.
+            limit: The maximum number at a time.
 
         Returns:
             How many were dispatched, and the consumer's number.

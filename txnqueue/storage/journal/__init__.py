@@ -1,6 +1,6 @@
 """The journal: one table of immutable entries, behind an interface of three calls.
 
-``delta`` keeps it in a Delta table, ``memory`` is its twin with the same conflict rule.
+``delta`` keeps it in a Delta table, ``memory`` in memory, with the same conflict rule.
 """
 
 from __future__ import annotations

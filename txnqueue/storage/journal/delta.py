@@ -66,7 +66,7 @@ class DeltaJournal:
         self._refused = -1
 
     def exists(self) -> bool:
-        """Say whether the journal is there."""
+        """Return whether the journal is there."""
         try:
             self._statements.run(
                 lambda: self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()

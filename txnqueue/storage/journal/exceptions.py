@@ -12,7 +12,7 @@ _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not
 
 @contextmanager
 def conflicts() -> Iterator[None]:
-    """Tell lost races from other errors.
+    """Tell conflicts from other errors.
 
     Raises:
         AppendConflict: Delta reports that another commit was faster.
@@ -26,14 +26,14 @@ def conflicts() -> Iterator[None]:
 
 
 def is_absent(error: BaseException) -> bool:
-    """Say whether a table, or its schema, is not there."""
+    """Return whether a table, or its schema, is not there."""
     from pyspark.errors import AnalysisException
 
     return isinstance(error, AnalysisException) and any(sign in str(error) for sign in _ABSENT)
 
 
 def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> bool:
-    """Say whether a statement surely failed before it did anything.
+    """Return whether a statement surely failed before it did anything.
 
     Spark reads a statement as a whole before it begins. That it cannot parse it is certain; other
     errors of the analysis also come up later, and count only if they come up again at once.
@@ -58,7 +58,7 @@ def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> boo
 
 
 def _is_conflict(error: BaseException) -> bool:
-    """Say whether Delta reports that another commit was faster.
+    """Return whether Delta reports that another commit was faster.
 
     Delta's conflict exceptions have no base class of their own in Python, and arrive
     wrapped when the commit ran inside something else: so the error class is looked at too.

@@ -49,7 +49,7 @@ class EntryFilter:
     recorded_upto_ms: int | None = None
 
     def matches(self, entry: Entry) -> bool:
-        """Say whether an entry is meant."""
+        """Return whether an entry is meant."""
         return (
             (self.shards is None or entry.shard in self.shards)
             and (self.streams is None or entry.stream in self.streams)

@@ -1,4 +1,4 @@
-"""The journal's twin in memory: the same conflict rule, versions and conditions as on Delta.
+"""The journal in memory: the same conflict rule, versions and conditions as on Delta.
 
 Like Delta's MERGE an append takes a snapshot, evaluates its conditions on it, and lands
 unless somebody has added an entry to a shard that it read since the snapshot.
@@ -270,7 +270,7 @@ class MemoryJournal:
         return [entry for entry in entries if after < entry.version <= upto]
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
-        """Say whether anything was added to a shard since."""
+        """Return whether anything was added to a shard since."""
         entries = self._shards.get(shard, [])
         return bool(entries) and entries[-1].version > snapshot
 
@@ -278,7 +278,7 @@ class MemoryJournal:
         return [entry for version, gone in self._removals if version > snapshot for entry in gone]
 
     def _missed(self, units: Sequence[Unit], snapshot: int) -> bool:
-        """Say whether anything was deleted since that units looked for: Delta read its file.
+        """Return whether anything was deleted since that units looked for: Delta read its file.
 
         Delta may have read other files too, and then reports more conflicts than this.
         """

@@ -60,12 +60,12 @@ NUMBER = "spark.databricks.delta.write.txnVersion"
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Say whether a session is one of Spark Connect."""
+    """Return whether a session is one of Spark Connect."""
     return "connect" in type(spark).__module__ or not hasattr(spark, "newSession")
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Say whether a session was stopped."""
+    """Return whether a session was stopped."""
     if is_connect(spark):
         return bool(getattr(spark, "is_stopped", False))
     context = spark.sparkContext._jsc

@@ -68,7 +68,7 @@ def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
 
 
 def bears_one_driver(location: str, conf: Callable[[str], str | None]) -> bool:
-    """Say whether commits of two drivers may silently replace each other at a location."""
+    """Return whether commits of two drivers may silently replace each other at a location."""
     scheme = scheme_of(location)
     return scheme in NOT_ATOMIC and log_store(scheme, conf) != SEVERAL_DRIVERS
 
@@ -163,7 +163,7 @@ class SoleDriver:
             location: Where the store lies.
             now_ms: The clock.
             monotonic: Seconds.
-            sleep: Waits so many seconds.
+            sleep: Waits for a number of seconds.
         """
         self._register = register
         self._driver = driver

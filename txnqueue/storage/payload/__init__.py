@@ -1,6 +1,6 @@
 """What messages carry: staged once, never changed, read by (slice, send, offsets).
 
-``delta`` keeps it in one Delta table per owner, ``memory`` is its twin in Arrow.
+``delta`` keeps it in one Delta table per owner, ``memory`` keeps it in Arrow.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class PayloadStore(Protocol):
             schema: The columns of the payload.
             payload_id: The owner of the payload table.
             where: A SQL predicate over these columns.
-            limit: At most so many.
+            limit: The maximum number.
 
         Returns:
             Send ids and offsets, in an order that is the same at every call.
@@ -337,7 +337,7 @@ def places_where(
     Args:
         frame: The payload's columns and ``_send_id``, ``_send_offset``.
         where: A SQL predicate.
-        limit: At most so many.
+        limit: The maximum number.
         order: The columns that order the places.
 
     Returns:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _FEW_ROWS = 20_000
 _NTZ = "'delta.feature.timestampNtz' = 'supported'"
 _SPANS_MAX = 5_000
-"""So many ranges are counted by one query."""
+"""How many ranges one query counts."""
 _STALENESS = "spark.databricks.delta.stalenessLimit"
 _PLACE = {
     "_lane": pa.int32(),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_frame(rows: object) -> TypeIs[DataFrame]:
-    """Say whether rows are a DataFrame, classic or of Connect; Spark need not be there."""
+    """Return whether rows are a DataFrame, classic or of Connect; Spark need not be there."""
     if "pyspark.sql.dataframe" not in sys.modules:
         return False
     from pyspark.sql import DataFrame

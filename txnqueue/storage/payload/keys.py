@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Lanes = dict[int, tuple[Range, ...]]
 """Ranges of send offsets by lane."""
 _VALUES = 10_000
-"""So many values are Python's objects at a time."""
+"""How many values are Python objects at a time."""
 
 
 def text_query(table: str, column: str, parts: Sequence[Part]) -> str:

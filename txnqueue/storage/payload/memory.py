@@ -1,4 +1,4 @@
-"""Payload in the memory of this process, as Arrow: the twin of the Delta tables."""
+"""Payload in the memory of this process, as Arrow: the in-memory implementation."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ NO_SECONDS = "txnqueue: so many seconds cannot be waited, column"
 TASK_BITS = OFFSETS_PER_TASK.bit_length() - 1
 _SPARK_BITS = 33
 _ROWS = 10_000
-"""So many rows are Python's objects at a time."""
+"""How many rows are Python objects at a time."""
 
 
 def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:

@@ -343,14 +343,14 @@ def _is_array(value: object) -> bool:
 
 
 def _is_missing(value: object) -> bool:
-    """Say whether pandas calls a value missing."""
+    """Return whether pandas calls a value missing."""
     return type(value).__name__ in ("NaTType", "NAType") or (
         isinstance(value, float) and math.isnan(value)
     )
 
 
 def _same(value: Any, kept: Any) -> bool:
-    """Say whether Arrow kept a value: it converts some silently, and drops unknown fields."""
+    """Return whether Arrow kept a value: it converts some silently, and drops unknown fields."""
     if value is None or kept is None:
         return value is kept or type(value).__name__ == "NaTType"
     if isinstance(kept, bool) or type(value).__name__ in ("bool", "bool_"):

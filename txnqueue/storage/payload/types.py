@@ -168,12 +168,12 @@ def _is_decimal(kind: DecimalType) -> bool:
 
 
 def has_type(kind: DataType, wanted: type[DataType]) -> bool:
-    """Say whether a type is another one, or has it anywhere inside."""
+    """Return whether a type is another one, or has it anywhere inside."""
     return isinstance(kind, wanted) or any(has_type(inner, wanted) for _, inner in _inside(kind))
 
 
 def forbids_null(kind: DataType) -> bool:
-    """Say whether something inside of a type may not be null; keys of maps never are."""
+    """Return whether something inside of a type may not be null; keys of maps never are."""
     if isinstance(kind, ArrayType):
         return not kind.containsNull or forbids_null(kind.elementType)
     if isinstance(kind, MapType):
@@ -286,7 +286,7 @@ def _known_field(field: pa.Field) -> pa.Field:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Say whether a type is one of Arrow's kinds of lists."""
+    """Return whether a type is one of Arrow's kinds of lists."""
     types = pa.types
     return bool(
         types.is_list(kind)

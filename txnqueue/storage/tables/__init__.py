@@ -1,6 +1,6 @@
 """The user's own tables, behind an interface of four calls.
 
-``delta`` changes Delta tables, ``memory`` is its twin. A change is applied under the
+``delta`` changes Delta tables, ``memory`` tables in memory. A change is applied under the
 store's application id and a version that rises with commit order, which the table itself
 remembers: so repeating a change is a no-op, whoever repeats it.
 """
@@ -49,7 +49,7 @@ class Filled:
     others: frozenset[str] = frozenset()
 
     def __contains__(self, name: object) -> bool:
-        """Say whether the table may fill a column in."""
+        """Return whether the table may fill a column in."""
         return any(
             name in names for names in (self.defaults, self.generated, self.identities, self.others)
         )

@@ -194,7 +194,7 @@ class DeltaTables:
         return filled_by(schema, {column["name"]: column["metadata"] for column in columns})
 
     def _is_large(self, change: Change) -> bool:
-        """Say whether work on a change pays for being compiled."""
+        """Return whether work on a change pays for being compiled."""
         few = change.source is None or change.source.count <= _FEW_ROWS
         size = self._bytes.get(change.table_id)
         small = change.operation == APPEND or (size is not None and size <= _SMALL_BYTES)

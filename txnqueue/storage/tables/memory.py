@@ -1,4 +1,4 @@
-"""The twin of the user's Delta tables: appends in memory, with the same memory of numbers."""
+"""The in-memory implementation of the user's tables: appends, with the same memory of numbers."""
 
 from __future__ import annotations
 

@@ -60,5 +60,5 @@ def _insert(values: Mapping[str, str]) -> str:
 
 
 def is_merge(change: Change) -> bool:
-    """Say whether a change is applied by a MERGE."""
+    """Return whether a change is applied by a MERGE."""
     return change.operation in (MERGE, UPDATE, DELETE)
