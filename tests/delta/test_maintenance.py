@@ -95,6 +95,7 @@ def test_payload_tables_that_no_queue_got_are_listed_and_stay(
 
 
 @pytest.mark.skipif(not LONG, reason="a long run; in memory it is shown always")
+@pytest.mark.timeout(3_600)
 def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any_more(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.skipif(not LONG, reason="a long run; in memory it is counted always")
+@pytest.mark.timeout(3_600)
 def test_a_question_brings_what_it_is_about_and_verify_holds_a_part_at_a_time(
     store: Store, made: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
