@@ -120,7 +120,7 @@ class Batch:
         return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._account.held)
 
     def __repr__(self) -> str:
-        """Say what is held until when."""
+        """Describe what is held until when."""
         names = sorted({one.info.name for one in self._account.held}) or ["nothing"]
         return f"<Batch of {len(self)} from {', '.join(names)}, held until {self.held_until}>"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 _NUMBER_MAX = 10**9
 PLACED_SECONDS_MAX = 600.0
-"""After so many seconds without a commit, a run's place is found again."""
+"""The seconds without a commit after which a run's place is looked up again."""
 Handler = Callable[[Batch, Transaction], object]
 
 
@@ -181,7 +181,7 @@ class Drain:
         return receivable
 
     def _wanted(self) -> Wanting | None:
-        """Say which messages the next batch may hold; None if that is all."""
+        """Return which messages the next batch may hold; None if that is all."""
         chosen = self._selector.of_lane if self._selector is not None else None
         if not self._charges.passes_over:
             return chosen

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUEUES_MAX = 100
-"""So many queues may be bound to an exchange."""
+"""The queues that may be bound to an exchange."""
 
 
 class Exchange:

@@ -66,7 +66,7 @@ def alter(
 def changed(
     info: QueueInfo, columns: StructType | None, settings: Mapping[str, object]
 ) -> QueueInfo:
-    """Say what a queue is with some more columns and other settings (nothing is written)."""
+    """Return what a queue is with some more columns and other settings (nothing is written)."""
     unknown = sorted(set(settings) - {field.name for field in fields(QueueSettings)})
     if unknown:
         known = did_you_mean(unknown[0], CHANGEABLE)
@@ -84,7 +84,7 @@ def changed(
 
 
 def grown(info: Owner, columns: StructType) -> Owner:
-    """Say what a queue or an exchange is with some more columns (nothing is written).
+    """Return what a queue or an exchange is with some more columns (nothing is written).
 
     Raises:
         SchemaMismatch: A column may not be null, or is there with another type.
@@ -164,7 +164,7 @@ def _involved(
 
 
 def _write(client: Client, info: QueueInfo, entries: Sequence[Entry]) -> Plan:
-    """Write what a queue is now, for whoever looks it up and for whoever works on it."""
+    """Write what a queue is now, for clients that look it up and for those that work on it."""
     newest = replace(info, sequence=catalog.next_sequence(entries, info.name))
     stamp = client.stamp()
     said = catalog.write(model.QUEUE_ALTERED, newest, stamp)

@@ -159,7 +159,7 @@ def _step(
     *,
     count: int | None = None,
 ) -> Plan:
-    """Plan one step: an entry for whoever works on the queue, one for who looks its name up."""
+    """Plan one step: an entry for clients at work on the queue, one for those that look it up."""
     stream = model.queue_stream(info.queue_id)
     sequence = model.newest_sequence(e for e in entries if e.stream == stream) + 1
     newest = replace(info, sequence=catalog.next_sequence(entries, info.name))

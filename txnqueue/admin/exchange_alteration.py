@@ -52,7 +52,7 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
 def _altered(
     found: Topology, info: ExchangeInfo, columns: StructType
 ) -> tuple[ExchangeInfo, ExchangeInfo]:
-    """Say what an exchange is now, and what it is with more columns that its queues have."""
+    """Return what an exchange is now, and what it is with more columns that its queues have."""
     now = found.newest(info)
     after = grown(now, columns)
     if after == now:

@@ -89,7 +89,7 @@ def holding(entries: Iterable[Entry], exchange_id: str) -> tuple[str, ...]:
 
 
 def _close(client: Client, info: ExchangeInfo, reason: str | None) -> None:
-    """Write that the exchange is closing, and that nobody is bound to it, if it is not so yet."""
+    """Write that the exchange is closing and has no bindings, unless that is written already."""
 
     def plan(_lost: int) -> Plan | None:
         found = client.topology()

@@ -56,7 +56,7 @@ def find(
 
 
 def announce(client: Client, removal: HistoryRemoval) -> None:
-    """Say in the fence that the history begins later now, unless it says so already.
+    """Record in the fence that the history begins later now, unless it is recorded already.
 
     Raises:
         Busy: Others were faster at every try; nothing may be deleted.
@@ -74,7 +74,7 @@ def announce(client: Client, removal: HistoryRemoval) -> None:
 
 
 def _decisions(fence: Iterable[Entry]) -> dict[str, int]:
-    """Say from where on decisions are whole: they stay, and earlier versions removed them."""
+    """Return from where on decisions are complete: they stay, but earlier versions removed them."""
     found = list(fence)
     if max((e.sequence or 0 for e in found if e.kind == model.LAYOUT_CHANGED), default=1) < 2:
         return {}  # a version before 0.2 may remove them any time, by this very mark

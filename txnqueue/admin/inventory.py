@@ -17,9 +17,9 @@ from txnqueue.core.model import Entry
 
 STREAM = "inventory"
 COMPLETE_DAYS = 7
-"""Every payload table is looked at once in so many days, whether anything is known to be there."""
+"""Every payload table is looked at once in this many days, whatever is known of it."""
 FILES_DAYS = 7
-"""Deleted rows are not looked after before so many days: their files are kept for that long."""
+"""Deleted rows are not looked for again within this many days: their files are kept that long."""
 Slices = Mapping[str, Collection[int]]
 Span = tuple[int, int]
 

@@ -145,7 +145,7 @@ class Reclamation:
         return asked or not self._before.is_complete(terms.today.isoformat())
 
     def _before_ms(self) -> int:
-        """Say by when a table was made that no creation is under way for."""
+        """Return by when a table must have been created for no creation to be under way."""
         return self._now_ms - round(self._terms.retention.transaction_seconds_max * 1000)
 
     def _look(self, owners: set[str], *, complete: bool) -> set[str]:

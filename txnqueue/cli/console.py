@@ -70,7 +70,7 @@ _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """Say which exit code an error is: the first class of the list that it belongs to.
+    """Return which exit code an error is: the first class of the list that it belongs to.
 
     A transaction that was aborted because a queue is being dropped is not worth another try.
     """

@@ -170,7 +170,7 @@ def _check_query(spark: SparkSession, step: SqlStep, target: StructType | None) 
 
 @contextmanager
 def _told(where: str) -> Iterator[None]:
-    """Say where in the file something is that cannot be run."""
+    """Return the place in the file of what cannot be run."""
     try:
         yield
     except (QueueError, InvalidInput) as error:

@@ -85,7 +85,7 @@ class Printer:
             self._console().print(Text(printable(sentence)), soft_wrap=True)
 
     def note(self, sentence: str) -> None:
-        """Say something to people only: on stderr."""
+        """Print a note for people only: on stderr."""
         print(printable(sentence), file=sys.stderr)
 
     # -------------------------------------------------------------------------- helpers
@@ -139,12 +139,12 @@ def _cell(value: object) -> Text:
 
 
 def told_of_drop(drop: QueueDropResult) -> str:
-    """Say in a sentence how far the drop of a queue has come."""
+    """Describe in a sentence the progress of a queue's drop."""
     return _told(f"Queue {drop.queue}", drop, f", {drop.messages} messages with it")
 
 
 def told_of_exchange_drop(drop: ExchangeDropResult) -> str:
-    """Say in a sentence how far the drop of an exchange has come."""
+    """Describe in a sentence the progress of an exchange's drop."""
     return _told(f"Exchange {drop.exchange}", drop)
 
 

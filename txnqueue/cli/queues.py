@@ -31,7 +31,7 @@ def create(
         float | None, typer.Option(help="How long received messages are held.")
     ] = None,
     deliveries_max: Annotated[
-        int | None, typer.Option(help="So many failed deliveries make a message dead.")
+        int | None, typer.Option(help="Failed deliveries after which a message is dead.")
     ] = None,
     redelivery_delay_seconds: Annotated[
         float | None,

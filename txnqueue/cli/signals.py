@@ -13,7 +13,7 @@ class Stop:
     """Whether somebody asked to stop."""
 
     def __init__(self) -> None:
-        """Begin with nobody asking."""
+        """Begin without a request to stop."""
         self._asked = threading.Event()
 
     def __call__(self) -> bool:

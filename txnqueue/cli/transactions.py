@@ -24,7 +24,7 @@ def outcome(
         str, typer.Argument(help="Its id, or what an error message names.", show_default=False)
     ],
 ) -> None:
-    """Say what became of a transaction; exit code 76 if nothing is decided."""
+    """Show the outcome of a transaction; exit code 76 if nothing is decided."""
     found = session.manager.outcome(transaction_id)
     status = found.status.value
     values = {

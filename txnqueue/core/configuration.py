@@ -31,7 +31,7 @@ class Option:
     Attributes:
         key: What it is called.
         kind: The type of its values.
-        default: The value when nobody says anything; None: whatever the library finds.
+        default: The value where nothing is set; None: what the library finds.
         low: The least number.
         high: The greatest number.
     """

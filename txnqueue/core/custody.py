@@ -27,7 +27,7 @@ class Custody:
         self._asks: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
 
     def held(self) -> bool:
-        """Say whether this thread holds it."""
+        """Return whether this thread holds it."""
         return self._asks()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Custody:
@@ -42,7 +42,7 @@ class NotRead(BaseException):
     """
 
     def __init__(self, read: Callable[[], None]) -> None:
-        """Say how it is read."""
+        """Keep how it is read."""
         super().__init__("to be read without a lock")
         self.read = read
 

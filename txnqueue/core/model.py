@@ -193,7 +193,7 @@ class Condition:
     present: bool = False
 
     def matches(self, entry: Entry) -> bool:
-        """Say whether an entry is one of those that the condition is about."""
+        """Return whether an entry is one of those that the condition is about."""
         return (
             entry.shard == self.shard
             and entry.stream == self.stream
@@ -211,7 +211,7 @@ class Condition:
         )
 
     def holds(self, entries: Iterable[Entry]) -> bool:
-        """Say whether the condition holds of these entries."""
+        """Return whether the condition holds of these entries."""
         return any(map(self.matches, entries)) == self.present
 
 
@@ -244,7 +244,7 @@ class Unit:
         return frozenset(condition.shard for condition in self.conditions)
 
     def same_content(self, other: Unit) -> bool:
-        """Say whether another unit says the same, whatever its append id."""
+        """Return whether another unit says the same, whatever its append id."""
 
         def bare(unit: Unit) -> list[Entry]:
             return [replace(e, append_id="", recorded_at_ms=0) for e in unit.entries]
@@ -261,7 +261,7 @@ def generated_key(shard: int, unique: str) -> str:
 
 
 def is_generated_key(key: str) -> bool:
-    """Say whether the library made this key up, so that nobody can have used it before."""
+    """Return whether the library generated this key, so that it cannot have been used before."""
     return _GENERATED_KEY.fullmatch(key) is not None
 
 
@@ -308,7 +308,7 @@ def in_memory(owner_id: str) -> str:
 
 
 def is_in_memory(owner_id: str) -> bool:
-    """Say whether an id names what is in the memory of a process."""
+    """Return whether an id names what is in the memory of a process."""
     return owner_id.endswith(IN_MEMORY)
 
 
@@ -331,7 +331,7 @@ def lane_stream(lane: int) -> str:
 
 
 def next_sequence(shard: str, stream: str, sequence: int) -> Condition:
-    """Expect that nobody has taken this sequence number of a stream, or a later one."""
+    """Expect that this sequence number of a stream, and all later ones, are free."""
     return Condition(shard, stream, sequence_from=sequence)
 
 
@@ -358,7 +358,7 @@ def payload_stream(payload_id: str) -> str:
 
 
 def payload_there(payload_id: str) -> Condition:
-    """Expect that nobody has removed a payload table that no queue had got yet.
+    """Expect that a payload table without a queue has not been removed.
 
     Versions before 0.2 do that.
     """
@@ -389,12 +389,12 @@ def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Conditi
 
 
 def unused(key: str) -> Condition:
-    """Expect that nobody has written anything of a key."""
+    """Expect that nothing is written of a key."""
     return Condition(transaction_shard(key), key)
 
 
 def not_forgotten(key: str, attempt: str) -> Condition:
-    """Expect that nobody has forgotten the heuristic decision of an attempt."""
+    """Expect that the heuristic decision of an attempt is not forgotten."""
     return Condition(transaction_shard(key), key, kinds=(FORGOTTEN,), attempts=(attempt,))
 
 
@@ -406,7 +406,7 @@ def is_prepared(key: str, attempt: str) -> Condition:
 
 
 def horizon(entries: Iterable[Entry]) -> int:
-    """Find the version below which nobody decides any more; -1 if there is none."""
+    """Find the version below which nothing is decided any more; -1 if there is none."""
     return max((e.begun or 0 for e in entries if e.kind == HORIZON_ADVANCED), default=-1)
 
 
@@ -484,7 +484,7 @@ def superseded(entry: Entry) -> list[tuple[int, int]]:
 
 
 def was_moved(origin: Mapping[str, Any] | None) -> bool:
-    """Say whether messages came from another position; what an exchange posts has none."""
+    """Return whether messages came from another position; what an exchange posts has none."""
     return origin is not None and "position" in origin
 
 

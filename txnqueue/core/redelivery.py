@@ -15,7 +15,7 @@ class Redelivery:
     """The rules by which messages of a queue are delivered again.
 
     Attributes:
-        deliveries_max: So many failed deliveries of a message alone make it dead; None: never.
+        deliveries_max: Failed deliveries of a message alone after which it is dead; None: never.
         delay_ms: So long messages wait after their first failed delivery; 0: they do not.
         delay_ms_max: The wait doubles with each further one, up to this.
     """
@@ -25,7 +25,7 @@ class Redelivery:
     delay_ms_max: int = 0
 
     def size_max(self, delivery_count: int, former: int) -> int:
-        """Say how many messages may share the next claim, for all that failed together.
+        """Return how many messages that failed together may share the next claim.
 
         What failed once comes back in the size it had: that is nearly always the machine. From
         then on claims narrow: to a tenth, or as much more as it takes to be alone in the last
@@ -45,12 +45,12 @@ class Redelivery:
         return max(1, size)
 
     def is_dead(self, delivery_count: int, former: int) -> bool:
-        """Say whether deliveries are used up: only what came back alone has used them."""
+        """Return whether deliveries are used up: only messages that came back alone count."""
         limit = self.deliveries_max
         return limit is not None and former == 1 and delivery_count >= limit
 
     def due_ms(self, delivery_count: int, former: int, failed_at_ms: int) -> int:
-        """Say from when on messages may be delivered again; what is dead leaves at once.
+        """Return from when on messages may be delivered again; dead ones leave at once.
 
         Args:
             delivery_count: How many deliveries failed.

@@ -29,7 +29,7 @@ ROUTING_KEY = "routing_key"
 """The header in which a message carries the key that it was published with."""
 KEY_LENGTH_MAX = 255
 BINDINGS_MAX = 1_000
-"""So many bindings an exchange may have."""
+"""The bindings that an exchange may have."""
 ONE_WORD, ANY_WORDS = "*", "#"
 
 Arguments = tuple[tuple[str, str | None], ...]
@@ -51,8 +51,8 @@ class ExchangeInfo:
         schema_version: Counts how often they grew.
         unroutable: What becomes of a message that no binding wants.
         dead_letter_id: The queue that such messages go to.
-        durable: What whoever created it said.
-        arguments: What whoever created it said besides.
+        durable: As its creator gave it.
+        arguments: Its further arguments, as its creator gave them.
         created_at_ms: When.
         closing: Whether it is being dropped.
     """
@@ -89,7 +89,7 @@ class ExchangeAnswer:
         type: Its kind; empty if there is none of that name.
         durable: Whether it is durable; None if there is none.
         not_found: There is none of that name.
-        arguments: What whoever created it said; empty if there is none.
+        arguments: Its arguments, as its creator gave them; empty if there are none.
     """
 
     type: str = ""
@@ -136,7 +136,7 @@ def pattern_words(pattern: str) -> tuple[str, ...]:
 
 
 def topic_matches(pattern: str, key: str) -> bool:
-    """Say whether a key fits a pattern: "*" is one word, "#" any number of words.
+    """Return whether a key matches a pattern: "*" is one word, "#" any number of words.
 
     Each "#" takes as few words as it can; only the last one met is tried again, which is
     enough: a later start of what stands before it leaves less for the rest.
@@ -159,7 +159,7 @@ def topic_matches(pattern: str, key: str) -> bool:
 
 
 def headers_match(binding: Binding, headers: Mapping[str, str]) -> bool:
-    """Say whether headers are what a binding asks for: all of it, or any."""
+    """Return whether headers are what a binding asks for: all of it, or any."""
     found = (
         name in headers and (value is None or headers[name] == value)
         for name, value in binding.arguments
@@ -287,7 +287,7 @@ def read_arguments(arguments: object) -> tuple[Arguments, str]:
 
 
 def arguments_of(binding: Binding, kind: str) -> dict[str, str | None]:
-    """Write a binding's arguments as whoever bound it gave them."""
+    """Write a binding's arguments as they were given."""
     said: dict[str, str | None] = dict(binding.arguments)
     return {X_MATCH: binding.match, **said} if kind == HEADERS else said
 
@@ -298,7 +298,7 @@ def arguments_of(binding: Binding, kind: str) -> dict[str, str | None]:
 def exchange_query(
     exchanges: Mapping[str, ExchangeInfo], name: str | None = None
 ) -> ExchangeAnswer:
-    """Say what is known of an exchange; nothing is raised.
+    """Return what is known of an exchange; nothing is raised.
 
     Args:
         exchanges: The exchanges by name, the default one included.
@@ -320,7 +320,7 @@ def binding_query(
     routing_key: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> BindingAnswer:
-    """Say what is known of the bindings of an exchange; nothing is raised.
+    """Return what is known of the bindings of an exchange; nothing is raised.
 
     Each field that is given is looked for on its own among all bindings of the exchange; a
     field that is not given asks nothing.

@@ -24,9 +24,9 @@ MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 RANGES_PER_SEND_MAX = 100_000
 RUNS_PER_SEND_MAX = 2 * RANGES_PER_SEND_MAX + 1
-"""In so many ranges staged rows may lie; where one ends, one of a queue ends or begins."""
+"""The ranges that staged rows may lie in; where one ends, one of a queue ends or begins."""
 RANGES_PER_CALL_MAX = 100_000
-"""In so many ranges of neighbours may the messages lie that one call is about."""
+"""The ranges of neighbours that the messages of one call may lie in."""
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
 """So much of an error is kept as a reason, and of a reason beside a dead letter."""
@@ -37,7 +37,7 @@ BRANCH_SECONDS_MAX = 366 * 24 * 3600
 TRANSIENT_BYTES_MAX = 1 << 30
 """So much the transient messages of one store may carry in the memory of a process."""
 TRANSIENT_KEYS_MAX = 10_000
-"""So many committed transaction ids without durable work are remembered by a process."""
+"""The committed transaction ids without durable work that a process remembers."""
 SLICE_WIDTH = 1_000
 """How many versions of the journal share a slice of the payload; fixed per store."""
 
@@ -197,7 +197,7 @@ class QueueSettings:
         lanes: The units of order and of parallel consumption.
         group_by: A column whose equal values stay in order, in one lane.
         lease_seconds: How long received messages are held before others may have them.
-        deliveries_max: So many failed deliveries of a message alone make it dead.
+        deliveries_max: The failed deliveries of a message alone after which it is dead.
         redelivery_delay_seconds: What comes back from a failed delivery waits for so long, and
             twice as long after each further one.
         redelivery_delay_seconds_max: It never waits longer than this.
@@ -292,8 +292,8 @@ class RetryPolicy:
     """How often and how long a conflict is tried again: bounded, with full jitter.
 
     Attributes:
-        attempts_max: At most so many tries in all.
-        seconds_max: No further try once so many seconds have passed.
+        attempts_max: The most tries in all.
+        seconds_max: The seconds after which there is no further try.
         wait_seconds_first: The first wait is drawn from 0 to this.
         wait_seconds_max: No wait is drawn from a wider range than 0 to this.
     """
@@ -311,7 +311,7 @@ class RetryPolicy:
         check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)
 
     def wait_seconds(self, tries: int, jitter: float) -> float:
-        """Draw the wait after so many tries; ``jitter`` is uniform in 0 to 1."""
+        """Draw the wait after a number of tries; ``jitter`` is uniform in 0 to 1."""
         widest = min(self.wait_seconds_max, self.wait_seconds_first * 2.0 ** min(tries - 1, 30))
         return widest * jitter
 

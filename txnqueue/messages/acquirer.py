@@ -33,7 +33,7 @@ class Acquirer(Protocol):
         """Check that it takes more work."""
 
     def claiming(self, *, transient: bool = False) -> None:
-        """Take note that a claim is about to be appended."""
+        """Record that a claim is about to be appended."""
 
     def add_send(self, send: StagedSend) -> None:
-        """Take note of staged rows."""
+        """Record staged rows."""

@@ -31,7 +31,7 @@ class Mover(Acquirer, Protocol):
     """An attempt of a transaction that moves what it acquires."""
 
     def add_account(self, account: Account) -> None:
-        """Take note of messages acquired inside."""
+        """Record messages acquired inside."""
 
 
 def move(
@@ -54,7 +54,7 @@ def move(
         route_of: Says where the messages of each part of the queue go.
         reason: What the history says of it.
         selector: What is meant; None: all that waits.
-        limit: At most so many; None: no matter how many.
+        limit: The most messages; None: any number.
         among: Which messages come into question at all.
 
     Returns:
@@ -95,7 +95,7 @@ def move_inside(
         reason: What the history says of it.
         wanted: Cuts what is meant out of segments of a lane; None for all that waits.
         among: Which messages come into question at all.
-        limit: At most so many; None: no matter how many.
+        limit: The most messages; None: any number.
 
     Returns:
         How many the commit will move.
@@ -118,7 +118,7 @@ def move_inside(
 
 
 def _move_held(account: Account, tx: Mover, route: Route, reason: str) -> int:
-    """Say of messages just acquired that the commit moves them."""
+    """Record that the commit moves messages that were just acquired."""
     tx.add_account(account)
     chosen = completed(
         account,

@@ -81,7 +81,7 @@ def _wanted(
 def first(
     client: Client, info: QueueInfo, limit: int, selector: Selector | None
 ) -> tuple[list[Part], list[TransientRows]]:
-    """Say where the first available messages lie, over all lanes in turn.
+    """Return where the first available messages lie, over all lanes in turn.
 
     Returns:
         Where they lie, and what keeps those that are in memory there.

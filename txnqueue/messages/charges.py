@@ -74,7 +74,7 @@ _MAYBE = (LimitExceeded, Unroutable, UnboundLocalError)
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Say who may be to blame for an error of a handler, or of its commit.
+    """Return who may be to blame for an error of a handler, or of its commit.
 
     What is not surely the job's or the store's may be a message's.
     """
@@ -92,13 +92,13 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def _is_analysis(error: BaseException) -> bool:
-    """Say whether Spark could not even plan what it was asked for."""
+    """Return whether Spark could not even plan what it was asked for."""
     spark = sys.modules.get("pyspark.errors")
     return spark is not None and isinstance(error, spark.AnalysisException)
 
 
 def _is_defect(error: BaseException) -> bool:
-    """Say whether the library itself raised what is none of its errors."""
+    """Return whether the library itself raised an error that is none of its own classes."""
     if isinstance(error, (TxnQueueError, OSError, MemoryError)) or error.__traceback__ is None:
         return False
     trace = error.__traceback__
@@ -140,13 +140,13 @@ class Charges:
         return size if self._limit is None else min(size, self._limit)
 
     def succeeded(self) -> None:
-        """Take note that the job can succeed."""
+        """Record that the job can succeed."""
         self.proven = True
         self._limit = None
         self._passed = {}
 
     def recall(self, decisions: Iterable[Entry]) -> None:
-        """Take note of what the journal says of the run: others may have worked on it."""
+        """Record what the journal says of the run: others may have worked on it."""
         for entry in decisions:
             if entry.kind == model.COMMITTED:
                 self.succeeded()
@@ -154,7 +154,7 @@ class Charges:
                 self.charged = True
 
     def failed(self, held: Sequence[HeldClaim], *, counted: bool) -> None:
-        """Take note of a batch that failed, maybe because of its messages."""
+        """Record a batch that failed, maybe because of its messages."""
         if counted or self.proven:
             self.charged = True
             return

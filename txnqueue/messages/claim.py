@@ -63,7 +63,7 @@ class _TakeOver:
     elsewhere: dict[str, list[tuple[str, Claim]]]
 
     def ends(self, claim: Claim) -> bool:
-        """Say whether a claim may be ended."""
+        """Return whether a claim may be ended."""
         return claim in self.superseded.get(claim.lane, ()) or any(
             claim in claims for _, claims in self.tombstones.values()
         )
@@ -82,7 +82,7 @@ class _TakeOver:
         ]
 
     def purges(self, lane: int) -> bool:
-        """Say whether messages that were purged would go with the claims of a lane."""
+        """Return whether messages that were purged would go with the claims of a lane."""
         return any(claim.purge_pending for claim in self.of_lane(lane))
 
 
@@ -107,7 +107,7 @@ class ClaimPlanner:
         Args:
             client: Whose receive it is.
             info: The queue.
-            limit: At most so many messages.
+            limit: The most messages.
             lease_seconds: For how long they are held.
             transaction: What acquires them; None for a lease of the consumer.
             upto: Leave out positions that were posted after this version.
@@ -289,7 +289,7 @@ class ClaimPlanner:
         return found
 
     def _asks_closely(self, fold: QueueState, taker: Owner, now_ms: int) -> bool:
-        """Say whether there are plain transactions whose leases are not over, to ask for.
+        """Return whether there are plain transactions, with leases that still run, to look up.
 
         Mostly they are at work, and the question is for nothing: so it is asked by who would go
         away with nothing, and otherwise seldom.
@@ -354,7 +354,7 @@ class ClaimPlanner:
         return {claim.lane for claim in others if not take_over.ends(claim)}
 
     def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:
-        """Say what the claim takes out of the lane for good: what it found on its way."""
+        """Return what the claim removes from the lane for good: what it found on its way."""
         info = self.info
         dead_letters = Target(info.dead_letter_id) if info.dead_letter_id else None
         kept = dead_letters if info.settings.dead_letter_expired else None
@@ -407,7 +407,7 @@ class ClaimPlanner:
 def may_end(
     claim: Claim, states: dict[str, TransactionState], now_ms: int, *, lease_over: bool = True
 ) -> bool:
-    """Say whether a claim may be ended by somebody else.
+    """Return whether another client may end a claim.
 
     A lease may once it is over, and with its leases a transaction that is undecided; a
     prepared one only by its decision. However long the claim was to be held, a branch may
@@ -474,7 +474,7 @@ def _tombstones(
 def part_of(
     position: Position, part: tuple[Range, ...], queue: str, lane: int, delivery_count: int
 ) -> Part:
-    """Say where the payload of some messages lies, and what they have in common."""
+    """Return where the payload of some messages lies, and what they have in common."""
     return Part(
         payload_id=position.payload_id,
         slice=position.slice,

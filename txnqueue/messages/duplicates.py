@@ -58,7 +58,7 @@ def _look(client: Client, info: QueueInfo, known: Duplicates, position: Position
 
 
 def _read(client: Client, info: QueueInfo, unread: Sequence[Arrival]) -> None:
-    """Read the ids of some arrivals from the payload; they are the same whoever reads them.
+    """Read the ids of some arrivals from the payload; every reader finds the same.
 
     Raises:
         PayloadRemoved: Some of them are not there any more.

@@ -97,7 +97,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
 
 
 def _is_newer(position: Position, known: QueueInfo) -> bool:
-    """Say whether messages were sent to a queue that had more columns than is known of it."""
+    """Return whether messages were sent to a queue with more columns than are known here."""
     mine = position.payload_id == known.payload_id
     return mine and position.schema_version > known.schema_version
 
@@ -130,17 +130,17 @@ def to_origin(client: Client) -> Route:
 
 
 def came_from_elsewhere(segment: Segment) -> bool:
-    """Say whether messages came by a move; what was sent here has nowhere to go back to."""
+    """Return whether messages came by a move; others have no origin to return to."""
     return model.was_moved(segment.position.origin)
 
 
 def same_columns(info: QueueInfo, other: QueueInfo) -> bool:
-    """Say whether messages of one queue can stand in another."""
+    """Return whether messages of one queue fit the columns of another."""
     return _columns(info) == _columns(other)
 
 
 def once_same_columns(info: QueueInfo, other: QueueInfo) -> bool:
-    """Say whether they ever could: columns are only added."""
+    """Return whether they ever could fit: columns are only added."""
     shorter, longer = sorted((_columns(info), _columns(other)), key=len)
     return longer[: len(shorter)] == shorter
 
@@ -150,7 +150,7 @@ def _columns(info: QueueInfo) -> list[tuple[str, object]]:
 
 
 def routed(route: Route, one: HeldClaim, disposition: Disposition) -> list[Disposition]:
-    """Say where the messages of a disposition go: one disposition for each target."""
+    """Return where the messages of a disposition go: one disposition for each target."""
     segments = [
         Segment(one.positions[position_id], first, last)
         for position_id, part in disposition.items or ()

@@ -135,7 +135,7 @@ def _available_at(
 
 
 def _instant(name: str, seconds: float | str | None, now_ms: int) -> int | None:
-    """The instant so many seconds from now; None if a column says it, or nothing does."""
+    """The instant a number of seconds from now; None if a column gives it, or nothing does."""
     if seconds is None or isinstance(seconds, str):
         return None
     check_number(name, seconds, 0, DELAY_SECONDS_MAX)

@@ -89,7 +89,7 @@ def in_memory(info: ExchangeInfo) -> ExchangeInfo:
 def routes_of(
     topology: Topology, info: ExchangeInfo, key: str, key_column: str | None, *, keep_order: bool
 ) -> tuple[Routes, list[QueueInfo]]:
-    """Say which rows go where, by the bindings that were read.
+    """Return which rows go where, by the bindings that were read.
 
     Returns:
         The routes, and the queues by the numbers that routes call them by.

@@ -101,7 +101,7 @@ MakeReceiver = Callable[[QueuePart, int, bool], ClaimPlanner]
 
 
 def now(client: Client) -> VersionLimit:
-    """Say how far things have come by now."""
+    """Return the current versions of the durable and the in-memory journal."""
     store = client.store
     return store.journal.version(), store.transient.journal.known_version()
 
@@ -127,7 +127,7 @@ def gather(
     Args:
         client: Who claims.
         info: The queue.
-        limit: At most so many messages.
+        limit: The most messages.
         transaction: What acquires them; None for a lease.
         make: Makes the planner of each claim.
         before: What a claim of the durable part has brought already, and counts.
@@ -173,7 +173,7 @@ def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[He
 
 
 def _give_back(memory: Client, one: HeldClaim) -> None:
-    """Release messages in memory that nobody gets to see, because the rest of a claim failed."""
+    """Release messages in memory that are not delivered, because the rest of a claim failed."""
 
     def plan(_lost: int) -> Plan | None:
         claim = memory.fold(one.info).claim(*one.claim.name)
@@ -206,7 +206,7 @@ def claim(
     Args:
         client: Who claims.
         info: The queue.
-        limit: At most so many messages.
+        limit: The most messages.
         acquirer: What acquires them; None for a lease.
         lease_seconds: For how long they are held.
         upto: Leave out what was posted after this.
@@ -235,7 +235,7 @@ def claim(
 def lease_of(
     info: QueueInfo, acquirer: Acquirer | None, lease_seconds: float | None = None
 ) -> float:
-    """Say for how long messages are held: as the call says, its transaction, or the queue."""
+    """Return for how long messages are held: as the call says, its transaction, or the queue."""
     seconds = lease_seconds
     if seconds is None and acquirer is not None:
         seconds = acquirer.lease_seconds

@@ -56,7 +56,7 @@ def remove(
         selector: Which messages; None for all that wait.
         sort: How they leave.
         among: Which messages come into question at all.
-        limit: At most so many; None: no matter how many.
+        limit: The most messages; None: any number.
         in_flight: What is written of those in flight, by the same append.
         gone: Is told what has left, append by append.
 
@@ -143,7 +143,7 @@ def purge(
 
 
 def moving(route: Route, reason: str) -> Sort:
-    """Say that messages go where a route leads them."""
+    """Make the rule that messages are moved along a route."""
 
     def sort(segments: Sequence[Segment]) -> list[Removal]:
         return [
@@ -163,7 +163,7 @@ def first_of(
 
     Args:
         waiting: Messages in the order in which they are taken.
-        limit: At most so many; None: no matter how many.
+        limit: The most messages; None: any number.
         left_out: Says which are duplicates; None: none is.
         twice: Gets the duplicates among them.
 

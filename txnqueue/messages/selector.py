@@ -36,7 +36,7 @@ Reasons = Mapping[str | None, Mapping[str, tuple[Range, ...]]]
 _IN_A_BATCH = "settle smaller batches (receive and drain say how large), or the whole batch"
 _NAMED = "The messages that matching= names"
 _ROWS = 10_000
-"""So many rows of an Arrow table are read at a time."""
+"""The rows of an Arrow table that are read at a time."""
 
 
 def fulfilling(messages: DataFrame, where: str) -> Reasons:
@@ -152,13 +152,13 @@ Wanted = dict[PositionId, tuple[Range, ...]]
 
 
 LOOK_MIN = 100_000
-"""So many messages are looked at first, where few are asked for."""
+"""The messages looked at first, where few are asked for."""
 
 
 LOOK_GROWTH = 10
-"""If they are not enough, so many times more are looked at next."""
+"""The factor by which more are looked at next, if they were not enough."""
 _PIECES_MAX = 10_000
-"""So many pieces of sends are looked at by one query, which names each of them."""
+"""The pieces of sends that one query looks at, naming each of them."""
 _IN_A_QUEUE = (
     "take them in parts (receive and move have limit=), drain the queue and choose in the handler, "
     "or send the rows in an order in which what is asked for lies together"

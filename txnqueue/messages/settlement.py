@@ -23,7 +23,7 @@ class Account:
     Attributes:
         held: The claims.
         acquirer: The attempt that acquired them; None if they are held under leases.
-        keeping: Whether its commit leaves what nobody speaks of under a lease.
+        keeping: Whether its commit leaves messages without a disposition under their lease.
     """
 
     def __init__(self, held: Sequence[HeldClaim], acquirer: Acquirer | None = None) -> None:

@@ -88,7 +88,7 @@ class StagedSend:
         ]
 
     def _owner(self) -> dict[str, Any]:
-        """Say whose payload it is, and how it came here."""
+        """Return whose payload it is, and how it came here."""
         published = self.published
         if published is None:
             return {"payload": self.payload_id, "schema": self.info.schema_version}
@@ -100,7 +100,7 @@ class StagedSend:
         return said if published.origin is None else {**said, "origin": dict(published.origin)}
 
     def _names(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """Say which column names the messages, and what they are called if they are few."""
+        """Return which column names the messages, and what they are called if they are few."""
         column = self.info.settings.message_id
         found: dict[str, Any] = {} if column is None else {"message_id": column}
         if all(run.ids is not None for run in runs):
@@ -108,7 +108,7 @@ class StagedSend:
         return found
 
     def _instants(self, available_step: int | None, expires_step: int | None) -> dict[str, int]:
-        """Say when messages may be delivered, as far as it is not at once and for ever."""
+        """Return when messages may be delivered, unless at once and for ever."""
         placing, found = self.placing, {}
         steps = {"available_at": available_step, "expires_at": expires_step}
         fixed = {"available_at": placing.available_at, "expires_at": placing.expires_at}

@@ -345,7 +345,7 @@ def numbers_of(version: str) -> tuple[int, ...]:
 
 
 def no_java() -> str:
-    """Say that there is no Java, and what to do."""
+    """Write the message that Java is missing, and what to do."""
     home = os.environ.get("JAVA_HOME")
     where = f"in JAVA_HOME ({home})" if home else "on the path"
     return (

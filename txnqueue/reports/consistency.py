@@ -22,7 +22,7 @@ PROBLEMS_MAX = 20
 EVERYTHING: tuple[Range, ...] = ((0, (1 << 62) - 1),)
 """All offsets of a send."""
 SPANS_MAX = 20_000
-"""So many ranges of payload are remembered before the rows there are counted."""
+"""The ranges of payload that are remembered before the rows there are counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class DeadLetters(Report[DeadLetterCount]):
         return sum(row["waiting"] + row["in_flight"] for row in self._counted)
 
     def __repr__(self) -> str:
-        """Say how many there are."""
+        """Return how many there are."""
         return f"<DeadLetters: {len(self)} for {len(self._counted)} reasons>"
 
 

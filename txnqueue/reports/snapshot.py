@@ -126,7 +126,7 @@ class Snapshot:
 
         Args:
             queue: The queue.
-            limit: Report only so many messages.
+            limit: The most messages to report.
 
         Raises:
             InvalidInput: There was no such queue.
@@ -411,7 +411,7 @@ def binding_rows(
 
 
 def author_of(entry: Entry) -> Author:
-    """Say who wrote an entry, when and why: columns of every answer."""
+    """Return who wrote an entry, when and why: columns of every report."""
     return {
         "reason": entry.reason,
         "actor": entry.actor,

@@ -110,7 +110,7 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[TraceStep]:
 
 
 def _target(entry: Entry, step: str, infos: Mapping[str, QueueInfo]) -> str | None:
-    """Say where a step led: the queue that a message was moved to, or the table it changed."""
+    """Return where a step led: the queue that a message was moved to, or the table it changed."""
     if step == "changed":
         table = str(entry.body["change"]["table"])
         lineage = f" where _transaction_id = '{entry.transaction_key}'"
@@ -124,7 +124,7 @@ def _target(entry: Entry, step: str, infos: Mapping[str, QueueInfo]) -> str | No
 
 
 def _step(entry: Entry, path: _Path, ended: Collection[PositionId]) -> str | None:
-    """Say what an entry did to a message; None if it is about others.
+    """Return what an entry did to a message; None if it is about others.
 
     Args:
         entry: The entry.

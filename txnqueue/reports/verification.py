@@ -49,7 +49,7 @@ class VerificationResult:
 
     @property
     def compared(self) -> str:
-        """Say how far back the log was compared."""
+        """Return how far back the log was compared."""
         if self.log_from_version > self.commit_seq >> 10:
             return "Delta's log could not be compared: it tells nothing of these versions any more"
         return f"Delta's log was compared from version {self.log_from_version} on"

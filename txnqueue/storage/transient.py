@@ -62,7 +62,7 @@ class TransientJournal(MemoryJournal):
         return self._version
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each wholly or not at all; nobody can come in between."""
+        """Append units, each wholly or not at all, with nothing in between."""
         self.step("append starts")
         with self._lock:
             admitted = tuple(self._admitted(unit, self._version) for unit in units)
@@ -206,7 +206,7 @@ class TransientStore:
         """Let go of what it holds: nothing, because all managers of the process share it."""
 
     def waiting(self) -> list[Entry]:
-        """List what is prepared here and whose decision nobody is about to make."""
+        """List what is prepared here and has no decision under way."""
         return [e for a, e in self.journal.prepared.items() if a not in self.deciding]
 
     def fold(self, queue_id: str, lanes: int, window_ms: int | None = None) -> QueueState:
@@ -272,7 +272,7 @@ class TransientStore:
             )
 
     def _needed(self) -> Callable[[Entry], bool]:
-        """Say which entries are needed.
+        """Return which entries are needed.
 
         What a fold has taken in is not, but for the newest number of each lane. A decision
         is, as long as somebody may act on the attempt, and a commit under an id that a

@@ -178,13 +178,13 @@ class Attempt:
             )
 
     def add_send(self, send: StagedSend) -> None:
-        """Take note of staged rows."""
+        """Record staged rows."""
         self.work.sends.append(send)
         if send.info.transient:
             self.participants.transient.begin()
 
     def claiming(self, *, transient: bool = False) -> None:
-        """Take note that a claim is about to be appended: a rollback must say so from now on."""
+        """Record that a claim is about to be appended: a rollback must name it from now on."""
         if transient:
             self.participants.transient.begin()
             self.participants.transient.claimed = True
@@ -192,7 +192,7 @@ class Attempt:
             self.claimed = True
 
     def add_account(self, account: Account) -> None:
-        """Take note of messages acquired inside."""
+        """Record messages acquired inside."""
         self.work.accounts.append(account)
 
     def follow_memory(self) -> None:
@@ -201,7 +201,7 @@ class Attempt:
             resolve(self.client, abort=(self.id,))
 
     def adopt(self, account: Account) -> None:
-        """Take note of messages held under leases that are settled in this transaction."""
+        """Record messages held under leases that are settled in this transaction."""
         if account not in self.work.accounts:
             self.work.accounts.append(account)
         if any(one.info.transient for one in account.held):

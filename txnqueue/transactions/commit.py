@@ -95,7 +95,7 @@ def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
 
 
 def committed_by(attempt: Attempt, landed: Landed) -> Receipt:
-    """Take note that the commit has landed."""
+    """Record that the commit has landed."""
     mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == attempt.id)
     return _happened(attempt, mine)
 
@@ -137,7 +137,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
     Args:
         attempt: The attempt.
         reason: Why; it stands in the journal.
-        counted: Whether the messages' deliveries count; not if nobody looked at them.
+        counted: Whether the messages' deliveries count; not if they were not looked at.
 
     Raises:
         TransactionFinished: It is committed, maybe by an interrupted commit that landed.
@@ -307,7 +307,7 @@ def _decide_prepared(
 
 
 def _happened(attempt: Attempt, decision: Entry) -> Receipt:
-    """Take note of a commit, and carry out what follows from it."""
+    """Record a commit, and carry out what follows from it."""
     follows = bool(attempt.changes or attempt.participants)
     attempt.receipt = Receipt.of(decision, applied=not follows)
     attempt.status = Status.COMMITTED

@@ -29,7 +29,7 @@ def attempt_named(key: str, attempt: str) -> AttemptOwner:
 
 
 def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) -> Outcome:
-    """Say what became of a transaction, or of one attempt of it, from the journal.
+    """Return the outcome of a transaction, or of one attempt of it, from the journal.
 
     Args:
         client: Reads the journal.
@@ -70,7 +70,7 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
 def _of_absent(
     client: Client, state: TransactionState, asked: AttemptOwner, attempts: int
 ) -> Outcome:
-    """Say of an attempt without a decision whether it may still get one."""
+    """Return whether an undecided attempt may still be decided."""
     if not state.is_over(asked):
         reason = "it left no entry, and may still land: rollback makes sure that it does not"
         return Outcome(state.key, Status.UNDECIDED, None, reason, attempts)
@@ -79,7 +79,7 @@ def _of_absent(
 
 
 def _in_memory(client: Client, transaction_id: str) -> Outcome:
-    """Say what became of a transaction that had no durable work, as long as it is known."""
+    """Return the outcome of a transaction without durable work, as long as it is known."""
     state = client.transient.key_states([transaction_id])[transaction_id]
     attempts, entry = len(state.decisions), state.committed
     if entry is not None:
@@ -100,7 +100,7 @@ def _of_append(client: Client, known_as: str) -> Outcome:
 
 
 def _unknown(client: Client, known_as: str) -> Outcome:
-    """Say that nothing is known of a transaction; maybe it was, and is not any more."""
+    """Return that nothing is known of a transaction, perhaps because it was removed."""
     beginning = archive.decisions_beginning_of(client.store.journal)
     if beginning < 0:
         return Outcome(known_as, Status.UNDECIDED)

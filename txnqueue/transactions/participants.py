@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 
 PART_LENGTH_MAX = 64
-"""So many bytes may either part of a branch's name have (XA)."""
+"""The bytes that either part of a branch's name may have (XA)."""
 DECISIONS = "txnqueue_decisions"
 """The table by which a last resource decides: one row per attempt."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")

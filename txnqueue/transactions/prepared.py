@@ -41,7 +41,7 @@ def decide_prepared(
         reason: Why.
         attempt: The attempt; the one that waits when left out.
         by_last_resource: Whether the database has decided that is to decide.
-        heuristic: Whether an operator decides instead of whoever is to decide.
+        heuristic: Whether an operator decides in place of the coordinator.
 
     Returns:
         The receipt of a commit.

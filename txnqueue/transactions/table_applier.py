@@ -88,7 +88,7 @@ class Decided:
         return CommitStamp(f"txnqueue/{store_id}", self.number, key, note)
 
     def waiting(self, reason: str) -> WaitingChange:
-        """Say that it waits, why, and what to do."""
+        """Describe the waiting change: why it waits, and what to do."""
         return WaitingChange(
             self.change_id,
             AttemptOwner.of(self.entry).key,
@@ -103,7 +103,7 @@ class Decided:
 
 
 def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
-    """Find the changes that nobody has confirmed, by table, in commit order (pure)."""
+    """Find the changes that are not confirmed, by table, in commit order (pure)."""
     decided: dict[PositionId, Entry] = {}
     ended: set[PositionId] = set()
     for entry in entries:
@@ -123,7 +123,7 @@ def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
 def obstacle(
     one: Decided, info: TableInfo | None, commits: Sequence[TableCommit], store_id: str
 ) -> str | None:
-    """Say why a change must not be applied to the table as it stands (pure).
+    """Return why a change must not be applied to the table as it is (pure).
 
     Args:
         one: The change.
@@ -330,7 +330,7 @@ class Applier:
             return None
 
     def _ended(self, one: Decided) -> bool:
-        """Say whether the journal shows by now that the change was applied or given up."""
+        """Return whether the journal shows by now that the change was applied or waived."""
         stream = one.entry.stream
         left = unapplied(self._client.table_entries([stream])).get(stream, ())
         return all(other.entry.entry_id != one.entry.entry_id for other in left)
@@ -356,7 +356,7 @@ class Applier:
 
 
 def is_applied(client: Client, decision: Entry) -> bool:
-    """Say whether a commit is carried out everywhere: in tables, and in databases."""
+    """Return whether a commit is carried out everywhere: in tables and in databases."""
     names = manifest_participants(decision.body)
     if names:
         facts = client.table_entries(map(participant_stream, names))

@@ -55,11 +55,11 @@ class Work:
     changes: list[Change] = field(default_factory=list)
 
     def durable(self, attempt: str) -> bool:
-        """Say whether any of it is about what the store keeps."""
+        """Return whether any of it is about what the store keeps."""
         return bool(self.changes) or self._any(attempt, transient=False)
 
     def transient(self, attempt: str) -> bool:
-        """Say whether any of it is about what is in memory only."""
+        """Return whether any of it is about what is in memory only."""
         return self._any(attempt, transient=True)
 
     def _any(self, attempt: str, *, transient: bool) -> bool:
@@ -150,7 +150,7 @@ class Work:
         ]
 
     def committed(self, attempt: str) -> None:
-        """Take note that it has happened."""
+        """Record that it has happened."""
         for account in self.accounts:
             account.committed(attempt)
 

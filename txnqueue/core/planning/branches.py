@@ -98,7 +98,7 @@ def seal(branch: Branch, kind: str, stamp: Stamp) -> Plan:
 
 
 def rollback(branch: Branch, stamp: Stamp, reason: str, *, asked: bool = False) -> Plan:
-    """Plan the append that rolls back a branch that is not prepared and where nobody works.
+    """Plan the append that rolls back a branch that is not prepared and has no session at work.
 
     Args:
         branch: The branch.
@@ -121,7 +121,7 @@ def decide(branch: Branch, stamp: Stamp, *, commit: bool) -> Plan:
 
 
 def tombstone(branch: Branch, held: Iterable[Entry], stamp: Stamp, reason: str) -> Plan:
-    """Plan the append that aborts a branch, whoever works in it.
+    """Plan the append that aborts a branch, whichever sessions work in it.
 
     Args:
         branch: The branch, not prepared.

@@ -14,7 +14,7 @@ from txnqueue.core.settings import RANGES_PER_CALL_MAX
 from txnqueue.core.state import LaneState, Owner, Position, Segment, in_turn
 
 DUPLICATES_MAX = 10_000
-"""So many pieces of positions leave a lane as duplicates in one append."""
+"""The pieces of positions that leave a lane as duplicates in one append."""
 
 
 LeftOut = Callable[[Segment], tuple[Range, ...]]
@@ -77,7 +77,7 @@ class Selection:
         return sum(segment.size for segment in self.segments)
 
     def __bool__(self) -> bool:
-        """Say whether there is anything to write about."""
+        """Return whether there is anything to write about."""
         return bool(self.segments or self.dead or self.expired or self.duplicates or self.ending)
 
     @property
@@ -118,7 +118,7 @@ def select(
     Args:
         lane: The lane as folded.
         returning: Messages of claims that this claim ends (take-over).
-        limit: At most so many messages.
+        limit: The most messages.
         now_ms: The instant for delays and times to live.
         rules: The queue's rules of redelivery.
         supersedes: The sequences of the claims that end, and when their deliveries ended.
@@ -127,7 +127,7 @@ def select(
         left_out: Says which messages are duplicates; None if all are delivered.
         consumer: Who takes them: not what it does not want again.
         in_order: Whether nothing may overtake what waits because it failed.
-        pieces_max: At most so many ranges of neighbours.
+        pieces_max: The most ranges of neighbours.
     """
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]

@@ -152,7 +152,7 @@ def decide_prepared(
 
 
 def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
-    """Say that what was sealed a while ago happens now: ages, windows and waits begin here."""
+    """Date what was sealed a while ago to now: ages, windows and waits begin here."""
     return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
 
 

@@ -33,7 +33,7 @@ class Removal:
 
 
 def leaving_out(duplicates: Sequence[Segment]) -> Removal:
-    """Say that messages leave a lane as duplicates."""
+    """Plan that messages leave a lane as duplicates."""
     return Removal(model.DUPLICATE, tuple(duplicates), "duplicate")
 
 
@@ -154,7 +154,7 @@ class Target:
 def origin_of(
     queue_name: str, position: Position, reason: str | None, delivery_count: int
 ) -> dict[str, Any]:
-    """Say where a moved position came from: what dead letters show."""
+    """Return where a moved position came from: what dead letters show."""
     return {
         "queue": queue_name,
         "queue_id": position.queue_id,

@@ -30,7 +30,7 @@ class Tries:
         return [*waiting, *sorted(others, key=lambda lane: lane in lost)]
 
     def excluded_by(self, fold: QueueState, lanes: Iterable[int]) -> bool:
-        """Say whether every earlier try that may still land goes to one of some lanes."""
+        """Return whether every earlier try that may still land goes to one of some lanes."""
         chosen = set(lanes)
         return all(not chosen.isdisjoint(places) for places in self._waiting(fold))
 

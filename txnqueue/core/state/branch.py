@@ -40,7 +40,7 @@ class Ending(str, enum.Enum):
 
 
 HEURISTIC = (Ending.HEURISTIC_COMMIT, Ending.HEURISTIC_ROLLBACK)
-"""That an operator has decided, and nobody has forgotten it."""
+"""That an operator has decided, and the decision is not forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Branch:
         attempt: The only attempt of the key.
         begun: Where it began.
         next_sequence: What its next entry expects.
-        started_at_ms: When it was started, by the clock of whoever did it.
+        started_at_ms: When it was started, by its starter's clock.
         began_by_ms: The smallest clock that anybody has recorded since.
-        timeout_default: In seconds; decided by whoever started it.
+        timeout_default: In seconds; as its starter gave it.
         timeout_seconds: As last set, or the default.
         sessions: ``associated``, ``suspended`` or ``ended``, by session.
         parts: The newest part of each session.
@@ -203,7 +203,7 @@ class Branch:
         return ending_of(self.decision)
 
     def ends_at_ms(self, now_ms: int, began_by_ms: int = sys.maxsize) -> int:
-        """Say until when it has to be prepared or decided, as one sees it at an instant.
+        """Return until when it has to be prepared or decided, as seen at an instant.
 
         A branch that is to begin in the future was started by a clock that is ahead. It began at
         the smallest clock recorded since at the latest, as a lease does.
@@ -218,7 +218,7 @@ class Branch:
         return began_at_ms + round(self.timeout_seconds * 1000)
 
     def overdue(self, now_ms: int, began_by_ms: int = sys.maxsize) -> bool:
-        """Say whether it took too long at an instant; never once it is prepared."""
+        """Return whether its time is over at an instant; never once it is prepared."""
         return self.open and self.ends_at_ms(now_ms, began_by_ms) <= now_ms
 
     def facts(self) -> list[Entry]:
@@ -243,7 +243,7 @@ class Branch:
             )
 
     def has_ended(self, session: str, *, suspend: bool, fail: bool) -> bool:
-        """Say whether an earlier end of a session landed unheard, and is what is wanted now.
+        """Return whether an earlier end of a session landed unheard, and is the one wanted now.
 
         Raises:
             BranchNotFound: It landed, and nothing else can be made of it.
@@ -280,7 +280,7 @@ class Branch:
             )
 
     def expects_next(self) -> Condition:
-        """Expect that nobody has written anything of it since."""
+        """Expect that nothing has been written of it since."""
         return model.next_sequence(model.transaction_shard(self.key), self.key, self.next_sequence)
 
     def _parts(self) -> list[Entry]:
@@ -342,12 +342,12 @@ def ended_before(key: str) -> BranchNotFound:
 
 
 def is_branch(key: str) -> bool:
-    """Say whether a transaction's key names a branch."""
+    """Return whether a transaction's key names a branch."""
     return key.startswith(BRANCH_PREFIX)
 
 
 def ending_of(decision: Entry) -> Ending:
-    """Say what came of a wish, from the decision that was written."""
+    """Return the result of a request, from the decision that was written."""
     if decision.kind == model.COMMITTED or decision.body.get("asked"):
         return Ending.DONE
     return Ending.TIMED_OUT if decision.reason == TIMED_OUT else Ending.ROLLED_BACK

@@ -54,12 +54,12 @@ def exchange_error(kind: str, name: str, exchange_id: str, by: str = "") -> Queu
 
 
 def is_closed(error: BaseException | None) -> bool:
-    """Say whether an error is about a queue or an exchange that is being dropped, or was."""
+    """Return whether an error is about a queue or an exchange that is being dropped, or was."""
     return isinstance(error, QueueError) and _stream_of(error) is not None
 
 
 def bars(error: QueueError, unit: Unit) -> bool:
-    """Say whether what an error is about, which is closed, bars an append for ever."""
+    """Return whether what an error is about is closed to an append for ever."""
     stream = _stream_of(error)
     return any(c.stream == stream and _expects_open(c) for c in unit.conditions)
 

@@ -34,7 +34,7 @@ from txnqueue.errors import StoreCorrupt
 LOG_MAX = 1_000
 """A lane whose log has become so long is compacted by the next one who claims in it."""
 RUNS_MAX = 10_000
-"""A lane with so many pieces waiting out of order is not compacted until they have left."""
+"""A lane with this many pieces waiting out of order is not compacted until they have left."""
 
 
 def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
@@ -54,12 +54,12 @@ def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
 
 
 def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
-    """Say whether a compaction of a lane pays.
+    """Return whether a compaction of a lane pays.
 
     Args:
         lane: The lane.
         log_max: The log must be as long as this.
-        per_run: So many times as long must it be as the compaction.
+        per_run: How many times as long as the compaction it must be.
     """
     if lane.log < log_max or not lane.compactable:
         return False
@@ -204,13 +204,13 @@ def _arrivals(
 
 
 def stays(entry: Entry, compaction: Entry | None) -> bool:
-    """Say whether a position that may have gone was posted lately enough to tell duplicates."""
+    """Return whether a position that may have left is recent enough to detect duplicates."""
     recent = None if compaction is None else compaction.body.get("recent_after")
     return recent is not None and entry.kind == model.POSTED and entry.recorded_at_ms > recent
 
 
 def is_after(entry: Entry, compaction: Entry) -> bool:
-    """Say whether an entry of a compacted lane tells what its compaction does not."""
+    """Return whether an entry of a compacted lane says more than its compaction."""
     if entry.sequence is not None:
         return entry.sequence > (compaction.sequence or 0)
     if entry.kind == model.POSTED:

@@ -28,11 +28,11 @@ DIGEST_BYTES = 16
 NO_ID = bytes(DIGEST_BYTES)
 """What stands for a message without an id; only what was moved here can be one."""
 IDS_IN_ENTRY_MAX = 500
-"""So many ids of one send are written beside its positions; more are read from the payload."""
+"""The ids of one send that are written beside its positions; more are read from the payload."""
 LOOK_AHEAD = 100_000
-"""If the payload is read at all, then about so many messages at once."""
+"""About how many messages are read from the payload at once."""
 ARRIVALS_MIN = 1_000
-"""So many positions are kept at least before old ones are looked for."""
+"""The positions kept at least before old ones are looked for."""
 
 
 def digest(text: str | None) -> bytes:
@@ -93,7 +93,7 @@ class Duplicates:
     # --------------------------------------------------------------------- from the fold
 
     def posted(self, position: Position, ids: str | None) -> None:
-        """Take note of a position, with the ids that its entry carries, if it does."""
+        """Record a position, with the ids that its entry carries, if it does."""
         self._arrivals[position.position_id] = Arrival(position, read_ids(ids))
         if len(self._arrivals) > 2 * self._left + ARRIVALS_MIN:
             self._forget(position.posted_at_ms)
@@ -111,13 +111,13 @@ class Duplicates:
                 del self._arrivals[position_id]
 
     def left_out(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
-        """Take note of what an entry of a lane's log calls duplicates."""
+        """Record what an entry of a lane's log calls duplicates."""
         arrival = self._arrivals.get(position_id)
         if arrival is not None:
             arrival.left_out = ranges.normalised((*arrival.left_out, *part))
 
     def retired(self, position_id: PositionId) -> None:
-        """Take note that nothing of a position is left."""
+        """Record that nothing of a position is left."""
         self._found.pop(position_id, None)
         arrival = self._arrivals.get(position_id)
         if arrival is not None:
@@ -126,7 +126,7 @@ class Duplicates:
     # ------------------------------------------------------------------------ for claims
 
     def looked_at(self, position_id: PositionId) -> bool:
-        """Say whether the duplicates of a position that stands are known."""
+        """Return whether the duplicates of a position in the queue are known."""
         return position_id not in self._arrivals
 
     def of(self, position_id: PositionId) -> tuple[Range, ...]:

@@ -54,7 +54,7 @@ class Survey:
 
     @property
     def heuristic(self) -> tuple[str, ...]:
-        """The transactions that an operator decided, as long as nobody has forgotten them."""
+        """The transactions that an operator decided, until they are forgotten."""
         return tuple(key for key, state in self.keys.items() if state.heuristics)
 
     def overdue(self, now_ms: int) -> list[Branch]:

@@ -66,11 +66,11 @@ class Position:
         )
 
     def expired(self, now_ms: int) -> bool:
-        """Say whether the position's time to live is over at an instant."""
+        """Return whether the position's time to live is over at an instant."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
     def receivable(self, now_ms: int) -> bool:
-        """Say whether the position may be delivered at an instant."""
+        """Return whether the position may be delivered at an instant."""
         return (self.available_at_ms or 0) <= now_ms and not self.expired(now_ms)
 
 
@@ -102,15 +102,15 @@ class Segment:
         return Segment(self.position, first, last, *self.history, self.failed_at_ms)
 
     def by(self, version: int | None) -> bool:
-        """Say whether the messages were there at a version of the journal; None: at the newest."""
+        """Return whether the messages were there at a version of the journal; None: the newest."""
         return version is None or self.position.place[0] <= version
 
     def due_ms(self, rules: Redelivery) -> int:
-        """Say from when on the messages may be delivered again; 0 if they need not wait."""
+        """Return from when on the messages may be delivered again; 0 if they need not wait."""
         return rules.due_ms(self.delivery_count, self.former, self.failed_at_ms)
 
     def waits(self, now_ms: int, rules: Redelivery) -> bool:
-        """Say whether the messages are to wait because their last delivery failed.
+        """Return whether the messages are to wait because their last delivery failed.
 
         An instant that is too far ahead was recorded by a clock that nobody needs to wait for.
         """
@@ -121,7 +121,7 @@ class Segment:
         )
 
     def receivable(self, now_ms: int, rules: Redelivery) -> bool:
-        """Say whether the messages may be delivered at an instant."""
+        """Return whether the messages may be delivered at an instant."""
         return self.position.receivable(now_ms) and not self.waits(now_ms, rules)
 
     @property
@@ -265,7 +265,7 @@ class Claim:
         self.version = entry.version
 
     def ends_at_ms(self, now_ms: int) -> int:
-        """Say when the lease ends, as one sees it at an instant.
+        """Return when the lease ends, as seen at an instant.
 
         A lease that is to begin in the future was claimed by a clock that is ahead. It began at
         the smallest clock recorded since at the latest, and when it was first seen, and lasts as
@@ -327,11 +327,11 @@ class Claim:
         return {position_id: part for position_id, part in found.items() if part}
 
     def ended_at_ms(self, now_ms: int) -> int:
-        """Say when its delivery ended, if somebody else ends it: with its lease, or now."""
+        """Return when its delivery ended, if another client ends it: with its lease, or now."""
         return min(self.ends_at_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
-        """Say whether somebody may try to take the claim over; clocks decide no more.
+        """Return whether a client may try to take the claim over; clocks decide no more than that.
 
         An older epoch of the same consumer id and an older attempt of the same key are
         the taker's own past, and need not be waited for.
@@ -349,7 +349,7 @@ class Claim:
 def note_error(
     errors: dict[PositionId, Errors], items: Mapping[PositionId, tuple[Range, ...]], error: str
 ) -> None:
-    """Take note of what a delivery failed with."""
+    """Record what a delivery failed with."""
     said = error[:REASON_LENGTH_MAX]
     for position_id, part in items.items():
         forget_error(errors, position_id, part)

@@ -57,7 +57,7 @@ class LaneState:
     errors: dict[PositionId, Errors] = field(default_factory=dict)
 
     def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
-        """Take note of what is called duplicates."""
+        """Record what is called duplicates."""
         _, before = self.duplicates.get(position.position_id, (0, ()))
         both = ranges.normalised((*before, *part))
         self.duplicates[position.position_id] = (position.posted_at_ms, both)
@@ -282,7 +282,7 @@ class QueueState:
         Args:
             claim: The claim that ends.
             failed_at_ms: When its delivery ended; it matters only if that counts.
-            counted: Whether the delivery counts: it failed, or nobody knows how it went.
+            counted: Whether the delivery counts: it failed, or its end is unknown.
             not_to: A consumer that does not want them again.
         """
         counted = counted and claim.counts
@@ -297,7 +297,7 @@ class QueueState:
         ]
 
     def know(self, position: Position, messages: int) -> None:
-        """Take a position for known, with so many of its messages left in the queue."""
+        """Take a position for known, with a number of its messages left in the queue."""
         self._positions[position.position_id] = position
         self._unretired[position.position_id] = messages
 

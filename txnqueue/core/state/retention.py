@@ -1,4 +1,4 @@
-"""Find what has finished: what may leave the journal, and which payload nobody needs (pure).
+"""Find what has finished: what may leave the journal, and which payload is not needed (pure).
 
 What is said here stays true: an entry that has finished never becomes needed again. So it
 may be acted on later, twice, by two at once, or in part. An entry of a kind that is not
@@ -200,7 +200,7 @@ def staging_owners(entries: Iterable[Entry]) -> set[str]:
 
 
 def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: int) -> list[int]:
-    """List the slices of an owner that nobody can need again.
+    """List the slices of an owner that cannot be needed again.
 
     Nobody decides what began in such a slice, because it lies below the horizon; and no
     entry names it.
@@ -213,7 +213,7 @@ def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: 
 
 
 def _open_branches(entries: Iterable[Entry], horizon: int) -> list[int]:
-    """Find where the branches began that several sessions share and nobody has decided.
+    """Find where the undecided branches began that several sessions share.
 
     One that was started while the horizon passed it is over: it holds nothing back.
     """

@@ -74,7 +74,7 @@ class Topology:
         return found
 
     def _told(self, entry: Entry) -> None:
-        """Take note of what an entry says of an exchange: everything that there is to say."""
+        """Record what an entry says of an exchange: all that is known of it."""
         info = _info(entry, self.ever.get(entry.body["exchange"]))
         self.ever[info.exchange_id] = info
         self.bound.setdefault(info.exchange_id, {})
@@ -129,7 +129,7 @@ class Topology:
         return [one for one in self.bound.get(info.exchange_id, ()) if one.queue_id in self.queues]
 
     def query_exchange(self, name: str | None = None) -> routing.ExchangeAnswer:
-        """Say what is known of an exchange; see ``protocols.dtx``."""
+        """Return what is known of an exchange; see ``protocols.dtx``."""
         return routing.exchange_query(self.exchanges, name)
 
     def query_binding(
@@ -139,7 +139,7 @@ class Topology:
         routing_key: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> routing.BindingAnswer:
-        """Say what is known of an exchange's bindings; see ``protocols.dtx``."""
+        """Return what is known of an exchange's bindings; see ``protocols.dtx``."""
         found = {name: self.bindings(info) for name, info in self.exchanges.items()}
         queue_ids = {info.name: queue_id for queue_id, info in self.queues.items()}
         return routing.binding_query(

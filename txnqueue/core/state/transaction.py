@@ -90,12 +90,12 @@ class TransactionState:
         return [a for a, e in self.decisions.items() if e.kind == model.ROLLED_BACK]
 
     def decided(self, attempt: str) -> str | None:
-        """Say how an attempt ended: committed, rolled_back, or None while undecided."""
+        """Return how an attempt ended: committed, rolled_back, or None while undecided."""
         entry = self.decisions.get(attempt)
         return entry.kind if entry else None
 
     def is_over(self, owner: AttemptOwner) -> bool:
-        """Say whether an attempt of the key has ended for ever.
+        """Return whether an attempt of the key has ended for ever.
 
         Below the horizon nobody decides any more but what was prepared: there an attempt
         without a decision never happened, and a decision may have left for the archive.

@@ -41,7 +41,7 @@ _READ: Mapping[type[DataType], Callable[[str], Any]] = {
 
 
 def unwritable(schema: StructType) -> str | None:
-    """Say which column no AMQP message can carry, and why; None if it can carry all."""
+    """Return which column no AMQP message can carry, and why; None if it can carry all."""
     for column in schema.fields:
         if not _has_form(column.dataType):
             return (

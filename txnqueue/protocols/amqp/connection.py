@@ -55,7 +55,7 @@ class Connection:
         """Begin a session.
 
         Args:
-            incoming_window: So many transfers the controller can take; None: any number.
+            incoming_window: The transfers that the controller can take; None: any number.
         """
         session = Session(self, incoming_window)
         self.sessions.append(session)

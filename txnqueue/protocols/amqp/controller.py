@@ -129,7 +129,7 @@ class TransactionController:
             resource: The resource.
             capabilities: What the coordinator has to be able to do.
             outcomes: The outcomes that the control link supports; all when left out.
-            incoming_window: So many transfers the first session takes; None: any number.
+            incoming_window: The transfers that the first session takes; None: any number.
             codec: As in ``TransactionalResource.connect``.
             payload_max: As in ``TransactionalResource.connect``.
 

@@ -73,8 +73,8 @@ class Endpoint:
 
     Attributes:
         deliveries: The deliveries that it knows, by their ids.
-        credit: So many messages may still be sent on the link.
-        delivery_count: So many have been sent on it, or given up by draining.
+        credit: How many messages may still be sent on the link.
+        delivery_count: How many have been sent on it, or given up by draining.
         error: Why the resource ended the link.
         answer: The attach that the resource answered with.
     """
@@ -157,7 +157,7 @@ class Sender(Endpoint):
         Args:
             row: The queue's columns, as a dict.
             txn_id: The transaction.
-            settled: Whether nobody is to tell how it ended.
+            settled: Whether its outcome is not to be sent.
             header: The message's priority and time to live.
             headers: The message's application-properties.
             to: The queue, if the link has no address.
@@ -219,7 +219,7 @@ class Receiver(Endpoint):
         """Ask for messages.
 
         Args:
-            credit: So many at most, from now on.
+            credit: The most that may be sent from now on.
             txn_id: The transaction that acquires them, until it is discharged; left out, the
                 link stays in the one that it is in, or in none.
             drain: Whether credit that cannot be used up now is given back.
@@ -251,7 +251,7 @@ class Receiver(Endpoint):
         *,
         settled: bool = False,
     ) -> None:
-        """Say how deliveries end: at once, or with the commit of a transaction.
+        """Return how deliveries end: at once, or with the commit of a transaction.
 
         Raises:
             AmqpError: The link is detached, or the resource ended it for this.

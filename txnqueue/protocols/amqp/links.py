@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
 
 CREDIT = 1_000
-"""So many deliveries a controller may send before it is granted more."""
+"""The deliveries a controller may send before it is granted more."""
 COUNTS = 1 << 32
-"""So many delivery counts there are, before they begin anew."""
+"""The number of delivery counts before they begin anew."""
 
 
 class Link:
@@ -292,7 +292,7 @@ class ReceivingLink(IncomingLink):
             raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
 
     def _tell_outcome(self, delivery: IncomingDelivery) -> None:
-        """Tell what becomes of a message, unless nobody wants to know."""
+        """Send what becomes of a message, unless it was sent settled."""
         if delivery.settled or delivery.outcome is None:
             return
         transaction = delivery.transaction

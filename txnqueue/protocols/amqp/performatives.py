@@ -78,10 +78,10 @@ class Flow:
     """Updates the flow state of a session, and of one of its links if there is a handle.
 
     Attributes:
-        incoming_window: So many transfers its sender can take; None: any number.
+        incoming_window: The transfers that its sender can take; None: any number.
         handle: The link.
         delivery_count: The link's delivery count as its sender knows it.
-        link_credit: So many deliveries the receiver can take from there.
+        link_credit: The deliveries that the receiver can take from there.
         drain: Whether the sender is to use its credit up, with messages or without.
         echo: Whether the other end is to answer with its own state.
         properties: With an entry ``txn-id``, the transaction of later acquisitions.

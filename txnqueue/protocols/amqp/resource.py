@@ -78,7 +78,7 @@ class TransactionalResource:
         Args:
             codec: Writes and reads messages as octets; None hands sections over.
             payload_max: What one transfer carries at most: octets of a message with a codec,
-                otherwise sections; None: whole messages. A frame is so many octets longer as
+                otherwise sections; None: whole messages. A frame is that many octets longer as
                 its header and its performative take.
         """
         return Connection(self, codec, payload_max)

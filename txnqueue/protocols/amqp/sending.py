@@ -31,7 +31,7 @@ class SendingLink(Link):
     """An end by which messages of a queue are acquired and sent.
 
     Attributes:
-        credit: So many more messages the controller takes.
+        credit: How many more messages the controller takes.
         transaction: The transaction that acquires them; None: they are held under a lease.
     """
 

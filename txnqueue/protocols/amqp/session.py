@@ -46,7 +46,7 @@ class Session:
 
     Attributes:
         links: The links that are attached, by handle.
-        window: So many transfers the controller can take now; None: any number.
+        window: The transfers that the controller can take now; None: any number.
         incoming: Deliveries of the controller's that neither end has forgotten.
         unsettled: Deliveries to the controller that are not settled.
     """
@@ -315,7 +315,7 @@ class Session:
 
 
 def _error(error: Exception, link_name: str) -> Error:
-    """Say in the specification's terms why something on a link failed."""
+    """Return the reason of a failure on a link, in the specification's terms."""
     if isinstance(error, AmqpError):
         return error.error
     if isinstance(error, QueueClosed | QueueNotFound):

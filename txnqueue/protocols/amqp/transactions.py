@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 POSTINGS_HELD_MAX = 10_000
-"""So many messages of a transaction wait in memory before they are staged."""
+"""The messages of a transaction that wait in memory before they are staged."""
 
 
 @dataclass(eq=False, slots=True)
@@ -308,7 +308,7 @@ def _reason(error: Error) -> str:
 
 
 def _refusal(error: Exception) -> AmqpError:
-    """Say why a commit was not possible."""
+    """Return why a commit was not possible."""
     if isinstance(error, AmqpError):
         return error
     late = isinstance(error, TransactionAborted) and getattr(error, "reason", "") == "lease over"
@@ -361,7 +361,7 @@ def apply(
 
 
 def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
-    """Apply the default outcome of their source to deliveries that nobody can speak of any more."""
+    """Apply the default outcome of their source to deliveries that can no longer be settled."""
     for delivery in deliveries:
         try:
             apply([(delivery, delivery.link.default_outcome)], None)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from txnqueue.errors import InvalidInput, TxnQueueError
 
 TXN_ID_LENGTH_MAX = 32
-"""So many octets may a transaction-id have."""
+"""The octets that a transaction-id may have."""
 
 
 class TxnCapability(str, enum.Enum):
@@ -108,7 +108,7 @@ class Header:
     Attributes:
         priority: 0 to 9, 9 first.
         ttl: The time to live, in milliseconds.
-        first_acquirer: Whether nobody acquired the message before.
+        first_acquirer: Whether the message was never acquired before.
         delivery_count: How many deliveries of it have failed.
     """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DtxCoordination(Lifetime):
-    """What a transaction manager does with branches, whoever worked in them."""
+    """What a transaction manager does with branches, whichever sessions worked in them."""
 
     def __init__(self, connection: Connection) -> None:
         """Coordinate branches on a connection."""
@@ -160,7 +160,7 @@ class DtxCoordination(Lifetime):
             self._connection.branches.forget(xid.transaction_id, ticket)
 
     def set_timeout(self, xid: Xid, seconds: float, *, ticket: Ticket | None = None) -> None:
-        """Say how long a branch may take from its start until it is prepared.
+        """Set how long a branch may take from its start until it is prepared.
 
         Args:
             xid: The branch.
@@ -184,7 +184,7 @@ class DtxCoordination(Lifetime):
             raise NotFound(f"{xid.transaction_id!r} is {ending.value}.")
 
     def get_timeout(self, xid: Xid) -> float:
-        """Say how many seconds a branch may take: as last set, or the default.
+        """Return how many seconds a branch may take: as last set, or the default.
 
         That they are over is noticed by whoever works in the branch, decides it, wants what it
         holds, or recovers.

@@ -59,7 +59,7 @@ class Execution:
         return list(ranges.difference(((0, done[-1][1]),), done))
 
     def complete(self, *command_ids: int) -> int:
-        """Say that commands have been executed; saying it again changes nothing.
+        """Record that commands have been executed; repeating it changes nothing.
 
         Args:
             command_ids: Whole numbers from 0.

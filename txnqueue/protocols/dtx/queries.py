@@ -25,7 +25,7 @@ class Querying(Lifetime):
     def exchange_query(
         self, exchange: str | None = None, *, ticket: Ticket | None = None
     ) -> ExchangeAnswer:
-        """Say what an exchange is.
+        """Describe an exchange.
 
         Args:
             exchange: Its name; the default exchange when left out.
@@ -52,7 +52,7 @@ class Querying(Lifetime):
         *,
         ticket: Ticket | None = None,
     ) -> BindingAnswer:
-        """Say how an exchange is bound; a field that is left out is not looked for.
+        """Describe how an exchange is bound; an omitted field is not looked for.
 
         Args:
             exchange: Its name; the default exchange when left out.

@@ -23,7 +23,7 @@ class BranchSession(Attempt):
         Args:
             client: Whose session it is.
             branch: The branch's key.
-            attempt: The branch's only attempt; empty while nobody has read it.
+            attempt: The branch's only attempt; empty until it has been read.
             begun: Where the branch began.
             name: Tells it from all other sessions.
         """

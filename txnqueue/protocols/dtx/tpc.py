@@ -95,7 +95,7 @@ class TpcConnection:
         return self._channel.queue(name)
 
     def tpc_begin(self, xid: TpcXid) -> None:
-        """Begin a branch; nobody may have used its xid before.
+        """Begin a branch; its xid may not have been used before.
 
         Raises:
             CommandInvalid: A transaction is open.

@@ -18,8 +18,8 @@ class Xid:
 
     Attributes:
         format_id: Which transaction manager made it, and how it is to be read.
-        gtrid_length: So many octets of the data name the distributed transaction.
-        bqual_length: So many octets after them name the branch.
+        gtrid_length: How many octets of the data name the distributed transaction.
+        bqual_length: How many octets after them name the branch.
         data: The octets, 128 at most.
 
     Raises:

@@ -199,8 +199,8 @@ class MessageFlow:
         which ends the run.
 
         Args:
-            messages_max: At most so many successes.
-            errors_max: Give up after so many failures in a row.
+            messages_max: The number of successes at most.
+            errors_max: The failures in a row after which it gives up.
 
         Returns:
             How many were processed.

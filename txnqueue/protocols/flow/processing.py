@@ -223,7 +223,7 @@ class Immediate:
 
 
 def committed_after_all(transaction: Transaction) -> bool:
-    """Settle a commit in doubt: it has happened, or it is rolled back now, or nobody can say."""
+    """Settle a commit in doubt: it has happened, it is rolled back now, or it stays unknown."""
     try:
         transaction.rollback("in doubt")
     except TransactionFinished:

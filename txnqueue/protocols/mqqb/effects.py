@@ -25,7 +25,7 @@ from txnqueue.protocols.mqqb.events import Event, MessagePositionAvailable, Mess
 
 Origin = Mapping[str, Any] | None
 PURGED = "purged"
-"""Why a message that was purged is deleted, if nobody said."""
+"""Why a message that was purged is deleted, if no reason was given."""
 
 
 class Effects:
@@ -43,7 +43,7 @@ class Effects:
         self._known: list[Entry] | None = None
 
     def of_commit(self, operation: TransactionalOperation) -> Event:
-        """Say what the commit did with an operation."""
+        """Return what the commit did with an operation."""
         position, kind = operation.message_position_reference, operation.operation_type
         queue, message = position.queue_reference, position.message_reference
         if kind is OperationType.DEQUEUE:
@@ -58,7 +58,7 @@ class Effects:
         return MessagePositionAvailable(target, moved)
 
     def of_abort(self, operation: TransactionalOperation) -> Event | None:
-        """Say what the abort did with an operation; None: nothing that stood in a queue."""
+        """Return what the abort did with an operation; None if no message was concerned."""
         position = operation.message_position_reference
         queue = position.queue_reference
         if operation.operation_type is OperationType.ENQUEUE or self._dropped(queue):

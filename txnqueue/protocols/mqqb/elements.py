@@ -95,7 +95,7 @@ class MessagePosition:
         return self.queue_reference.body_of(self)
 
     def _look(self) -> None:
-        """Find where it was posted, whoever committed it."""
+        """Find where it was posted, by any client."""
         if self.position_id is None:
             queue, message = self.queue_reference, self.message_reference
             found = queue.find(message, lambda one: not model.was_moved(one.origin))
@@ -180,7 +180,7 @@ class Queue:
         return self._position(found[0], offset) if found else None
 
     def standing_of(self, position: MessagePosition) -> tuple[State, Claim | None]:
-        """Say where a position stands now, and under which claim if it is in flight."""
+        """Return where a position is now, and under which claim if it is in flight."""
         _, offset = position.message_reference.place
 
         def here(fold: QueueState) -> tuple[State, Claim | None]:

@@ -74,7 +74,7 @@ class Operations:
     def transaction_collection(self) -> TransactionCollection:
         """The transactions that Transaction Commit and Transaction Abort find.
 
-        Those begun here that nobody has decided, and those that are prepared in the store,
+        Those begun here that are undecided, and those that are prepared in the store,
         whoever prepared them.
         """
         return TransactionCollection(self._transactions)

@@ -240,7 +240,7 @@ class Dispatches:
         return Reply(count=len(found))
 
     def extend_lease(self, seconds: float) -> Reply:
-        """Hold whatever is dispatched longer: for so many seconds from now.
+        """Hold what is dispatched longer: for a number of seconds from now.
 
         Args:
             seconds: The new lease, from now.

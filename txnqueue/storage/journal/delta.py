@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 _RANGES = "array<struct<first:bigint,last:bigint>>"
 FEED_VERSIONS_MAX = 200
-"""What is further back than so many versions is read from the files: the change feed opens one
+"""What is further back than this many versions is read from the files: the change feed opens one
 commit of Delta's log after the other."""
 KNOWN_SECONDS_MAX = 30.0
 """What was the newest version so long ago is asked for again before it is relied on."""

@@ -79,7 +79,7 @@ class ChangeFeed:
             looked_at *= 8
 
     def _later_start(self, failed: int) -> int | None:
-        """Say where the feed has to begin instead; None: the log does not say that it has to."""
+        """Return where the feed has to begin instead; None if the log does not require it."""
         try:
             found = max(self.start(), self._restorable())
         except Exception:  # what failed before tells more

@@ -93,17 +93,17 @@ class Statements:
         return self._made("compiling", MEANING)
 
     def run(self, statement: Callable[[], Result]) -> Result:
-        """Run a statement that reads, on any session whose settings nobody changes."""
+        """Run a statement that reads, on any session whose settings do not change."""
         return self._begun(self._readings, statement).result()
 
     def alone(
         self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
     ) -> Result:
-        """Run a statement with a session that nobody else uses meanwhile.
+        """Run a statement with a session that has no other user meanwhile.
 
         Args:
             statement: What to run; it may set what it likes, and the next one sets it anew.
-            compiled: Whether it works on so many rows that it pays to compile it.
+            compiled: Whether it works on enough rows for compiling to pay.
         """
 
         def run() -> Result:
@@ -281,7 +281,7 @@ class Statements:
 
     @contextmanager
     def _idle_session(self, *, compiled: bool) -> Iterator[SparkSession]:
-        """Lend a session that nobody else uses meanwhile."""
+        """Lend a session that has no other user meanwhile."""
         idle = self._idle[compiled]
         try:
             session = idle.pop()

@@ -193,7 +193,7 @@ class SoleDriver:
         yield
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Be the driver that writes here from now on, on record, whoever did so before.
+        """Make this driver the one that writes here from now on, on record.
 
         Raises:
             SecondDriver: Another one did the same at the same time.
@@ -245,7 +245,7 @@ class SoleDriver:
             raise self._refusal(found.driver, found.about, silent)
 
     def _say(self, about: Mapping[str, object], *, settle: bool) -> None:
-        """Write that this driver writes here; if it is new, make sure that nobody else is too."""
+        """Write that this driver writes here; if it is new, make sure that no other one is too."""
         for tried in range(1, _TRIES + 1):
             try:
                 version = self._register.write(self._driver(), {**about, "at": self._now_ms()})
@@ -291,7 +291,7 @@ class TableRegister:
         """Name the table.
 
         Args:
-            session: Gives a session that nobody else uses.
+            session: Gives a session that has no other user.
             table: The journal, quoted for SQL.
         """
         self._session = session

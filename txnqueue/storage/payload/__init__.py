@@ -81,8 +81,8 @@ class Routes:
     Attributes:
         kind: The exchange's kind.
         destinations: The queues that are bound to it.
-        otherwise: What gets the rows that none of them wants; None: nobody.
-        refuse: Whether a row that nobody wants refuses them all.
+        otherwise: What gets the rows that match none of them; None: nothing.
+        refuse: Whether a row that matches no binding refuses them all.
         key: The routing key of all rows.
         key_column: The column that says it instead; null is the empty key.
         keep_order: Whether the offsets keep the order of the rows, in more ranges. If not,
@@ -291,7 +291,7 @@ class PayloadStore(Protocol):
         ...
 
     def files_kept_seconds(self, payload_id: str) -> float:
-        """Say for how long an owner's table keeps the files of deleted rows."""
+        """Return how long an owner's table keeps the files of deleted rows."""
         ...
 
     def files(self, payload_id: str) -> int:

@@ -229,7 +229,7 @@ def _priorities(placing: Placing, table: pa.Table) -> list[int]:
 
 
 def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
-    """Say that a column holds what is no priority."""
+    """Build the error for a column with a value that is no priority."""
     return InvalidInput(
         f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.",
         column=column,
@@ -238,7 +238,7 @@ def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
 
 
 def wrong_seconds(column: str, value: object = "a value") -> LimitExceeded:
-    """Say that a column holds what is no delay, or no time to live."""
+    """Build the error for a column with a value that is no delay or time to live."""
     return LimitExceeded(
         f"Column {column!r} holds {value}: give up to {DELAY_SECONDS_MAX} seconds, or null.",
         column=column,
@@ -269,7 +269,7 @@ def _steps(
 
 
 def _later(column: str, placing: Placing) -> Callable[[float], float]:
-    """Say which instant so many seconds from now is, in milliseconds."""
+    """Return the instant a number of seconds from now, in milliseconds."""
 
     def instant(seconds: float) -> float:
         if not abs(seconds) <= DELAY_SECONDS_MAX:  # what is no number is not less either

@@ -300,7 +300,7 @@ class DeltaPayload:
         return self._statements.vacuum(f"payload-{payload_id}", name, seconds_min, full=full)
 
     def files_kept_seconds(self, payload_id: str) -> float:
-        """Say for how long an owner's table keeps the files of deleted rows."""
+        """Return how long an owner's table keeps the files of deleted rows."""
         return self._statements.files_kept(self._statements.names.payload(payload_id))[0]
 
     def files(self, payload_id: str) -> int:

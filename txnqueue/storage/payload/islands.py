@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PIECE_BITS = 20
-"""Ranges are looked for among so many neighbours at a time, so that a long send is no one task."""
+"""Ranges are looked for among this many neighbours at a time: a long send is not one task."""
 
 
 def places_of(messages: DataFrame) -> DataFrame:
-    """Say of messages, as ``Batch.df`` shows them, only where they lie."""
+    """Reduce messages, as ``Batch.df`` shows them, to their places in the payload."""
     return messages.select(f"{MESSAGE_COLUMN}.send_id", f"{MESSAGE_COLUMN}.send_offset")
 
 
@@ -73,7 +73,7 @@ def by_send(found: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[Range, ...]]
 
 
 def too_many(what: str, remedy: str, name: str | None = None) -> LimitExceeded:
-    """Say that messages lie in too many ranges to be named in one call."""
+    """Build the error for messages in too many ranges for one call."""
     return LimitExceeded(
         f"{what} lie in more than {RANGES_PER_CALL_MAX} ranges of neighbours, which are the "
         f"most that one call names: {remedy}.",

@@ -100,7 +100,7 @@ def _cut(by_lane: Mapping[int, tuple[Range, ...]], part: Part) -> Lanes:
 
 
 def torn() -> LimitExceeded:
-    """Say that messages that are moved to lanes by a key lie in too many ranges there."""
+    """Build the error for messages that are moved by a key and lie in too many ranges."""
     return too_many(
         "The messages of each lane that a move to a grouped queue makes",
         "move them in parts (limit=), or receive them and send them to the other queue, which "

@@ -157,7 +157,7 @@ class MemoryPayload:
         return None
 
     def files_kept_seconds(self, payload_id: str) -> float:
-        """Say for how long files of deleted rows are kept: here there are none."""
+        """Return how long files of deleted rows are kept: here there are none."""
         return 0.0
 
     def files(self, payload_id: str) -> int:
@@ -221,7 +221,7 @@ def message_info(
     headers: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Say of one message what its ``_message`` column says."""
+    """Return the ``_message`` column of one message."""
     enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
     origin = part.origin and {
         name: part.origin.get(name) for name in ("queue", "reason", "delivery_count", "error")

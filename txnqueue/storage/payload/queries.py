@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 _PLACES_MAX = 200
-"""So many sends are named with their offsets to skip files; more only by their ids."""
+"""The sends named with their offsets, to skip files; more are named by their ids only."""
 _REMOVED = (
     "PayloadRemoved: some messages are not there: their payload is past its retention and was "
     "removed, or this session reads without them (spark.databricks.delta.stalenessLimit, "
@@ -75,7 +75,7 @@ def message_struct(named: str | None) -> str:
 
 
 def piece_bits(parts: Sequence[Part]) -> int:
-    """Say how many of an offset's lowest bits vary inside of a piece of a range.
+    """Return how many of an offset's lowest bits vary inside a piece of a range.
 
     Rows are joined with the ranges of their piece, and not each row with each range of its send.
     Pieces are about as long as ranges are, so that there are not many more of them.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NO_ROUTE, LONG_KEY = "txnqueue: nobody wants this row", "txnqueue: this key is too long"
 _STRETCH = 10_000
-"""So many rows of a task go to one lane of an ungrouped queue before the next one's turn."""
+"""The rows of a task that go to one lane of an ungrouped queue before the next lane's turn."""
 _SPARK_BITS = 33
 _SPECIAL = re.compile(r"(?![0-9A-Za-z_])[\x00-\x7f]")
 
@@ -37,7 +37,7 @@ def places_of(route: str) -> list[tuple[int, int]]:
 
 
 def unroutable(exchange: str) -> Unroutable:
-    """Say that nobody wants some of the messages."""
+    """Build the error for messages that match no binding."""
     return Unroutable(
         f"No binding of the exchange {exchange!r} wants some of the messages, and they are "
         "refused: nothing was sent. Bind a queue for them, or create the exchange with "
@@ -47,7 +47,7 @@ def unroutable(exchange: str) -> Unroutable:
 
 
 def key_too_long(column: str) -> LimitExceeded:
-    """Say that a column holds a routing key that is too long."""
+    """Build the error for a column with a routing key that is too long."""
     return LimitExceeded(
         f"Column {column!r} holds a routing key of more than {routing.KEY_LENGTH_MAX} characters.",
         column=column,

@@ -247,7 +247,7 @@ def check_names(schema: StructType, given: list[str]) -> None:
 
 
 def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
-    """Say that a column has another type than what was given, or than some of its values."""
+    """Build the error for a column whose type differs from what was given, or from some values."""
     return SchemaMismatch(
         f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}.",
         column=column.name,
@@ -256,7 +256,7 @@ def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> Sch
 
 
 def wrong_null(name: str) -> SchemaMismatch:
-    """Say that something inside of a column is null though it may not be."""
+    """Build the error for a null inside a column that allows none."""
     return SchemaMismatch(
         f"Column {name!r} has a null inside, where its type allows none.",
         column=name,

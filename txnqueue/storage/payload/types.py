@@ -206,7 +206,7 @@ def sql_type(kind: DataType) -> str:
 
 
 def stored_type(kind: DataType) -> DataType:
-    """Say what a payload table has for a type: the same, in which everything may be null.
+    """Return the type of a payload table's column: the same, with everything nullable.
 
     Delta does not enforce what may not be null inside of a column: it is checked before.
     """

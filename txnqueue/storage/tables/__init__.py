@@ -23,9 +23,9 @@ UPDATE = "update"
 DELETE = "delete"
 LINEAGE_COLUMN = "_transaction_id"
 CHANGES_PER_TRANSACTION_MAX = 1 << 16
-"""So many numbers each commit has for its changes."""
+"""The numbers that each commit has for its changes."""
 SENDS_PER_CHANGE_MAX = 1_000
-"""So many appends are put together at most: a statement names each of them."""
+"""The appends put together at most: a statement names each of them."""
 
 
 class TableConflict(Exception):

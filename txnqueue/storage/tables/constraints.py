@@ -129,7 +129,7 @@ def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
 
 
 def broken(info: TableInfo, rule: str, count: int) -> InvalidInput:
-    """Say that rows break a rule."""
+    """Build the error for rows that break a rule."""
     return InvalidInput(
         f"{count} rows break {rule} of table {info.name!r}: nothing was decided.",
         table=info.name,
