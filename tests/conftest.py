@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 
 import hypothesis
@@ -75,3 +76,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     )
     yield session
     session.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what each folder cost: ``tests/README.md`` keeps these sums."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds["/".join(report.nodeid.split("/")[:2])] += report.duration
+    terminalreporter.section("seconds by folder")
+    for folder, total in sorted(seconds.items(), key=lambda one: -one[1]):
+        terminalreporter.line(f"{total:8.0f}  {folder}")
