@@ -282,6 +282,7 @@ def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: Worl
     assert keeper.history.verify().ok
 
 
+@on_delta_when_long
 def test_a_message_that_stands_keeps_what_was_done_to_it_and_no_more(world: World) -> None:
     """It failed once, and the lease of who had it next was ended by a claim of another one."""
     queue, keeper = world.queue("held", lanes=1), world.manager("keeper")

@@ -115,6 +115,7 @@ def test_a_report_reads_when_it_is_asked_and_says_the_same_in_every_form(world: 
     assert settings["queue_id"] == queue.info.queue_id and not settings["closing"]
 
 
+@on_delta_when_long
 def test_messages_of_a_snapshot_have_their_state_and_can_be_few(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": n, "key": "a"} for n in range(4)])

@@ -387,6 +387,7 @@ def leave(rollback: Rollback) -> None:
     raise rollback
 
 
+@on_delta_when_long
 def test_rollback_leaves_a_block_without_an_error_and_nothing_happened(world: World) -> None:
     orders, manager = world.queue(), world.manager()
     with manager.transaction() as tx:
@@ -396,6 +397,7 @@ def test_rollback_leaves_a_block_without_an_error_and_nothing_happened(world: Wo
     assert manager.history.verify().ok
 
 
+@on_delta_when_long
 def test_rollback_of_an_outer_transaction_leaves_the_inner_block_too(world: World) -> None:
     orders, manager = world.queue(), world.manager()
     reached = []
@@ -408,6 +410,7 @@ def test_rollback_of_an_outer_transaction_leaves_the_inner_block_too(world: Worl
     assert (reached, orders.depth()) == ([], 0)
 
 
+@on_delta_when_long
 def test_rollback_of_what_is_committed_is_an_error(world: World) -> None:
     orders, tx = world.queue(), world.manager().transaction()
     with pytest.raises(TransactionFinished), tx:
@@ -416,6 +419,7 @@ def test_rollback_of_what_is_committed_is_an_error(world: World) -> None:
         raise Rollback()
 
 
+@on_delta_when_long
 def test_rollback_ends_the_attempts(world: World) -> None:
     orders, manager = world.queue(), world.manager()
 
