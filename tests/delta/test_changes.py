@@ -18,6 +18,8 @@ from tests.faults.world import World
 from tests.inside import attempt_of, client_of
 from txnqueue.core import model
 from txnqueue.errors import (
+    ChangeNotFound,
+    ChangeWaiting,
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
@@ -502,7 +504,7 @@ def test_a_dropped_table_waits_until_the_change_is_waived(lake: Lake) -> None:
     assert lake.manager("B").recover().waiting == ()
     waived = [e for e in lake.world.entries() if e.kind == model.CHANGE_WAIVED]
     assert waived[-1].reason == "the table is no more" and waived[-1].actor == "A"
-    with pytest.raises(InvalidInput):
+    with pytest.raises(ChangeNotFound):
         manager.waive_change(waiting.change_id, "twice")
 
 
@@ -601,7 +603,7 @@ def test_older_changes_end_first(lake: Lake) -> None:
     manager = lake.manager()
     first, second = manager.recover().waiting
     assert "older change" in second.reason
-    with pytest.raises(InvalidInput, match="older"):
+    with pytest.raises(ChangeWaiting, match="older"):
         manager.apply_change(second.change_id)
     manager.waive_change(first.change_id, "not wanted")
     manager.apply_change(second.change_id)

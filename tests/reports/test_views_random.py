@@ -117,7 +117,8 @@ class Dice:
             model.lane_stream(lane), kind, sequence=sequence, append_id=f"e{self.number}",
             # several commits share a version, several entries a commit
             version=self.number // 4, ordinal=self.number // 2 % 2, index=self.number % 2,
-            transaction_key=attempt and f"key of {attempt}", queue_id="q-1", lane=lane,
+            transaction_key=attempt and f"key of {attempt}", begun=attempt and 0,
+            queue_id="q-1", lane=lane,
             actor=self.random.choice(("anna", "bert")), recorded_at_ms=self.number * 1000,
             body=body, **columns,
         )  # fmt: skip
