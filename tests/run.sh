@@ -47,13 +47,13 @@ core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conf
 core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
 core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
 core="$core tests/specifications/test_dtx_drivers.py"
-jobs="tests/shell/test_demo.py tests/shell/test_notebooks.py"
-rest="$core $jobs"
+shell="tests/shell"
+rest="$core $shell"
 parts="\
 in memory: -m 'not spark'
 the core on Delta: -m spark $core
 all else on Spark: -m spark ${rest//tests\//--ignore=tests/}
-the demo and the notebooks: -m spark $jobs"
+the demo, the notebooks and the pages: -m spark $shell"
 
 if [ $# -gt 0 ]; then
     stage "pytest" "$bin/python" -m pytest "$@"
