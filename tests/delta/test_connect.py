@@ -52,6 +52,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.timeout(1_200)
 def test_everything_works_over_a_server_elsewhere(remote: str, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.delta.connect_client", remote, str(tmp_path / "store")]
     ran = subprocess.run(
@@ -61,7 +62,7 @@ def test_everything_works_over_a_server_elsewhere(remote: str, tmp_path: Path) -
         env={**os.environ, "PYTHONPATH": str(ROOT), "TZ": "UTC"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1_100,
     )
     assert ran.returncode == 0, ran.stderr[-4_000:]
     assert ran.stdout.splitlines()[-1] == "done"
