@@ -40,10 +40,8 @@ from txnqueue.storage.payload.keys import (
 )
 from txnqueue.storage.payload.numbering import aligned, numbered, runs_of, runs_query, stored
 from txnqueue.storage.payload.queries import (
-    PLACE_COLUMNS,
     columns_of,
     definitions,
-    guard,
     in_piece,
     literal_places,
     message_struct,
@@ -396,9 +394,7 @@ class DeltaPayload:
             session.sql(
                 f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
                 "r.rank AS _rank, p.send_offset AS _offset "
-                f"FROM {table} p JOIN "
-                f"(SELECT * FROM VALUES {places(ranked, bits)} AS v({PLACE_COLUMNS})"
-                f"{guard(table, owned) if guarded else ''}) r "
+                f"FROM {table} p JOIN {places(table, ranked, bits, guarded=guarded)} r "
                 f"ON {in_piece(bits)} WHERE {literal_places(owned)}"
             )
             for (payload_id, named), ranked in by_owner.items()
