@@ -12,7 +12,6 @@ import pytest
 
 from txnqueue.core.model import Range
 from txnqueue.errors import StoreCorrupt
-from txnqueue.storage.journal.sessions import LAST_COMMIT
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import OFFSETS_PER_TASK, Run, Send
 from txnqueue.storage.payload.commits import StagedCommit, StagedFile, find_commit
@@ -43,28 +42,13 @@ def actions(*files: tuple[int, int, int]) -> Actions:
     return [{"commitInfo": info}, *adds]
 
 
-class Session:
-    """A session that has made a commit, and can read no files: this disk's need no Spark."""
-
-    def __init__(self, version: str | None) -> None:
-        self.version = version
-
-    @property
-    def conf(self) -> Session:
-        return self
-
-    def get(self, key: str, default: None) -> str | None:
-        assert (key, default) == (LAST_COMMIT, None)
-        return self.version
-
-
 def found_in(root: Path, written: Actions, version: str | None = "7") -> StagedCommit | None:
     log = root / "payload" / "q-1" / "_delta_log"
     log.mkdir(parents=True)
     lines = "\n".join(map(json.dumps, written))
     (log / f"{7:020}.json").write_text(lines + "\n", encoding="utf-8")
-    session: Any = Session(version)
-    return find_commit(SEND, session, TableNames(str(root), by_path=True))
+    nobody: Any = None  # this disk is read without Spark
+    return find_commit(SEND, version, nobody, TableNames(str(root), by_path=True))
 
 
 @pytest.mark.parametrize(

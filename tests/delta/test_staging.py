@@ -14,7 +14,6 @@ from tests.delta.counting import Cost
 from txnqueue import QueueManager
 from txnqueue.admin import creation
 from txnqueue.errors import StoreCorrupt
-from txnqueue.storage.journal.sessions import LAST_COMMIT
 from txnqueue.storage.payload import commits, numbering, queries, writes
 from txnqueue.storage.payload.commits import StagedCommit
 
@@ -84,6 +83,15 @@ def test_a_send_of_one_place_writes_once_and_reads_nothing_back(
     assert written.where("arrangement IS NOT NULL").count() == 0
 
 
+def test_the_log_of_a_table_on_another_disk_is_read_by_spark(
+    spark: Any, queue: Any, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "scheme_of", lambda _path: "hdfs")
+    assert queue.send(numbers(spark)).count == ROWS
+    assert reads == []
+    assert sent(queue) == list(range(ROWS))
+
+
 @pytest.mark.parametrize("collected", [True, False])
 def test_lanes_share_what_may_stand_anywhere_without_a_look_at_it(
     spark: Any, root: str, manager: QueueManager, reads: Reads, collected: bool
@@ -137,9 +145,9 @@ def test_the_commit_of_another_thread_is_not_taken_for_ones_own(
     queue.send(numbers(spark, 5))
     plain = commits.find_commit
 
-    def late(send: Any, session: Any, names: Any) -> StagedCommit | None:
-        session.conf.set(LAST_COMMIT, "1")  # of the first send: another thread's, meanwhile
-        return plain(send, session, names)
+    def late(send: Any, said: str, *where: Any) -> StagedCommit | None:
+        assert int(said) > 1
+        return plain(send, "1", *where)  # the first send's, as if another thread had just made it
 
     monkeypatch.setattr("txnqueue.storage.payload.staging.find_commit", late)
     assert queue.send(numbers(spark)).count == ROWS
@@ -183,8 +191,8 @@ def test_rows_that_were_evaluated_and_not_committed_fail_the_send(
 ) -> None:
     plain = commits.find_commit
 
-    def more(send: Any, session: Any, names: Any) -> StagedCommit:
-        found = plain(send, session, names)
+    def more(*said: Any) -> StagedCommit:
+        found = plain(*said)
         assert found is not None
         return StagedCommit(found.version, found.rows + 1, found.files)
 

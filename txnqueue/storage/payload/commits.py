@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.model import Range
-from txnqueue.storage.journal.sessions import LAST_COMMIT
 from txnqueue.storage.journal.storage import scheme_of
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import OFFSETS_PER_TASK, Send
@@ -86,35 +85,36 @@ class StagedCommit:
         return found
 
 
-def find_commit(send: Send, session: SparkSession, names: TableNames) -> StagedCommit | None:
-    """Find the commit that a session has just made of a send; None if it cannot be read.
+def find_commit(
+    send: Send, said: str | None, reader: SparkSession, names: TableNames
+) -> StagedCommit | None:
+    """Find the commit that was just made of a send; None if it cannot be read.
 
-    The session knows the version of its last commit, to whatever table. Another thread may have
+    A session knows the version of its last commit, to whatever table. Another thread may have
     made that one; so a commit is believed by the send's id, which no other one carries.
 
     Args:
         send: The send.
-        session: The session that wrote it.
+        said: What the session that wrote it knows as the version of its last commit.
+        reader: A session that reads files of other disks.
         names: How the store's tables are called; a catalog does not show their logs.
     """
-    if not names.by_path:
+    if not names.by_path or said is None:
         return None
     try:
-        version = int(session.conf.get(LAST_COMMIT, None) or -1)
-        if version < 0:
-            return None
+        version = int(said)
         path = f"{names.root}/payload/{send.payload_id}/_delta_log/{version:020}.json"
-        return _read(version, _lines(path, session), send)
+        return _read(version, _lines(path, reader), send)
     except Exception as error:
         logger.info("commit not read send=%s error=%s", send.send_id, error)
         return None
 
 
-def _lines(path: str, session: SparkSession) -> Iterable[str]:
+def _lines(path: str, reader: SparkSession) -> Iterable[str]:
     """Read a file of text: this disk's without Spark, which needs a job for it."""
     if not scheme_of(path) and Path(path).is_file():
         return Path(path).read_text(encoding="utf-8").splitlines()
-    return [row[0] for row in session.read.text(path).collect()]
+    return [row[0] for row in reader.read.text(path).collect()]
 
 
 def _read(version: int, lines: Iterable[str], send: Send) -> StagedCommit | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.sessions import LAST_COMMIT
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.payload import Run, Send
 from txnqueue.storage.payload.arrangement import arrange, widened
@@ -92,7 +93,8 @@ def _runs(
     """
     names, commit = statements.names, None
     if stands_anywhere(send):
-        commit = statements.run(partial(find_commit, send, session, names))
+        said = session.conf.get(LAST_COMMIT, None)
+        commit = statements.run(partial(find_commit, send, said, statements.session, names))
     spans = commit.spans if commit else None
     if spans is not None:
         return spread_runs(send, spans), None  # they have that many rows, or would not be believed
