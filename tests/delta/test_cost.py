@@ -299,4 +299,5 @@ def test_a_frame_of_few_ranges_counts_its_messages_where_it_names_their_places(
         raw.agg({"i": "sum"}).collect()
     with Cost(spark, root) as counted:
         batch.df.agg({"i": "sum"}).collect()
-    assert counted.jobs <= plain.jobs + 1  # the places are broadcast
+    # Delta lists the files of the count, and one job counts the messages and broadcasts the places.
+    assert counted.jobs <= plain.jobs + 2, (counted.tasks, plain.tasks)
