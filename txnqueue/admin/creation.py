@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 def create_store(client: Client) -> None:
     """Make the store if it is not there, and write down its layout."""
-    with contextlib.suppress(StoreNotFound):
-        client.open()
-        return
+    if client.store.exists():
+        with contextlib.suppress(StoreNotFound):
+            client.open()
+            return
     client.store.create()
 
     def plan(_lost: int) -> Plan | None:
