@@ -16,7 +16,7 @@ from txnqueue import QueueManager
 from txnqueue.storage.journal.delta import DeltaJournal
 
 pytestmark = pytest.mark.spark
-THREADS = 6
+THREADS = 5
 
 
 def journal_of(manager: QueueManager) -> DeltaJournal:
@@ -35,11 +35,10 @@ def test_what_several_managers_do_at_once_shares_commits(spark: Any, tmp_path: P
     def work() -> None:
         try:
             manager = QueueManager(spark, root)
-            for _ in range(2):
-                with manager.transaction() as tx:
-                    batch = manager.queue("orders").receive(10, transaction=tx)
-                    rows = [m["n"] for m in batch.messages()]
-                seen.extend(rows)
+            with manager.transaction() as tx:
+                batch = manager.queue("orders").receive(10, transaction=tx)
+                rows = [m["n"] for m in batch.messages()]
+            seen.extend(rows)
         except BaseException as error:
             errors.append(error)
 
@@ -52,7 +51,7 @@ def test_what_several_managers_do_at_once_shares_commits(spark: Any, tmp_path: P
     assert not errors
     assert sorted(seen) == sorted(set(seen)), "nothing comes twice"
     assert len(seen) + queue.depth() == THREADS * 20
-    assert cost.commits < 2 * 2 * THREADS, "a claim and a decision each, had they gone alone"
+    assert cost.commits < 2 * THREADS, "a claim and a decision each, had they gone alone"
     log = sorted((tmp_path / "store/journal/_delta_log").glob("*.json"))
     said = [json.loads(json.loads(line)["commitInfo"]["userMetadata"]) for line in map(info, log)]
     assert any(len(one.get("group", ())) > 1 for one in said)
