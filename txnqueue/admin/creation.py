@@ -38,7 +38,7 @@ def create_store(client: Client) -> None:
     client.store.create()
 
     def plan(_lost: int) -> Plan | None:
-        if client.layouts():
+        if client.cache.layouts():
             return None
         body = {
             "v": 1,
@@ -78,7 +78,7 @@ def create_queue(
                 "characters.",
                 name=name,
             )
-        found = client.queues().get(dead_name)
+        found = client.cache.queues().get(dead_name)
         if found and found.closing:
             raise _closing(found)
         if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
@@ -101,7 +101,7 @@ def create_queue(
         client.store.payload.create(one.payload_id, schema)
 
     def plan(_lost: int) -> Plan | None:
-        entries = client.catalog_entries()
+        entries = client.cache.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)
         there = [one.name for one in wanted if one.name in known]
@@ -134,7 +134,7 @@ def create_queue(
         # a maintenance has removed what nobody seemed to need.
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     if landed is None:
-        return client.queues()[name]
+        return client.cache.queues()[name]
     return catalog.queues(landed.entries)[name]
 
 
@@ -180,7 +180,7 @@ def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
         return True
     if info.schema_version == 1:
         return False
-    entries = client.catalog_entries()
+    entries = client.cache.catalog_entries()
     return any(catalog.columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
 
 
