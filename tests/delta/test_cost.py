@@ -77,7 +77,9 @@ def test_claiming_a_million_over_all_lanes_makes_one_commit_and_an_entry_per_lan
     before = client_of(manager).store.journal.version()
     with Cost(spark, root) as cost:
         batch = queue.receive(1_000_000)
-    entries = client_of(manager).store.journal.read(client_of(manager).fold(queue.info).shards)
+    entries = client_of(manager).store.journal.read(
+        client_of(manager).states.fold(queue.info).shards
+    )
     new = [entry for entry in entries.entries if entry.version > before]
     assert len(batch) == 1_000_000
     assert cost.commits == 1

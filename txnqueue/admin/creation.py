@@ -59,7 +59,7 @@ def create_journal(client: Client) -> bool:
 
 def layout_of_new_store(client: Client) -> Plan:
     """Write down the layout of a store; nothing if another client has done so."""
-    if client.layouts():
+    if client.cache.layouts():
         return Plan()
     body = {
         "v": 1,
@@ -110,7 +110,7 @@ def create_queue(
                 "characters.",
                 name=name,
             )
-        found = client.queues().get(dead_name) if complete else None
+        found = client.cache.queues().get(dead_name) if complete else None
         if found and found.closing:
             raise _closing(found)
         if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
@@ -134,7 +134,7 @@ def create_queue(
 
     def plan(_lost: int) -> Plan | None:
         layout = Plan() if complete else layout_of_new_store(client)
-        entries = [] if layout.entries else client.catalog_entries()
+        entries = [] if layout.entries else client.cache.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)
         there = [one.name for one in wanted if one.name in known]
@@ -169,7 +169,7 @@ def create_queue(
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     client.open()
     if landed is None:
-        return client.queues()[name]
+        return client.cache.queues()[name]
     return catalog.queues(landed.entries)[name]
 
 
@@ -215,7 +215,7 @@ def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
         return True
     if info.schema_version == 1:
         return False
-    entries = client.catalog_entries()
+    entries = client.cache.catalog_entries()
     return any(catalog.columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
 
 
