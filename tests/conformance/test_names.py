@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from tests.conformance.conftest import World, on_delta_when_long
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
-from txnqueue.storage.payload import delta
+from txnqueue.storage.payload import staging
 
 ID, KEY, PRIORITY, WAIT, LIVE = "a.b", "a`b", "--", "x'y", "weiß"
 SCHEMA = T.StructType(
@@ -127,7 +127,7 @@ def test_columns_that_cannot_be_matched_are_refused(world: World) -> None:
 def test_seconds_that_are_no_time_are_refused_in_every_form(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_FEW_ROWS", 1)  # so that Spark arranges a table of two
+    monkeypatch.setattr(staging, "FEW_ROWS", 1)  # so that Spark arranges a table of two
     queue = world.queue()
     schema = T.StructType(
         [T.StructField("n", T.LongType()), T.StructField("said.so", T.DoubleType())]

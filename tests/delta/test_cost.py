@@ -285,3 +285,21 @@ def test_finding_duplicates_costs_no_commit_and_at_most_a_scan(
     scan = 2  # Delta looks which files it is about, and Spark reads a column of them
     again = 1  # no lock is held meanwhile, so that the queue is read on after it
     assert found["unique"] == (2_100 - 101, listed_jobs, framed_jobs + scan + again)
+
+
+def test_a_frame_of_few_ranges_counts_its_messages_where_it_names_their_places(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    queue = manager.create_queue("counted", "i long", dead_letter=False)
+    queue.send(rows(spark, 1_000))
+    queue.send(rows(spark, 1_000))
+    batch = queue.receive(1_500)
+    payload = f"delta.`{root}/payload/{queue.info.payload_id}`"
+    raw = spark.sql(f"SELECT i FROM {payload} WHERE slice >= 0 AND send_offset >= 0")
+    assert raw.agg({"i": "sum"}).collect()  # Delta knows the table's state from here on
+    with Cost(spark, root) as plain:
+        raw.agg({"i": "sum"}).collect()
+    with Cost(spark, root) as counted:
+        batch.df.agg({"i": "sum"}).collect()
+    # Delta lists the files of the count, and one job counts the messages and broadcasts the places.
+    assert counted.jobs <= plain.jobs + 2, (counted.tasks, plain.tasks)

@@ -21,7 +21,7 @@ from tests.inside import client_of
 from txnqueue.errors import SchemaMismatch
 from txnqueue.manager import QueueManager
 from txnqueue.storage.journal.tables import identifier
-from txnqueue.storage.payload import delta
+from txnqueue.storage.payload import staging
 from txnqueue.storage.payload.rows import arrow_table
 from txnqueue.storage.payload.types import arrow_schema, sql_type, stored_type
 
@@ -94,7 +94,7 @@ def test_what_a_schema_allows_comes_out_as_it_went_in(
     queue.send(spark.createDataFrame(tables[1], stored_type(schema)))
     queue.send(pandas_rows(schema, moved(rows, 20)))
     with monkeypatch.context() as patch:
-        patch.setattr(delta, "_FEW_ROWS", 0)
+        patch.setattr(staging, "FEW_ROWS", 0)
         queue.send(tables[3], order_by=["n"])
         batch = queue.receive(100)
         found = batch.to_arrow()

@@ -51,6 +51,7 @@ JOURNAL_PROPERTIES = {
 PAYLOAD_PROPERTIES = {
     **_COMMON,
     "delta.dataSkippingStatsColumns": "send_id,send_offset",
+    "parquet.writer.version": "PARQUET_2_0",
 }
 ARCHIVE_PROPERTIES = {
     **_COMMON,

@@ -25,9 +25,7 @@ from txnqueue.storage.journal.tables import (
     literal,
     literals,
 )
-from txnqueue.storage.payload import Part, Run, Send, places_where
-from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
-from txnqueue.storage.payload.frames import check_not_streaming
+from txnqueue.storage.payload import Part, Run, Send, places_where, staging
 from txnqueue.storage.payload.islands import islands
 from txnqueue.storage.payload.keys import (
     Lanes,
@@ -38,12 +36,9 @@ from txnqueue.storage.payload.keys import (
     text_query,
     torn,
 )
-from txnqueue.storage.payload.numbering import aligned, numbered, runs_of, runs_query, stored
 from txnqueue.storage.payload.queries import (
-    PLACE_COLUMNS,
     columns_of,
     definitions,
-    guard,
     in_piece,
     literal_places,
     message_struct,
@@ -51,27 +46,18 @@ from txnqueue.storage.payload.queries import (
     piece_bits,
     places,
 )
-from txnqueue.storage.payload.refusals import of_columns, of_rows
-from txnqueue.storage.payload.rows import arrow_table
+from txnqueue.storage.payload.refusals import of_columns
 from txnqueue.storage.payload.schemas import MESSAGE, new_columns
-from txnqueue.storage.payload.types import arrow_schema, folded, frame_of, has_type
-from txnqueue.storage.payload.writes import check_written, options_of
+from txnqueue.storage.payload.types import arrow_schema, folded, has_type
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FEW_ROWS = 20_000
 _NTZ = "'delta.feature.timestampNtz' = 'supported'"
 _SPANS_MAX = 5_000
 """How many ranges one query counts."""
 _STALENESS = "spark.databricks.delta.stalenessLimit"
-_PLACE = {
-    "_lane": pa.int32(),
-    "_priority": pa.int32(),
-    "_available": pa.int64(),
-    "_expires": pa.int64(),
-}
 
 
 class DeltaPayload:
@@ -132,66 +118,12 @@ class DeltaPayload:
         return wanted - self._columns[payload_id]
 
     def stage(self, send: Send, rows: object) -> list[Run]:
-        """Write the rows of one send by one blind append.
-
-        Few rows are arranged here, so what was written is known; else it is read back.
-        """
-        from pyspark.sql import DataFrame
-
-        self._statements.check_running()
-        check_not_streaming(rows, "send")
-        given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
-        few = isinstance(given, pa.Table) and given.num_rows <= _FEW_ROWS and not send.order_by
-        arranged = arrange(send, given) if few else None
-        frame = stored(send, self._numbered(send, given, arranged))
-        session = frame.sparkSession
-        options = options_of(send, session)
-
-        def statement() -> None:
-            writer = frame.write.format("delta").mode("append").options(**options)
-            names = self._statements.names
-            if names.by_path:
-                writer.save(f"{names.root}/payload/{send.payload_id}")
-            else:
-                writer.saveAsTable(names.payload(send.payload_id))
-
-        try:
-            self._statements.staging(f"payload-{send.payload_id}", session, statement)
-        except AppendConflict:  # the table got a column meanwhile
-            raise
-        except Exception as error:
-            raise of_rows(error, send) from error
-        if arranged:
-            return arranged.runs
-        runs = self._runs(send)
-        if not runs:
-            check_written(options, session)
-        return runs
+        """Write the rows of one send by one blind append."""
+        return staging.stage(self._statements, send, rows)
 
     def _session_for(self, rows: int) -> SparkSession:
         """Choose who works on rows that fit into this process: few are faster uncompiled."""
-        return self._session if rows <= _FEW_ROWS else self._statements.compiling
-
-    def _numbered(self, send: Send, rows: Any, arranged: Arranged | None) -> DataFrame:
-        """Bring rows to the queue's columns, with the lane and the offset of each."""
-        if arranged is None:
-            return numbered(send, aligned(self._statements.compiling, widened(send, rows), rows))
-        table = arranged.rows
-        for number, (name, kind) in enumerate(_PLACE.items()):
-            values = [place[number] for place in arranged.places]
-            table = table.append_column(name, pa.array(values, kind))
-        table = table.append_column("_route", pa.array(arranged.routes, pa.string()))
-        headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
-        offsets = pa.array(range(table.num_rows), pa.int64())
-        table = table.append_column("_headers", headers).append_column("_offset", offsets)
-        frame = frame_of(self._session, table).coalesce(1)
-        columns = [frame[identifier(c.name)] for c in send.schema.fields]
-        return frame.select("_offset", "_headers", "_route", *_PLACE, *columns)
-
-    def _runs(self, send: Send) -> list[Run]:
-        """Read back what a send wrote: the first offset and count of each run."""
-        query = runs_query(send, self._statements.names.payload(send.payload_id))
-        return runs_of(send, self._statements.run(partial(_arrow, self._session, query)))
+        return self._session if rows <= staging.FEW_ROWS else self._statements.compiling
 
     # -------------------------------------------------------------------------- reading
 
@@ -396,9 +328,7 @@ class DeltaPayload:
             session.sql(
                 f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
                 "r.rank AS _rank, p.send_offset AS _offset "
-                f"FROM {table} p JOIN "
-                f"(SELECT * FROM VALUES {places(ranked, bits)} AS v({PLACE_COLUMNS})"
-                f"{guard(table, owned) if guarded else ''}) r "
+                f"FROM {table} p JOIN {places(table, ranked, bits, guarded=guarded)} r "
                 f"ON {in_piece(bits)} WHERE {literal_places(owned)}"
             )
             for (payload_id, named), ranked in by_owner.items()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txnqueue.core.model import Range
 from txnqueue.core.settings import DELAY_SECONDS_MAX, RUNS_PER_SEND_MAX
 from txnqueue.errors import LimitExceeded
-from txnqueue.storage.journal.tables import identifier, literal
+from txnqueue.storage.journal.tables import ARRANGEMENT_TYPE, identifier, literal
 from txnqueue.storage.payload import (
     OFFSETS_PER_TASK,
     PRIORITY_DEFAULT,
@@ -17,8 +19,10 @@ from txnqueue.storage.payload import (
     Run,
     Send,
 )
+from txnqueue.storage.payload.arrangement import Arranged
 from txnqueue.storage.payload.nulls import failure, fitted
 from txnqueue.storage.payload.routes import crc_lane, route_columns
+from txnqueue.storage.payload.rows import lane_of
 from txnqueue.storage.payload.schemas import matched_columns
 from txnqueue.storage.payload.types import frame_of
 
@@ -30,6 +34,12 @@ NO_PRIORITY = "txnqueue: this is no priority"
 NO_SECONDS = "txnqueue: so many seconds cannot be waited, column"
 TASK_BITS = OFFSETS_PER_TASK.bit_length() - 1
 _SPARK_BITS = 33
+_PLACE = {
+    "_lane": pa.int32(),
+    "_priority": pa.int32(),
+    "_available": pa.int64(),
+    "_expires": pa.int64(),
+}
 _ROWS = 10_000
 """How many rows are Python objects at a time."""
 
@@ -49,10 +59,22 @@ def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
     return aligned
 
 
+def stands_anywhere(send: Send) -> bool:
+    """Return whether no row of a send says where it stands: any lane may have it."""
+    alike = send.lanes == 1 or (send.group_by is None and not send.order_by)
+    return send.routes is None and alike and not send.placing.columns
+
+
 def numbered(send: Send, frame: DataFrame) -> DataFrame:
-    """Sort within tasks by place, keeping the order of rows, and number them."""
+    """Sort within tasks by place, keeping the order of rows, and number them.
+
+    Rows that may stand anywhere are numbered as they come.
+    """
     from pyspark.sql import functions as F
 
+    if stands_anywhere(send) and not send.order_by:
+        columns = [identifier(column.name) for column in send.schema.fields]
+        return frame.select(*columns, headers_column(send).alias("_headers"), _offset())
     if send.order_by:
         frame = frame.orderBy(*[identifier(name) for name in send.order_by])
     placed = frame.withColumn("_place", F.monotonically_increasing_id())
@@ -81,33 +103,65 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
         arranged = arranged.sortWithinPartitions(
             "_alike", "_lane", F.desc("_priority"), "_available", "_expires", "_place"
         )
+    return arranged.select("*", _offset())
+
+
+def _offset() -> Column:
+    """Number the rows of each task as they come."""
+    from pyspark.sql import functions as F
+
     number = F.monotonically_increasing_id()
     offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), TASK_BITS).bitwiseOR(
         number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
     )
-    return arranged.withColumn("_offset", offset)
+    return offset.alias("_offset")
 
 
 def stored(send: Send, numbered: DataFrame) -> DataFrame:
     """Give numbered rows the columns of the payload table."""
     from pyspark.sql import functions as F
 
-    standing = F.col("_lane").alias("lane")
-    if send.routes is not None:
-        standing = F.col("_route").alias("route")
     return numbered.select(
         F.lit(send.send_id).alias("send_id"),
         F.col("_offset").alias("send_offset"),
         F.lit(send.slice).cast("bigint").alias("slice"),
         *[F.col(identifier(column.name)) for column in send.schema.fields],
         F.col("_headers").alias("headers"),
-        F.struct(
-            standing,
-            F.col("_priority").alias("priority"),
-            F.col("_available").alias("available_step"),
-            F.col("_expires").alias("expires_step"),
-        ).alias("arrangement"),
+        _arrangement(send).alias("arrangement"),
     )
+
+
+def _arrangement(send: Send) -> Column:
+    """Write where each row stands; null if that follows from its number."""
+    from pyspark.sql import functions as F
+
+    if stands_anywhere(send):
+        return F.lit(None).cast(ARRANGEMENT_TYPE)
+    standing = F.col("_lane").alias("lane")
+    if send.routes is not None:
+        standing = F.col("_route").alias("route")
+    return F.struct(
+        standing,
+        F.col("_priority").alias("priority"),
+        F.col("_available").alias("available_step"),
+        F.col("_expires").alias("expires_step"),
+    )
+
+
+def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> DataFrame:
+    """Make a DataFrame of rows that were arranged in this process, with their numbers."""
+    table = arranged.rows
+    offsets = pa.array(range(table.num_rows), pa.int64())
+    headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
+    added = {"_offset": offsets, "_headers": headers}
+    if not stands_anywhere(send):
+        added["_route"] = pa.array(arranged.routes, pa.string())
+        for number, (name, kind) in enumerate(_PLACE.items()):
+            added[name] = pa.array([place[number] for place in arranged.places], kind)
+    for name, values in added.items():
+        table = table.append_column(name, values)
+    frame = frame_of(session, table).coalesce(1)
+    return frame.select(*added, *[frame[identifier(c.name)] for c in send.schema.fields])
 
 
 def headers_column(send: Send) -> Column:
@@ -166,10 +220,16 @@ def _step(placing: Placing, milliseconds: Column) -> Column:
 def runs_query(send: Send, table: str) -> str:
     """Write the query for the runs of a send, and for no more than it may have.
 
-    What was arranged has one run in each place and task. Otherwise the rows of a place
-    are a run as long as their offsets grow as their numbers do.
+    What was arranged has one run in each place and task, and what may stand anywhere one in each
+    task. Otherwise the rows of a place are a run as long as their offsets grow as their numbers do.
     """
     stretch = f"shiftright(send_offset, {TASK_BITS})"
+    if stands_anywhere(send):
+        return (
+            "SELECT min(send_offset) AS first, count(*) AS count "
+            f"FROM {table} WHERE slice = {send.slice} AND send_id = {literal(send.send_id)} "
+            f"GROUP BY {stretch} LIMIT {RUNS_PER_SEND_MAX + 1}"
+        )
     if send.routes is not None:
         window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
         stretch = f"send_offset - row_number() OVER ({window})"
@@ -187,7 +247,49 @@ def runs_of(send: Send, rows: pa.Table) -> list[Run]:
     Raises:
         LimitExceeded: They are more than anything takes.
     """
-    if rows.num_rows > RUNS_PER_SEND_MAX:
+    _check_few(send, rows.num_rows)
+    found = (row for batch in rows.to_batches(_ROWS) for row in batch.to_pylist())
+    if stands_anywhere(send):
+        ends = ((row["first"], row["first"] + row["count"] - 1) for row in found)
+        return spread_runs(send, sorted(ends))
+    return _in_order(Run(**{"lane": 0, **row}) for row in found)
+
+
+def spread_runs(send: Send, spans: Sequence[Range]) -> list[Run]:
+    """Give each lane a stretch of the rows of each task, for a send whose rows may stand anywhere.
+
+    No lane gets more than one row more than another.
+
+    Args:
+        send: The send.
+        spans: The offsets of each task, in order.
+
+    Raises:
+        LimitExceeded: The runs are more than anything takes.
+    """
+    _check_few(send, sum(min(last - first + 1, send.lanes) for first, last in spans))
+    priority = send.placing.priority
+    if isinstance(priority, str):
+        raise TypeError(f"{priority!r} is a column: it says where rows stand")
+    runs, lane = [], lane_of(send.send_id, send.lanes)
+    for first, last in spans:
+        size, rest = divmod(last - first + 1, send.lanes)
+        at = first
+        for step in range(send.lanes):
+            count = size + (step < rest)
+            if count:
+                runs.append(Run((lane + step) % send.lanes, at, count, priority))
+            at += count
+        lane = (lane + rest) % send.lanes
+    return _in_order(runs)
+
+
+def _in_order(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: (run.lane, run.first))
+
+
+def _check_few(send: Send, runs: int) -> None:
+    if runs > RUNS_PER_SEND_MAX:
         remedy = "Send df.coalesce(n) with fewer partitions, or create the queue with fewer lanes."
         if send.routes is not None:
             remedy = "Publish in parts, or with keep_order=False."
@@ -196,7 +298,3 @@ def runs_of(send: Send, rows: pa.Table) -> list[Run]:
             f"takes. {remedy}",
             name=str(send.note.get("exchange") or send.note.get("queue")),
         )
-    found = (row for batch in rows.to_batches(_ROWS) for row in batch.to_pylist())
-    return sorted(
-        (Run(**{"lane": 0, **row}) for row in found), key=lambda run: (run.lane, run.first)
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txnqueue.core import ranges
+from txnqueue.core.model import Range
 from txnqueue.storage.journal.tables import identifier, literal, literals
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 _PLACES_MAX = 200
 """The sends named with their offsets, to skip files; more are named by their ids only."""
+_EXACT_MAX = 20
+"""The ranges named one by one; of more, only the ends of each send: each row meets all of them."""
+_ONE_TASK_MAX = 100_000
+"""The messages counted in one task, which needs no exchange."""
 _REMOVED = (
     "PayloadRemoved: some messages are not there: their payload is past its retention and was "
     "removed, or this session reads without them (spark.databricks.delta.stalenessLimit, "
     "spark.sql.files.ignoreMissingFiles, spark.sql.files.ignoreCorruptFiles)"
 )
-PLACE_COLUMNS = (
+_PLACE_COLUMNS = (
     "rank, send, piece, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
     "from_queue, from_reason, from_count, from_error"
 )
@@ -93,30 +98,51 @@ def in_piece(bits: int) -> str:
     )
 
 
-def places(ranked: Sequence[tuple[int, Part]], bits: int) -> str:
-    """Write the places of ranked parts as rows of values."""
+def places(table: str, ranked: Sequence[tuple[int, Part]], bits: int, *, guarded: bool) -> str:
+    """Write the places of ranked parts as a table.
+
+    Args:
+        table: The payload table that the messages lie in.
+        ranked: The parts, with their ranks.
+        bits: How pieces of ranges are cut.
+        guarded: Whether evaluating them fails if messages are not there.
+    """
+    rows = _places(ranked, bits)
+    parts = [part for _, part in ranked]
+    if not guarded:
+        return f"(SELECT * FROM VALUES {', '.join(rows)} AS v({_PLACE_COLUMNS}))"
+    lie = _spans(parts)
+    if not _are_few(lie):
+        guard = _guard(f"({_joined_count(table, parts, bits)})", _count(parts))
+        return f"(SELECT * FROM VALUES {', '.join(rows)} AS v({_PLACE_COLUMNS}) WHERE {guard})"
+    structs = ", ".join(f"struct{row}" for row in rows)
+    count = sum(map(ranges.count, lie.values()))
+    return (
+        f"(SELECT inline(array({structs})) AS ({_PLACE_COLUMNS}) "
+        f"FROM ({_exact_count(table, parts, count)}) g WHERE {_guard('g.n', count)})"
+    )
+
+
+def _places(ranked: Sequence[tuple[int, Part]], bits: int) -> list[str]:
     rows = []
     for rank, part in ranked:
         origin = part.origin or {}
         for piece, first, last in ranges.cut(part.ranges, bits):
-            cells: list[str | int | None] = [
-                rank,
-                part.send_id,
-                piece,
-                first,
-                last,
-                part.queue,
-                part.lane,
-                part.delivery_count,
-                part.enqueued_at_ms,
-                part.transaction_id,
-                origin.get("queue"),
-                origin.get("reason"),
-                origin.get("delivery_count"),
-                origin.get("error"),
+            known = (rank, part.send_id, piece, first, last, part.queue, part.lane)
+            cells = [
+                *[literal(cell) for cell in (*known, part.delivery_count, part.enqueued_at_ms)],
+                _typed(part.transaction_id, "string"),
+                _typed(origin.get("queue"), "string"),
+                _typed(origin.get("reason"), "string"),
+                _typed(origin.get("delivery_count"), "bigint"),
+                _typed(origin.get("error"), "string"),
             ]
-            rows.append(f"({', '.join(literal(cell) for cell in cells)})")
-    return ", ".join(rows)
+            rows.append(f"({', '.join(cells)})")
+    return rows
+
+
+def _typed(value: str | int | None, kind: str) -> str:
+    return f"CAST(NULL AS {kind})" if value is None else literal(value)
 
 
 def spans(parts: Sequence[Part], bits: int) -> str:
@@ -130,32 +156,67 @@ def spans(parts: Sequence[Part], bits: int) -> str:
 
 
 def literal_places(parts: Sequence[Part]) -> str:
-    """Write where the messages lie as literals, so that only their files are read."""
-    spans: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-    for part in parts:
-        spans[part.slice, part.send_id].extend(part.ranges)
-    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in spans}))
-    sends = literals(sorted({send_id for _, send_id in spans}))
+    """Write where the messages lie as literals, so that only their files are read.
+
+    It is exact if they lie in few ranges, and else lets others pass.
+    """
+    lie = _spans(parts)
+    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in lie}))
+    sends = literals(sorted({send_id for _, send_id in lie}))
     terms = [f"p.slice IN ({slices})", f"p.send_id IN ({sends})"]
-    if len(spans) <= _PLACES_MAX:
+    if _are_few(lie):
+        ends = [(send_id, one) for (_, send_id), found in lie.items() for one in found]
+    else:
+        ends = [(send_id, (found[0][0], found[-1][1])) for (_, send_id), found in lie.items()]
+    if len(lie) <= _PLACES_MAX:
         places = (
-            f"(p.send_id = {literal(send_id)} AND p.send_offset BETWEEN "
-            f"{min(first for first, _ in found)}L AND {max(last for _, last in found)}L)"
-            for (_, send_id), found in spans.items()
+            f"(p.send_id = {literal(send_id)} AND p.send_offset BETWEEN {first}L AND {last}L)"
+            for send_id, (first, last) in ends
         )
         terms.append(f"({' OR '.join(places)})")
     return " AND ".join(terms)
 
 
-def guard(table: str, parts: Sequence[Part]) -> str:
+def _spans(parts: Sequence[Part]) -> dict[tuple[int, str], tuple[Range, ...]]:
+    """Sort ranges by their slices and sends, each message once."""
+    found: dict[tuple[int, str], list[Range]] = defaultdict(list)
+    for part in parts:
+        found[part.slice, part.send_id].extend(part.ranges)
+    return {place: ranges.normalised(part) for place, part in found.items()}
+
+
+def _are_few(lie: Mapping[tuple[int, str], Sequence[Range]]) -> bool:
+    return sum(map(len, lie.values())) <= _EXACT_MAX
+
+
+def _guard(counted: str, expected: int) -> str:
     """Write a condition that fails loudly, whenever it is evaluated, if messages are not there.
 
     A join would just find fewer rows: where a slice is gone, and where the session reads an old
-    state of the table or passes over files that it cannot read.
+    state of the table or passes over files that it cannot read. One query reads one state of the
+    table, so that what is counted is what is read.
     """
-    bits, count = piece_bits(parts), sum(ranges.count(part.ranges) for part in parts)
+    return f"if({counted} = {expected}, true, raise_error({literal(_REMOVED)}))"
+
+
+def _exact_count(table: str, parts: Sequence[Part], count: int) -> str:
+    """Count messages in few ranges by the predicates that they are read by.
+
+    So Delta lists the files of both once; and few messages need no exchange to be counted.
+    """
+    there = f"{table} p WHERE {literal_places(parts)}"
+    if count <= _ONE_TASK_MAX:
+        there = f"(SELECT /*+ COALESCE(1) */ p.send_offset FROM {there})"
+    return f"SELECT count(*) AS n FROM {there}"
+
+
+def _joined_count(table: str, parts: Sequence[Part], bits: int) -> str:
+    """Count messages in many ranges by a join with them."""
     return (
-        f" WHERE if((SELECT /*+ BROADCAST(r) */ count(*) FROM {table} p "
-        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} "
-        f"WHERE {literal_places(parts)}) = {count}, true, raise_error({literal(_REMOVED)}))"
+        f"SELECT /*+ BROADCAST(r) */ count(*) FROM {table} p "
+        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} WHERE {literal_places(parts)}"
     )
+
+
+def _count(parts: Sequence[Part]) -> int:
+    return sum(ranges.count(part.ranges) for part in parts)

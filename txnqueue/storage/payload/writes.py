@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, StoreCorrupt
 from txnqueue.storage.journal.sessions import APPLICATION, NUMBER
-from txnqueue.storage.payload import Send
+from txnqueue.storage.payload import Run, Send
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:
@@ -67,6 +67,24 @@ def check_written(options: Mapping[str, str], session: SparkSession) -> None:
             f"Nothing was written: {found} was set in the session meanwhile, and Delta passes over "
             "writes that it takes for repeated. Unset it, or leave it as it is, and send again.",
             name=found,
+        )
+
+
+def check_complete(runs: Iterable[Run], expected: int) -> None:
+    """Check that as many rows were committed as were evaluated.
+
+    Args:
+        runs: Where the rows lie that were committed.
+        expected: How many rows were written.
+
+    Raises:
+        StoreCorrupt: They are more or fewer.
+    """
+    found = sum(run.count for run in runs)
+    if found != expected:
+        raise StoreCorrupt(
+            f"{expected} rows of a send were written, and {found} are in its payload table; "
+            "nothing was sent. Look who else changes that table (DESCRIBE HISTORY)."
         )
 
 

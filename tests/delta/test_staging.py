@@ -1,0 +1,280 @@
+"""What sends and frames read on real Delta, what that costs, and what they fall back to."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delta.counting import Cost
+from txnqueue import QueueManager
+from txnqueue.admin import creation
+from txnqueue.errors import StoreCorrupt
+from txnqueue.storage.payload import commits, numbering, queries, writes
+from txnqueue.storage.payload.commits import StagedCommit
+
+pytestmark = pytest.mark.spark
+ROWS = 1_000
+_NUMBERS = itertools.count(1)
+Reads = list[str]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("staging"))
+
+
+@pytest.fixture(scope="module")
+def manager(spark: Any, root: str) -> QueueManager:
+    return QueueManager(spark, root)
+
+
+@pytest.fixture
+def queue(manager: QueueManager) -> Any:
+    return manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    """The queries that read rows back."""
+    found: Reads = []
+    plain = numbering.runs_query
+
+    def noted(*said: Any) -> str:
+        found.append(plain(*said))
+        return found[-1]
+
+    monkeypatch.setattr("txnqueue.storage.payload.staging.runs_query", noted)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: Any) -> Iterator[None]:
+    """Let a test set what it likes on the user's session."""
+    keys = ("spark.databricks.delta.stats.collect", "spark.databricks.delta.history.metricsEnabled")
+    yield
+    for key in keys:
+        spark.conf.unset(key)
+
+
+def numbers(spark: Any, n: int = ROWS, tasks: int = 2) -> Any:
+    return spark.range(0, n, 1, tasks).toDF("i")
+
+
+def sent(queue: Any) -> list[int]:
+    """Receive everything, in the order of delivery."""
+    return list(queue.receive(2 * ROWS).to_arrow().column("i").to_pylist())
+
+
+def test_a_send_of_one_place_writes_once_and_reads_nothing_back(
+    spark: Any, root: str, manager: QueueManager, queue: Any, reads: Reads
+) -> None:
+    tx = manager.transaction()
+    with Cost(spark, root) as cost:
+        assert queue.send(numbers(spark), transaction=tx).count == ROWS
+    assert (cost.commits, cost.jobs, reads) == (1, 1, [])
+    tx.commit()
+    assert sent(queue) == list(range(ROWS))
+    written = spark.read.format("delta").load(f"{root}/payload/{queue.info.payload_id}")
+    assert written.where("arrangement IS NOT NULL").count() == 0
+
+
+def test_the_log_of_a_table_on_another_disk_is_read_by_spark(
+    spark: Any, queue: Any, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "scheme_of", lambda _path: "hdfs")
+    assert queue.send(numbers(spark)).count == ROWS
+    assert reads == []
+    assert sent(queue) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("collected", [True, False])
+def test_lanes_share_what_may_stand_anywhere_without_a_look_at_it(
+    spark: Any, root: str, manager: QueueManager, reads: Reads, collected: bool
+) -> None:
+    queue = manager.create_queue(f"q{next(_NUMBERS)}", "i long", lanes=3, dead_letter=False)
+    spark.conf.set("spark.databricks.delta.stats.collect", str(collected).lower())
+    tx = manager.transaction()
+    with Cost(spark, root) as cost:
+        queue.send(numbers(spark, tasks=4), transaction=tx)
+    tx.commit()
+    assert cost.commits == 1
+    assert len(reads) == 1 - collected
+    assert cost.jobs == 1 or not collected
+    batch = queue.receive(2 * ROWS)
+    by_lane: dict[int, list[int]] = {}
+    for row in batch.messages():
+        by_lane.setdefault(row["_message"]["lane"], []).append(row["i"])
+    assert sorted(map(len, by_lane.values())) == [333, 333, 334]
+    assert all(found == sorted(found) for found in by_lane.values())
+    assert sorted(itertools.chain(*by_lane.values())) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("how", [{"order_by": ["i"]}, {"priority": "i"}])
+def test_rows_that_say_where_they_stand_are_sorted_and_read_back(
+    spark: Any, manager: QueueManager, reads: Reads, how: dict[str, Any]
+) -> None:
+    queue = manager.create_queue(f"q{next(_NUMBERS)}", "i int", lanes=2, dead_letter=False)
+    assert queue.send(numbers(spark, 10).selectExpr("int(9 - i) AS i"), **how).count == 10
+    assert len(reads) == 1
+    by_lane: dict[int, list[int]] = {}
+    for row in queue.receive(20).messages():
+        by_lane.setdefault(row["_message"]["lane"], []).append(row["i"])
+    down = "priority" in how
+    assert all(found == sorted(found, reverse=down) for found in by_lane.values())
+    assert sorted(itertools.chain(*by_lane.values())) == list(range(10))
+
+
+@pytest.mark.parametrize("off", ["stats.collect", "history.metricsEnabled"])
+def test_without_statistics_or_metrics_the_rows_are_read_back(
+    spark: Any, queue: Any, reads: Reads, off: str
+) -> None:
+    spark.conf.set(f"spark.databricks.delta.{off}", "false")
+    assert queue.send(numbers(spark), priority=7).count == ROWS
+    assert len(reads) == 1
+    assert sent(queue) == list(range(ROWS))
+
+
+def test_the_commit_of_another_thread_is_not_taken_for_ones_own(
+    spark: Any, queue: Any, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(numbers(spark, 5))
+    plain = commits.find_commit
+
+    def late(send: Any, said: str, *where: Any) -> StagedCommit | None:
+        assert int(said) > 1
+        return plain(send, "1", *where)  # the first send's, as if another thread had just made it
+
+    monkeypatch.setattr("txnqueue.storage.payload.staging.find_commit", late)
+    assert queue.send(numbers(spark)).count == ROWS
+    assert len(reads) == 1
+    assert sent(queue) == [*range(5), *range(ROWS)]
+
+
+def test_a_task_that_writes_several_files_has_one_range(
+    spark: Any, root: str, queue: Any, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(writes._OPTIONS, "maxRecordsPerFile", "100")
+    assert queue.send(numbers(spark)).count == ROWS
+    files = list(Path(root, "payload", queue.info.payload_id).rglob("part-*.parquet"))
+    assert (len(files), reads) == (10, [])
+    assert sent(queue) == list(range(ROWS))
+
+
+def test_a_session_that_cuts_files_short_does_not_cut_those_of_a_send(
+    spark: Any, root: str, queue: Any, reads: Reads
+) -> None:
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", "100")
+    try:
+        assert queue.send(numbers(spark)).count == ROWS
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
+    files = list(Path(root, "payload", queue.info.payload_id).rglob("part-*.parquet"))
+    assert (len(files), reads) == (2, [])
+
+
+def test_empty_frames_and_tasks_without_rows_are_no_ranges(
+    spark: Any, queue: Any, reads: Reads
+) -> None:
+    assert queue.send(numbers(spark, 0)).count == 0
+    assert len(reads) == 1, (
+        "Delta makes no commit of nothing, so the table says that there is nothing"
+    )
+    assert queue.send(numbers(spark).where("i BETWEEN 700 AND 709")).count == 10
+    assert len(reads) == 1
+    assert sent(queue) == list(range(700, 710))
+
+
+def test_rows_that_were_evaluated_and_not_committed_fail_the_send(
+    spark: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = commits.find_commit
+
+    def more(*said: Any) -> StagedCommit:
+        found = plain(*said)
+        assert found is not None
+        return StagedCommit(found.version, found.rows + 1, found.files)
+
+    monkeypatch.setattr("txnqueue.storage.payload.staging.find_commit", more)
+    with pytest.raises(StoreCorrupt, match="1001 rows of a send were written, and 1000"):
+        queue.send(numbers(spark))
+    assert queue.depth() == 0
+
+
+def test_payload_is_written_by_the_newer_encodings_of_parquet(
+    spark: Any, root: str, queue: Any
+) -> None:
+    import pyarrow.parquet as pq
+
+    queue.send(numbers(spark))
+    folder = Path(root, "payload", queue.info.payload_id)
+    for file in folder.rglob("part-*.parquet"):
+        group = pq.ParquetFile(file).metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        offset = next(one for one in columns if one.path_in_schema == "send_offset")
+        assert "DELTA_BINARY_PACKED" in offset.encodings
+
+
+# ------------------------------------------------------------------------------- frames
+
+
+def test_a_frame_counts_its_messages_though_its_lease_would_still_stand(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else ended the claim, consumed the messages and tidied up: no clock tells."""
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    first = QueueManager(spark, str(tmp_path), consumer="one")
+    queue = first.create_queue("q", "i long", dead_letter=False)
+    queue.send(numbers(spark, 10))
+    batch = queue.receive(10, lease_seconds=3_600)
+    frame = batch.df
+    second = QueueManager(spark, str(tmp_path), consumer="one")
+    assert second.queue("q").receive(10).accept() == 10
+    second.queue("q").send([{"i": 1}])
+    second.queue("q").receive(1).accept()
+    assert second.maintain(transaction_seconds_max=0, payload_retention_days=0).slices
+    assert batch.held_until is not None
+    assert batch.held_until > datetime.datetime.now(datetime.timezone.utc)
+    for late in (frame, batch.df):
+        with pytest.raises(Exception, match="PayloadRemoved"):
+            late.count()
+
+
+@pytest.mark.parametrize("ranges", ["few", "many"])
+def test_a_frame_has_every_message_or_fails(
+    spark: Any, root: str, queue: Any, monkeypatch: pytest.MonkeyPatch, ranges: str
+) -> None:
+    queue.send(numbers(spark, 60))
+    every = 2 if ranges == "many" else 30
+    queue.receive(60).release(f"i % {every} > 0")
+    batch = queue.receive(60)
+    wanted = [i for i in range(60) if i % every]
+    assert sorted(row.i for row in batch.df.collect()) == wanted
+    assert batch.df.where("i = 31").count() == 1
+    monkeypatch.setattr(queries, "_ONE_TASK_MAX", 0)  # as if they were many
+    assert batch.df.count() == len(wanted)
+    frame = batch.df
+    payload = f"delta.`{root}/payload/{queue.info.payload_id}`"
+    spark.sql(f"DELETE FROM {payload} WHERE i = 31")
+    with pytest.raises(Exception, match="PayloadRemoved"):
+        frame.count()
+    monkeypatch.undo()
+    with pytest.raises(Exception, match="PayloadRemoved"):
+        batch.df.where("i < 3").collect()
+
+
+def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
+    spark: Any, manager: QueueManager, queue: Any
+) -> None:
+    other = manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
+    queue.send(numbers(spark, 4))
+    assert queue.move(other) == 4
+    assert other.move(queue, "i < 2") == 2
+    queue.send(numbers(spark, 2))
+    rows = queue.receive(10).df.select("i", "_message.origin.queue").collect()
+    expected = [(0, None), (0, other.name), (1, None), (1, other.name)]
+    assert sorted(map(tuple, rows), key=str) == sorted(expected, key=str)

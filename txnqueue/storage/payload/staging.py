@@ -1,0 +1,103 @@
+"""Write the rows of a send into a payload table, by one blind append, and learn where they lie."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.sessions import LAST_COMMIT
+from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.payload import Run, Send
+from txnqueue.storage.payload.arrangement import arrange, widened
+from txnqueue.storage.payload.commits import find_commit
+from txnqueue.storage.payload.frames import check_not_streaming
+from txnqueue.storage.payload.numbering import (
+    aligned,
+    arranged_frame,
+    numbered,
+    runs_of,
+    runs_query,
+    spread_runs,
+    stands_anywhere,
+    stored,
+)
+from txnqueue.storage.payload.refusals import of_rows
+from txnqueue.storage.payload.rows import arrow_table
+from txnqueue.storage.payload.writes import check_complete, check_written, options_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW_ROWS = 20_000
+"""So many rows are arranged in this process, and read back by a session that compiles nothing."""
+
+
+def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
+    """Write the rows of one send; see ``PayloadStore.stage``.
+
+    Few rows are arranged here, so where they lie is known. Of others the commit tells it if they
+    may stand anywhere, and else they are read back.
+    """
+    from pyspark.sql import DataFrame
+
+    statements.check_running()
+    check_not_streaming(rows, "send")
+    given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
+    few = isinstance(given, pa.Table) and given.num_rows <= FEW_ROWS and not send.order_by
+    arranged = arrange(send, given) if few else None
+    if arranged:
+        frame = stored(send, arranged_frame(statements.session, send, arranged))
+    else:
+        columns = widened(send, given)
+        frame = stored(send, numbered(send, aligned(statements.compiling, columns, given)))
+    session = frame.sparkSession
+    options = options_of(send, session)
+
+    def statement() -> None:
+        writer = frame.write.format("delta").mode("append").options(**options)
+        names = statements.names
+        if names.by_path:
+            writer.save(f"{names.root}/payload/{send.payload_id}")
+        else:
+            writer.saveAsTable(names.payload(send.payload_id))
+
+    try:
+        statements.staging(f"payload-{send.payload_id}", session, statement)
+    except AppendConflict:  # the table got a column meanwhile
+        raise
+    except Exception as error:
+        raise of_rows(error, send) from error
+    if arranged:
+        return arranged.runs
+    runs, written = _runs(statements, send, session)
+    if not runs:
+        check_written(options, session)
+    expected = given.num_rows if isinstance(given, pa.Table) else written
+    if expected is not None:
+        check_complete(runs, expected)
+    return runs
+
+
+def _runs(
+    statements: Statements, send: Send, session: SparkSession
+) -> tuple[list[Run], int | None]:
+    """Find the runs of what a session wrote: in its commit if it tells them, else in the rows.
+
+    The rows may be many, and no setting of a user's session may leave out any.
+
+    Returns:
+        The runs, and how many rows the tasks have written; None if that is not known.
+    """
+    names, commit = statements.names, None
+    if stands_anywhere(send):
+        said = session.conf.get(LAST_COMMIT, None)
+        commit = statements.run(partial(find_commit, send, said, statements.session, names))
+    spans = commit.spans if commit else None
+    if spans is not None:
+        return spread_runs(send, spans), None  # they have that many rows, or would not be believed
+    query = runs_query(send, names.payload(send.payload_id))
+    found: Any = statements.run(lambda: statements.compiling.sql(query).toArrow())
+    return runs_of(send, found), commit.rows if commit else None
