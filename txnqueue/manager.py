@@ -383,11 +383,11 @@ class QueueManager:
         )
         columns = creation.read_schema(self._client, schema, like)
         columns = check_schema(columns, group_by, message_id)
-        creation.create_store(self._client)
-        existing = self._client.cache.queues().get(name)
+        complete = creation.create_journal(self._client)
+        existing = self._client.cache.queues().get(name) if complete else None
         if existing is None:
             existing = creation.create_queue(
-                self._client, name, columns, settings, exist_ok=exist_ok
+                self._client, name, columns, settings, exist_ok=exist_ok, complete=complete
             )
         elif existing.closing or not exist_ok:
             raise creation.taken(existing)

@@ -329,7 +329,11 @@ def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
             answer = self._journal.append([unit], {})
         except (ConnectionError, AppendConflict) as error:
             raise Busy() from error
-        return self._landed(unit, answer.version) if answer.won[0] else real(self, unit)
+        return (
+            self._landed(unit, answer.version, answer.ordinal)
+            if answer.won[0]
+            else real(self, unit)
+        )
 
     patch.setattr(Append, "_try", impatient)
 
