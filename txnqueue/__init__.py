@@ -76,8 +76,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from txnqueue.admin.declarations import DeclarationResult
-    from txnqueue.admin.drop import QueueDropResult
-    from txnqueue.admin.exchange_drop import ExchangeDropResult
+    from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.admin.maintenance import MaintenanceResult
     from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import RecoveryResult
@@ -145,7 +144,7 @@ else:
         "QueueDropResult": "admin.drop",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
-        "ExchangeDropResult": "admin.exchange_drop",
+        "ExchangeDropResult": "admin.drop",
         "ExchangeInfo": "core.routing",
         "ExchangeKind": "types",
         "Handler": "drain",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.admin import exchange_alteration, exchange_drop
+from txnqueue.admin import exchange_alteration
+from txnqueue.admin.drop import ExchangeDropResult, drop_exchange
 from txnqueue.admin.exchange_alteration import check_columns
-from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import routing
 from txnqueue.core.planning import Plan
@@ -162,7 +162,7 @@ class Exchange:
         self._not_default("The default exchange cannot be dropped")
         at_once(self._client, f"{self.name}.drop")
         check_text("reason", reason)
-        return exchange_drop.drop(self._client, self._info, reason)
+        return drop_exchange(self._client, self._info, reason)
 
     # ------------------------------------------------------------------------- bindings
 

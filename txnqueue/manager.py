@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
 from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
-from txnqueue.admin.drop import QueueDropResult
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
-from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.admin.maintenance import MaintenanceResult, maintain
 from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
@@ -579,9 +578,8 @@ class QueueManager:
                     return
                 if status is Status.PREPARED:  # somebody has to decide it first
                     raise tx.failure
-                self._client.cache.check_known(
-                    attempt.owner
-                )  # else nobody knows whether it was committed
+                # If the history was removed, it may have been committed.
+                self._client.cache.check_known(attempt.owner)
             runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
 
     def run_transaction(

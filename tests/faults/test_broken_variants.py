@@ -92,27 +92,28 @@ DROPPING = {"A": programs.dropper("A"), "B": programs.preparer("B", "K")}
 
 def drops_what_is_prepared(patch: pytest.MonkeyPatch) -> None:
     """Drop a queue although prepared transactions name it."""
-    patch.setattr(drop, "holding", lambda entries, queue_id: ())
+    patch.setattr(drop, "holding", lambda entries, stream: ())
 
 
 def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
     """Find out what is prepared first, and close the queue after that."""
-    real = drop._close
+    real = drop._close_queue
     seen: list[Any] = []
 
     def hasty(client: Any, info: Any, reason: Any) -> None:
-        seen[:] = [drop.holding(client.cache.transaction_entries(), info.queue_id)]
+        stream = model.queue_stream(info.queue_id)
+        seen[:] = [drop.holding(client.cache.transaction_entries(), stream)]
         real(client, info, reason)
 
-    patch.setattr(drop, "_close", hasty)
+    patch.setattr(drop, "_close_queue", hasty)
 
     def finish(client: Any, info: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(drop, "holding", lambda entries, queue_id: seen[0])
+            inner.setattr(drop, "holding", lambda entries, stream: seen[0])
             return finishing(client, info)
 
-    finishing = drop.finish
-    patch.setattr(drop, "finish", finish)
+    finishing = drop.finish_queue
+    patch.setattr(drop, "finish_queue", finish)
 
 
 def prepared_needs_an_open_queue(patch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue.admin import exchange_drop
-from txnqueue.admin.drop import QueueDropResult, finish
-from txnqueue.admin.exchange_drop import ExchangeDropResult
+from txnqueue.admin import drop
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan, decisions
@@ -87,8 +86,8 @@ def recover(
         tuple(held_up),
         found.unconfirmed_by(told),
         found.heuristic,
-        tuple(finish(client, info) for info in found.closing),
-        tuple(exchange_drop.finish(client, info) for info in found.closing_exchanges),
+        tuple(drop.finish_queue(client, info) for info in found.closing),
+        tuple(drop.finish_exchange(client, info) for info in found.closing_exchanges),
     )
 
 
