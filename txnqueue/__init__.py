@@ -81,8 +81,8 @@ if TYPE_CHECKING:
     from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import RecoveryResult
     from txnqueue.batch import Batch
+    from txnqueue.core.exchanges import ExchangeInfo
     from txnqueue.core.receipt import Receipt, Status
-    from txnqueue.core.routing import ExchangeInfo
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
@@ -145,7 +145,7 @@ else:
         "Exchange": "exchange",
         "ExchangeDescription": "types",
         "ExchangeDropResult": "admin.drop",
-        "ExchangeInfo": "core.routing",
+        "ExchangeInfo": "core.exchanges",
         "ExchangeKind": "types",
         "Handler": "drain",
         "Heartbeat": "heartbeat",

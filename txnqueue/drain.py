@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_number, check_transaction_id, describe_error
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted, TransactionFinished
 from txnqueue.messages import browse
 from txnqueue.messages.charges import Charges, Fault, fault_of

@@ -25,7 +25,7 @@ from txnqueue.admin.retention import Retention
 from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
-from txnqueue.core import model, routing
+from txnqueue.core import exchanges, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
@@ -777,11 +777,11 @@ class QueueManager:
     def create_exchange(
         self,
         name: str,
-        kind: ExchangeKind = routing.DIRECT,
+        kind: ExchangeKind = exchanges.DIRECT,
         schema: str | StructType | None = None,
         *,
         like: Tabular | None = None,
-        unroutable: Unwanted = routing.RETURN,
+        unroutable: Unwanted = exchanges.RETURN,
         dead_letter_queue: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
@@ -827,14 +827,14 @@ class QueueManager:
         )
         return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))
 
-    def exchange(self, name: str = routing.DEFAULT_EXCHANGE) -> Exchange:
+    def exchange(self, name: str = exchanges.DEFAULT_EXCHANGE) -> Exchange:
         """Open an exchange; without a name the default one, to which every queue is bound.
 
         Raises:
             ExchangeNotFound: There is no such exchange.
             StoreNotFound: There is no store at this root.
         """
-        if name != routing.DEFAULT_EXCHANGE:
+        if name != exchanges.DEFAULT_EXCHANGE:
             check_name(name, "exchange")
         return open_exchange(self._client, name)
 

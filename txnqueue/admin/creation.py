@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettings
 from txnqueue.core.state import catalog
 from txnqueue.errors import (

@@ -14,9 +14,9 @@ from typing import Any
 from txnqueue.client.append import Landed
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog, topology
 from txnqueue.errors import QueueInUse

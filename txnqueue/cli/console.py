@@ -21,7 +21,7 @@ import typer
 
 from txnqueue import errors
 from txnqueue.cli.presentation import Output, Printer, complain
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_text, describe_error
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
     HistoryRemoved,

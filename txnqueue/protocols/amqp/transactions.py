@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
-    from txnqueue.protocols.amqp.sending import SendingLink
+    from txnqueue.protocols.amqp.sending_link import SendingLink
     from txnqueue.protocols.amqp.session import Session
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction

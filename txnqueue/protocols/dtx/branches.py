@@ -28,7 +28,7 @@ from txnqueue.core.state.branch import (
     ending_of,
 )
 from txnqueue.core.state.branch import found as branch_found
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     BranchExists,
     BranchMisused,

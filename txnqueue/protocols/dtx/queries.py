@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.routing import BindingAnswer, ExchangeAnswer
+from txnqueue.core.exchanges import BindingAnswer, ExchangeAnswer
 from txnqueue.core.settings import check_text
 from txnqueue.core.state.branch import Ticket
 from txnqueue.core.state.topology import Topology

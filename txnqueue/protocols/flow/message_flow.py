@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.batch import claims_of
 from txnqueue.core.settings import check_flag, check_number
 from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.flow.processing import (
     LAKEHOUSE,
     DataSourceFailed,
     Processing,
     committed_after_all,
 )
-from txnqueue.protocols.reading import messages_of
 from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:

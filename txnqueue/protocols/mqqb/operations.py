@@ -15,6 +15,7 @@ from txnqueue.core.settings import check_text, describe_error
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionNotFound
 from txnqueue.messages import acquisition, move
+from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
 from txnqueue.protocols.mqqb.elements import Message as QueueMessage
 from txnqueue.protocols.mqqb.elements import (
@@ -29,7 +30,6 @@ from txnqueue.protocols.mqqb.elements import (
 )
 from txnqueue.protocols.mqqb.events import Event, MessagePositionDeleted
 from txnqueue.protocols.mqqb.manifests import operations_of
-from txnqueue.protocols.reading import messages_of
 from txnqueue.queue import Queue as CoreQueue
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
