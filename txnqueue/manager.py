@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
@@ -24,7 +25,7 @@ from txnqueue.admin.recovery import (
 from txnqueue.admin.retention import Retention
 from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
-from txnqueue.client.runtime import Runtime
+from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import exchanges, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
@@ -559,16 +560,15 @@ class QueueManager:
         if not isinstance(policy, RetryPolicy):
             raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
         key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
-        started = runtime.monotonic()
-        for tries in range(1, policy.attempts_max + 1):
-            look_up = transaction_id is not None or tries > 1
+        tries, last = Retries(replace(runtime, retry=policy)), False
+        while not last:
+            look_up = transaction_id is not None or tries.failed > 0
             attempt = Attempt(self._client, key, digest=digest, look_up=look_up)
             attempt.begin()
             if attempt.already_committed:
                 return
             tx = RepeatableTransaction(attempt)
-            elapsed = runtime.monotonic() - started
-            tx.last = tries == policy.attempts_max or elapsed >= policy.seconds_max
+            last = tx.last = tries.last
             yield tx
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
@@ -580,7 +580,8 @@ class QueueManager:
                     raise tx.failure
                 # If the history was removed, it may have been committed.
                 self._client.cache.check_known(attempt.owner)
-            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+            tries.fail()
+            tries.wait()
 
     def run_transaction(
         self,

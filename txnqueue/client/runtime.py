@@ -63,6 +63,13 @@ class Retries:
         self.failed = 0
         """How many tries have failed."""
 
+    @property
+    def last(self) -> bool:
+        """Whether a try that begins now is the last one."""
+        policy = self._runtime.retry
+        elapsed = self._runtime.monotonic() - self._started
+        return self.failed + 1 >= policy.attempts_max or elapsed >= policy.seconds_max
+
     def fail(self) -> bool:
         """Count a failed try.
 
