@@ -356,7 +356,8 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{describe_error(error)}. Nothing of these batches was committed.",
+                f"{describe_error(error)}. Nothing of these batches was "
+                "committed: mend the handler, then drain again.",
                 result=self._result(finished=False),
             ) from error
 

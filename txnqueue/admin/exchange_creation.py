@@ -65,7 +65,8 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
         found, asked = getattr(have, what), getattr(want, what)
         if found != asked:
             raise ExchangeExists(
-                f"The exchange {have.name!r} is there with {what}={found!r}, not {asked!r}.",
+                f"The exchange {have.name!r} exists with {what}={found!r}, not {asked!r}: leave "
+                "the argument out, or use another name.",
                 name=have.name,
             )
 

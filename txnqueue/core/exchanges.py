@@ -226,7 +226,8 @@ def check_key(key: object, name: str = "routing_key") -> str:
         raise InvalidInput(f"{name}={key!r}: give a string.", name=name)
     if len(key) > KEY_LENGTH_MAX:
         raise LimitExceeded(
-            f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most.", name=name
+            f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most: use a shorter key.",
+            name=name,
         )
     return key
 

@@ -250,8 +250,8 @@ class QueueSettings:
             return
         if self.message_id is None:
             raise InvalidInput(
-                f"duplicate_window_seconds={window!r} needs message_id=, the column by which "
-                "duplicates are known.",
+                f"duplicate_window_seconds={window!r} needs message_id=: name the column that "
+                "identifies a message, or leave the window out.",
                 name="duplicate_window_seconds",
             )
         check_number("duplicate_window_seconds", window, 0.001, DUPLICATE_WINDOW_SECONDS_MAX)

@@ -304,7 +304,9 @@ class Attempt:
             )
         if decided == model.COMMITTED:
             self.decision = state.decisions[self.attempt_id]
-            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is committed after all: begin another one for more work."
+            )
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt_id]
             raise TransactionAborted(
@@ -314,7 +316,8 @@ class Attempt:
             )
         if decided is None and state.committed is not None:
             raise TransactionAborted(
-                f"Another attempt of transaction {self.id!r} was committed first.",
+                f"Another attempt of transaction {self.id!r} was committed first: use its receipt, "
+                "and do not repeat the work.",
                 transaction_id=self.id,
                 receipt=Receipt.of(state.committed),
             )

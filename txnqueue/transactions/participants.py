@@ -243,7 +243,8 @@ class Participants:
         if last:
             if self.last is not None:
                 raise InvalidInput(
-                    f"{self.last.name!r} is the last resource already: only one can decide.",
+                    f"{self.last.name!r} is the last resource already, and only one can "
+                    f"decide: enlist {name!r} without last=True.",
                     name=name,
                 )
             self.last = LastResource(name, connection, self._transaction.attempt_id)

@@ -115,7 +115,10 @@ class Branch:
             return None
         first = entries[0]
         if first.kind != model.STARTED:
-            raise StoreCorrupt(f"The branch {state.key!r} has entries, and was never started.")
+            raise StoreCorrupt(
+                f"The branch {state.key!r} has entries, and was never started: stop "
+                "writing to the store, and keep it as it is."
+            )
         default = timeout = first.body["timeout"]
         sessions: dict[str, str] = {}
         parts: dict[str, Entry] = {}
@@ -304,7 +307,10 @@ def found(state: TransactionState) -> Branch:
     """
     branch = Branch.of(state)
     if branch is None:
-        raise BranchNotFound(f"There is no branch {state.key!r}.", transaction_id=state.key)
+        raise BranchNotFound(
+            f"There is no branch {state.key!r}: check the xid, or start the branch first.",
+            transaction_id=state.key,
+        )
     return branch
 
 
@@ -338,7 +344,11 @@ def check_not_heuristic(key: str, ending: Ending) -> None:
 
 def ended_before(key: str) -> BranchNotFound:
     """Make the error that says that a session's work has ended before."""
-    return BranchNotFound(f"The work in branch {key!r} has ended before.", transaction_id=key)
+    return BranchNotFound(
+        f"The work in branch {key!r} has ended already: join the branch for more work, or resume "
+        "the work if it was suspended.",
+        transaction_id=key,
+    )
 
 
 def is_branch(key: str) -> bool:

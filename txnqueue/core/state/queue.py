@@ -98,7 +98,7 @@ class LaneState:
         if found != ranges.count(wanted):
             raise StoreCorrupt(
                 f"An entry of lane {self.lane} takes messages of {position.position_id} that are "
-                "not available there."
+                "not available there: stop writing to the store, and keep it as it is."
             )
         self.available[low:high] = rest
         self.touched = max(self.touched, position.place)
@@ -198,7 +198,10 @@ class QueueState:
         elif entry.kind == model.KEPT:
             self._kept(lane, entry)
         else:
-            raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
+            raise StoreCorrupt(
+                f"An entry of kind {entry.kind!r} lies in {entry.shard!r}: stop writing to the "
+                "store, and keep it as it is."
+            )
 
     def available(self, now_ms: int, rules: Redelivery) -> int:
         """Count what can be received at an instant, by whomever."""
@@ -461,7 +464,10 @@ class QueueState:
         for position_id, part in items.items():
             position = self._positions.get(position_id)
             if position is None:
-                raise StoreCorrupt(f"Lane {lane.lane} names the unknown position {position_id}.")
+                raise StoreCorrupt(
+                    f"Lane {lane.lane} names the unknown position {position_id}: stop "
+                    "writing to the store, and keep it as it is."
+                )
             lane.take(position, part)
         return items
 

@@ -52,7 +52,10 @@ class TransactionState:
             elif entry.kind in model.BRANCH:
                 state.branch.append(entry)
             else:
-                raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
+                raise StoreCorrupt(
+                    f"An entry of kind {entry.kind!r} lies in {entry.shard!r}: stop writing to "
+                    "the store, and keep it as it is."
+                )
         return state
 
     @classmethod

@@ -190,7 +190,9 @@ class Processing:
 
     def _check(self) -> None:
         if self._ended:
-            raise TransactionFinished("This message has been processed.")
+            raise TransactionFinished(
+                "This message has been processed: call its methods inside the nodes only."
+            )
 
 
 class Immediate:

@@ -284,7 +284,9 @@ class Channel(Dispatches):
         if outcome.status is Outcome.ROLLED_BACK:
             self._rolled_back()
             raise TransactionAborted(
-                f"Transaction {transaction.id!r} was rolled back.", transaction_id=transaction.id
+                f"Transaction {transaction.id!r} was rolled back: what it received "
+                "comes again; repeat its work.",
+                transaction_id=transaction.id,
             )
         raise TransactionUnknown(
             f"The outcome of {transaction.id!r} is in doubt still: rollback() decides it, unless "
