@@ -24,7 +24,7 @@ from txnqueue.core.state.confirmations import (
 )
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
-from txnqueue.messages.claim import abort_branch, held_inside, may_end
+from txnqueue.messages.takeover import abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange

@@ -37,7 +37,7 @@ from txnqueue.errors import (
     TransactionUnknown,
     TxnQueueError,
 )
-from txnqueue.messages.claim import abort_branch
+from txnqueue.messages.takeover import abort_branch
 from txnqueue.protocols.dtx.sessions import BranchSession
 
 Act = Callable[[Branch], "Plan | Ending"]
