@@ -1,6 +1,6 @@
 """Drop a queue or an exchange in two steps: it closes, and when nothing prepared names it, it goes.
 
-From the closing on nobody can prepare work on it, so that what holds the drop back can only
+From the closing on no client can prepare work on it, so that what holds the drop back can only
 become less: it is read once, behind the closing, and needs no expectation. The closing of an
 exchange ends its bindings.
 """

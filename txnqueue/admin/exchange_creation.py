@@ -90,7 +90,7 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The exchange that somebody wants, as ``create_exchange`` was called."""
+    """The arguments of ``create_exchange``."""
 
     name: str
     kind: ExchangeKind

@@ -277,7 +277,7 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
             transaction_id=key,
         )
     else:
-        client.cache.never_decided(state, owner)  # or nobody can say any more
+        client.cache.never_decided(state, owner)  # raises if that cannot be told any more
 
 
 def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:

@@ -27,7 +27,7 @@ class Runtime:
     """The clock, the source of ids, the dice, and who is acting.
 
     Attributes:
-        now_ms: Epoch milliseconds; decides only when somebody may try, never what holds.
+        now_ms: Epoch milliseconds; decides only when a client may try, never the outcome.
         monotonic: Seconds for bounding retries.
         sleep: Waits for a number of seconds.
         new_id: Draws 32 hexadecimal digits that are unique.

@@ -100,7 +100,7 @@ class ExchangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BindingAnswer:
-    """What is known of the bindings of an exchange: each bit stands for itself.
+    """What is known of the bindings of an exchange: the bits are independent.
 
     Attributes:
         exchange_not_found: There is no such exchange.
@@ -139,7 +139,7 @@ def topic_matches(pattern: str, key: str) -> bool:
     """Return whether a key matches a pattern: "*" is one word, "#" any number of words.
 
     Each "#" takes as few words as it can; only the last one met is tried again, which is
-    enough: a later start of what stands before it leaves less for the rest.
+    enough: a later start of what precedes it leaves less for the rest.
     """
     wanted, words = pattern_words(pattern), words_of(key)
     at = back = here = 0

@@ -98,7 +98,7 @@ class ClaimPlanner:
         """Plan the claim from what the queue holds now; None when it has nothing for us.
 
         Raises:
-            LeaseLost: Somebody opened the same consumer id after us.
+            LeaseLost: Another client opened the same consumer id later.
         """
         with self.client.lock:
             return self._plan(lost)

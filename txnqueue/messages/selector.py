@@ -68,7 +68,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
         send_id, _, offset = str(said).rpartition(":")
         if not send_id or not offset.isdecimal():
             raise _no_id(said)
-        reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason stands
+        reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason counts
     found: dict[str | None, dict[str, list[int]]] = {}
     for send_id, offsets in reasons.items():
         for one, why in offsets.items():
@@ -83,7 +83,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
 
 
 def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
-    """Let Spark find the ranges of each reason; of several for one message the smallest stands."""
+    """Let Spark find the ranges of each reason; of several for one message the smallest counts."""
     from pyspark.sql import functions as F
 
     said, send_id = "coalesce(id, 'None')", "left(id, length(id) - length(offset) - 1)"
@@ -231,7 +231,7 @@ class Selector:
     def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         """Cut the wanted messages out of some segments of a lane, in the same order.
 
-        Whoever has enough asks for no more: what comes behind is not looked at.
+        The caller stops asking when it has enough: later messages are not looked at.
 
         Raises:
             NotRead: The next ones are to be looked at first, which takes a query.

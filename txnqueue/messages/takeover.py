@@ -149,7 +149,7 @@ class Takeovers:
         """List the claims that may have ended, and whether their leases are over.
 
         A transaction lives as long as one of its leases does. But no lease says how long a
-        branch may take, and what a decided transaction still holds is nobody's: a branch is
+        branch may take, and what a decided transaction still holds has no owner: a branch is
         always asked for, a plain transaction only ``closely``.
         """
         alive = {c.attempt_id for c in fold.claims() if not c.takeable(now_ms, taker)}

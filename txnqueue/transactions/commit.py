@@ -45,7 +45,7 @@ def commit(attempt: Attempt) -> Receipt:
         The receipt; under an id that was committed before, the first one.
 
     Raises:
-        TransactionAborted: Surely not committed: somebody else aborted this attempt
+        TransactionAborted: Surely not committed: another client aborted this attempt
             after its lease, another attempt of the id was faster, or a queue is being
             dropped, which is then the error's cause.
         TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
@@ -136,7 +136,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
 
     Args:
         attempt: The attempt.
-        reason: Why; it stands in the journal.
+        reason: Why; it is recorded in the journal.
         counted: Whether the messages' deliveries count; not if they were not looked at.
 
     Raises:

@@ -3,7 +3,7 @@
 A branch is known from its start. Each session's work is a *part*: sealed when the session
 ends or is suspended, with what it posts, settles and would give back. Whoever prepares or
 commits reads the parts from the journal, so that it may be another process than the
-sessions', and expects that nobody has written anything of the branch since: no session is
+sessions', and expects that no entry of the branch was written since: no session is
 at work, and no part is left out.
 """
 
@@ -48,7 +48,7 @@ class Ticket:
     """Who may work in a branch, and who may decide it; fixed when the branch is started.
 
     Attributes:
-        realm: Names the ticket: whoever works with the branch presents one of its realm.
+        realm: Names the ticket: each session in the branch presents one of its realm.
         associate: The principals that may work in the branch; None: any.
         coordinate: The principals that may decide it; None: any.
     """
@@ -83,7 +83,7 @@ class Branch:
         decision: What was decided.
         heuristic: The operator's decision, unless it is forgotten.
         lost: Whether the horizon has passed it while it was undecided and not prepared: then
-            nobody decides it any more, and it never happened.
+            it is never decided any more, and never happened.
     """
 
     key: str
@@ -262,7 +262,7 @@ class Branch:
         return False
 
     def check_permitted(self, principal: str, role: str) -> None:
-        """Check that somebody may associate with it, or coordinate it.
+        """Check that a session may associate with it, or coordinate it.
 
         Raises:
             NotPermitted: It is restricted to others.
@@ -315,7 +315,7 @@ def found(state: TransactionState) -> Branch:
 
 
 def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str) -> None:
-    """Check that a ticket lets somebody associate with a branch, or coordinate it.
+    """Check that a ticket permits to associate with a branch, or to coordinate it.
 
     Raises:
         NotPermitted: It names others.

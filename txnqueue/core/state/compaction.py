@@ -40,8 +40,8 @@ RUNS_MAX = 10_000
 def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
     """Find the instant by which positions of a lane were posted that no window asks for.
 
-    A duplicate is told by what was posted less than a window before it: before what stands in
-    any lane, or is posted from now on, by whoever's clock.
+    A duplicate is told by what was posted less than a window before it: before what is in
+    any lane, or is posted from now on, by any client's clock.
 
     Returns:
         The instant; None if the queue does not look for duplicates.

@@ -37,7 +37,7 @@ class LaneState:
     ``touched`` is the place of the newest position that anything was ever taken of: all
     later ones wait untouched. ``log`` counts the entries since the newest compaction that
     the next one makes superfluous, ``log_from`` is the version of the first of them;
-    ``compactable`` says whether all are of kinds that a compaction can stand for. ``left_out``
+    ``compactable`` says whether all are of kinds that a compaction can replace. ``left_out``
     counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
     when each was posted: the queue's window may ask for them, and for no older ones. ``errors``
     says what the last delivery of messages failed with, as long as they are in the queue.
@@ -224,7 +224,7 @@ class QueueState:
             rules: The queue's rules of redelivery.
             upto: Leave out what was posted after this version.
             without: Leave out these lanes.
-            in_order: Leave out what stands behind messages that wait because they failed.
+            in_order: Leave out what follows messages that wait because they failed.
         """
         return [
             (
@@ -240,7 +240,7 @@ class QueueState:
         ]
 
     def length(self) -> int:
-        """Count what stands in the queue: waiting, however long, or in flight."""
+        """Count what is in the queue: waiting, however long, or in flight."""
         waiting = sum(s.size for lane in self.lanes.values() for s in lane.available)
         return waiting + self.in_flight()
 

@@ -90,7 +90,7 @@ class Topology:
             known.append(exchange_id)
 
     def owners(self, queue_id: str) -> list[ExchangeInfo]:
-        """List the exchanges whose payload may stand in a queue: it is bound, or once was."""
+        """List the exchanges whose payload may be in a queue: it is bound, or once was."""
         return [self.ever[one] for one in self.posting.get(queue_id, ())]
 
     def known(self, info: ExchangeInfo) -> ExchangeInfo:
@@ -174,7 +174,7 @@ def alter(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
 def close(
     info: ExchangeInfo, bound: Iterable[Entry], sequence: int, stamp: Stamp, reason: str | None
 ) -> Plan:
-    """Plan the first step of a drop: from now on nothing is published, and nobody is bound.
+    """Plan the first step of a drop: from now on nothing is published, and no queue is bound.
 
     Args:
         info: The exchange.

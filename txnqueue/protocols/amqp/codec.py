@@ -217,7 +217,7 @@ def _plain(symbol: str) -> str:
 
 
 def _condition(symbol: str) -> Condition:
-    """Read why something was refused: in our words if there is one, else as it stands."""
+    """Read why something was refused: in our words if there is one, else unchanged."""
     for known in (TransactionError, ErrorCondition):
         with contextlib.suppress(ValueError):
             return known(symbol)

@@ -38,7 +38,7 @@ _PRIORITY, _TTL, _HEADER = "_priority", "_ttl_seconds", "_header_"
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A message that a queue will take: a row, and where it is to stand."""
+    """A message that a queue will take: a row, and its place in the queue."""
 
     row: Mapping[str, Any]
     priority: int | None = None

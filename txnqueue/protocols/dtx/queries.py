@@ -62,7 +62,7 @@ class Querying(Lifetime):
             ticket: As in ``exchange_query``.
 
         Returns:
-            Five bits that stand for themselves: exchange_not_found, queue_not_found,
+            Five independent bits: exchange_not_found, queue_not_found,
             queue_not_matched, key_not_matched, args_not_matched.
 
         Raises:
