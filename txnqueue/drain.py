@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_number, check_transaction_id, describe_error
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted, TransactionFinished
 from txnqueue.messages import browse
 from txnqueue.messages.charges import Charges, Fault, fault_of
@@ -356,7 +356,8 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{describe_error(error)}. Nothing of these batches was committed.",
+                f"{describe_error(error)}. Nothing of these batches was "
+                "committed: mend the handler, then drain again.",
                 result=self._result(finished=False),
             ) from error
 

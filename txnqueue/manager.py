@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
 from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
-from txnqueue.admin.drop import QueueDropResult
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
-from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.admin.maintenance import MaintenanceResult, maintain
 from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
@@ -25,8 +25,8 @@ from txnqueue.admin.recovery import (
 from txnqueue.admin.retention import Retention
 from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
-from txnqueue.client.runtime import Runtime
-from txnqueue.core import model, routing
+from txnqueue.client.runtime import Retries, Runtime
+from txnqueue.core import exchanges, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
@@ -560,16 +560,15 @@ class QueueManager:
         if not isinstance(policy, RetryPolicy):
             raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
         key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
-        started = runtime.monotonic()
-        for tries in range(1, policy.attempts_max + 1):
-            look_up = transaction_id is not None or tries > 1
+        tries, last = Retries(replace(runtime, retry=policy)), False
+        while not last:
+            look_up = transaction_id is not None or tries.failed > 0
             attempt = Attempt(self._client, key, digest=digest, look_up=look_up)
             attempt.begin()
             if attempt.already_committed:
                 return
             tx = RepeatableTransaction(attempt)
-            elapsed = runtime.monotonic() - started
-            tx.last = tries == policy.attempts_max or elapsed >= policy.seconds_max
+            last = tx.last = tries.last
             yield tx
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
@@ -579,10 +578,10 @@ class QueueManager:
                     return
                 if status is Status.PREPARED:  # somebody has to decide it first
                     raise tx.failure
-                self._client.cache.check_known(
-                    attempt.owner
-                )  # else nobody knows whether it was committed
-            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+                # If the history was removed, it may have been committed.
+                self._client.cache.check_known(attempt.owner)
+            tries.fail()
+            tries.wait()
 
     def run_transaction(
         self,
@@ -779,11 +778,11 @@ class QueueManager:
     def create_exchange(
         self,
         name: str,
-        kind: ExchangeKind = routing.DIRECT,
+        kind: ExchangeKind = exchanges.DIRECT,
         schema: str | StructType | None = None,
         *,
         like: Tabular | None = None,
-        unroutable: Unwanted = routing.RETURN,
+        unroutable: Unwanted = exchanges.RETURN,
         dead_letter_queue: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
@@ -829,14 +828,14 @@ class QueueManager:
         )
         return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))
 
-    def exchange(self, name: str = routing.DEFAULT_EXCHANGE) -> Exchange:
+    def exchange(self, name: str = exchanges.DEFAULT_EXCHANGE) -> Exchange:
         """Open an exchange; without a name the default one, to which every queue is bound.
 
         Raises:
             ExchangeNotFound: There is no such exchange.
             StoreNotFound: There is no store at this root.
         """
-        if name != routing.DEFAULT_EXCHANGE:
+        if name != exchanges.DEFAULT_EXCHANGE:
             check_name(name, "exchange")
         return open_exchange(self._client, name)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnqueue.admin.alteration import alter
-from txnqueue.admin.drop import QueueDropResult, drop
+from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core.settings import (
@@ -247,7 +247,7 @@ class Queue:
         """
         at_once(self._client, f"{self.name}.drop")
         check_text("reason", reason)
-        return drop(self._client, self._info, reason)
+        return drop_queue(self._client, self._info, reason)
 
     # -------------------------------------------------------------------------- helpers
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from txnqueue.client.client import Block, Client
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_id
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
     InvalidInput,

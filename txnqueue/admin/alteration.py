@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean
 from txnqueue.core.state import catalog
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettings
 from txnqueue.core.state import catalog
 from txnqueue.errors import (
@@ -154,7 +154,7 @@ def create_queue(
                 raise QueueNotFound(name=found.name)
             if now.closing:
                 raise _closing(now)
-            # Says so under the target's name too: whoever is about to drop it reads that.
+            # Says so under the target's name too: a client that is about to drop it reads that.
             newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
             reason = f"takes the dead letters of {name}"
             plans.append(catalog.write(model.QUEUE_ALTERED, newest, stamp, reason))
@@ -165,7 +165,7 @@ def create_queue(
         landed = client.land(plan, "create queue", queue=name)
     except (QueueNotFound, PayloadRemoved):
         # The dead-letter queue that was there was dropped meanwhile; or this took so long that
-        # a maintenance has removed what nobody seemed to need.
+        # a maintenance has removed what seemed to be needed no more.
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     client.open()
     if landed is None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin.alteration import Changes, grown, new_columns
 from txnqueue.client.client import Client
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.topology import Topology

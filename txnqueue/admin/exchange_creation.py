@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.admin import creation
 from txnqueue.admin.exchange_alteration import check_columns
 from txnqueue.client.client import Client
-from txnqueue.core import model, routing
+from txnqueue.core import exchanges, model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import check_name
 from txnqueue.core.state import catalog, topology
-from txnqueue.core.state.closing import exchange_error
+from txnqueue.core.state.closure import exchange_error
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.types import ExchangeKind, Unwanted
@@ -65,7 +65,8 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
         found, asked = getattr(have, what), getattr(want, what)
         if found != asked:
             raise ExchangeExists(
-                f"The exchange {have.name!r} is there with {what}={found!r}, not {asked!r}.",
+                f"The exchange {have.name!r} exists with {what}={found!r}, not {asked!r}: leave "
+                "the argument out, or use another name.",
                 name=have.name,
             )
 
@@ -89,7 +90,7 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The exchange that somebody wants, as ``create_exchange`` was called."""
+    """The arguments of ``create_exchange``."""
 
     name: str
     kind: ExchangeKind
@@ -111,14 +112,14 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         QueueNotFound: There is no such dead-letter queue.
     """
     name = asked.name
-    routing.check_kind(asked.kind)
+    exchanges.check_kind(asked.kind)
     said = _check_arguments(asked.arguments)
-    if asked.unroutable not in routing.UNROUTABLE:
+    if asked.unroutable not in exchanges.UNROUTABLE:
         raise InvalidInput(
-            f"unroutable={asked.unroutable!r}: it is {', '.join(routing.UNROUTABLE)}.",
+            f"unroutable={asked.unroutable!r}: it is {', '.join(exchanges.UNROUTABLE)}.",
             name="unroutable",
         )
-    if (asked.unroutable == routing.DEAD_LETTER) != (asked.dead_letter_queue is not None):
+    if (asked.unroutable == exchanges.DEAD_LETTER) != (asked.dead_letter_queue is not None):
         raise InvalidInput(
             "unroutable='dead_letter' and dead_letter_queue= need each other: give both or none."
         )

@@ -99,7 +99,7 @@ class _Run:
         horizon = self._advance(self._read().entries, target)
         reading = self._reading if self._dry_run else self._read()
         entries = reading.entries
-        if not self._dry_run:  # what nobody adds to any more below the horizon is known now
+        if not self._dry_run:  # what is below the horizon and grows no more is known now
             horizon = model.horizon(entries)
         gone = self._archive(entries, horizon)
         forgotten = self._forget(entries)
@@ -219,7 +219,7 @@ class _Run:
                 return None
             body = {
                 "staging": sorted(retention.staging_owners([*fence, *entries])),
-                "day": max(day, today),  # never an earlier one, whoever's clock is slow
+                "day": max(day, today),  # never an earlier one, though a clock is slow
                 **({"corrections": corrections} if corrections else {}),
             }
             upto, stamp = max(horizon, target), self._client.stamp()
@@ -236,8 +236,8 @@ class _Run:
     def _archive(self, entries: Sequence[Entry], horizon: int) -> set[model.PositionId]:
         """Copy what has finished into the archive, read it back, delete it from the journal.
 
-        It is kept under the day that the same reading says: whoever reads a later one archives
-        under that. So a day tells which states can do without what is kept under it.
+        It is kept under the day that the same reading says: a client that reads a later one
+        archives under that. So a day tells which states can do without what is kept under it.
 
         Returns:
             Which entries have left.
@@ -271,10 +271,11 @@ class _Run:
         wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
         if wrong:
             raise StoreCorrupt(
-                f"The archive holds the entry {wrong[0].entry_id} otherwise than the journal."
+                f"The archive holds the entry {wrong[0].entry_id} otherwise than the "
+                "journal: stop writing to the store, and keep both as they are."
             )
         there = [entry for entry in entries if entry.entry_id in kept]
-        if not there:  # somebody else moved them
+        if not there:  # another run moved them
             return True
         return self._patiently(
             f"deletion of {family}",
@@ -339,7 +340,7 @@ class _Run:
                 self._skipped.append(f"vacuum: {reason}")
 
     def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
-        """Find for how long tables must keep deleted files: somebody may read them so long."""
+        """Find for how long tables must keep deleted files: a reader may need them so long."""
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
         return max(longest, self._held_seconds(infos), self._retention.transaction_seconds_max)
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue.admin import exchange_drop
-from txnqueue.admin.drop import QueueDropResult, finish
-from txnqueue.admin.exchange_drop import ExchangeDropResult
+from txnqueue.admin import drop
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan, decisions
@@ -25,7 +24,7 @@ from txnqueue.core.state.confirmations import (
 )
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
-from txnqueue.messages.claim import abort_branch, held_inside, may_end
+from txnqueue.messages.takeover import abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
@@ -87,8 +86,8 @@ def recover(
         tuple(held_up),
         found.unconfirmed_by(told),
         found.heuristic,
-        tuple(finish(client, info) for info in found.closing),
-        tuple(exchange_drop.finish(client, info) for info in found.closing_exchanges),
+        tuple(drop.finish_queue(client, info) for info in found.closing),
+        tuple(drop.finish_exchange(client, info) for info in found.closing_exchanges),
     )
 
 
@@ -278,7 +277,7 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
             transaction_id=key,
         )
     else:
-        client.cache.never_decided(state, owner)  # or nobody can say any more
+        client.cache.never_decided(state, owner)  # raises if that cannot be told any more
 
 
 def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:

@@ -15,7 +15,7 @@ from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
-from txnqueue.core.state.closing import _expects_open, bars, closed_error
+from txnqueue.core.state.closure import _expects_open, bars, closed_error
 from txnqueue.errors import Busy, QueueError, TransactionUnknown, TxnQueueError
 from txnqueue.storage.journal import AppendConflict, Journal
 from txnqueue.version import __version__

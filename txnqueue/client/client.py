@@ -138,7 +138,7 @@ class Client:
                 self.read_missing(missing)
 
     def read_missing(self, missing: custody.NotRead) -> None:
-        """Read what somebody with the lock found out to be missing, unless a lock is held still.
+        """Read what was found missing under the lock, unless a lock is still held.
 
         Raises:
             NotRead: One is held: its holder must release it first.

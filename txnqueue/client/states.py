@@ -13,7 +13,7 @@ from txnqueue.client.runtime import Runtime
 from txnqueue.core import custody, model
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import QueueState, TransactionState, catalog
-from txnqueue.core.state.closing import closed_error
+from txnqueue.core.state.closure import closed_error
 from txnqueue.errors import QueueClosed
 from txnqueue.storage.store import Store
 from txnqueue.storage.transient import TransientStore

@@ -1,7 +1,7 @@
-"""Where messages stand after they were moved, rejected or sent back, and the entries that say so.
+"""Where messages are after they were moved, rejected or sent back, and the entries that say so.
 
 A move is a new position on the same payload: nothing is copied. The target's rules say in
-which lane each message stands; its priority, its delay and its time to live stay.
+which lane each message is; its priority, its delay and its time to live stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def target_of(client: Client, to: object) -> QueueInfo:
     """Find the queue that messages are to move to, which must be one of the same store.
 
     Raises:
-        InvalidInput: It is no queue, or stands in another store.
+        InvalidInput: It is no queue, or is in another store.
         QueueNotFound: There is no such queue.
     """
     if isinstance(to, str):
@@ -49,7 +49,7 @@ def target_of(client: Client, to: object) -> QueueInfo:
 def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
     """Route messages to another queue, each to the lane that its rules give it.
 
-    The route raises ``NotRead`` to whoever holds a lock, if keys are to be read first.
+    The route raises ``NotRead`` to a caller with a lock, if keys are to be read first.
 
     Raises:
         InvalidInput: It is the same queue.

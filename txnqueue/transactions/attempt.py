@@ -1,6 +1,6 @@
 """An attempt of a transaction: what it is, what it has gathered, and what would decide it.
 
-What it sent is staged and named by nobody until the decision names it; what it received
+What it sent is staged and named by no entry until the decision names it; what it received
 is claimed by it; one append decides it all. A run of a transaction is an *attempt* of its
 id (the *key*): a rollback ends the attempt, not the key.
 """
@@ -98,7 +98,7 @@ class Attempt:
     def durable(self) -> bool:
         """Whether the journal must say what becomes of it.
 
-        An id that the client gave is written down there, unless all that it stands for is
+        An id that the client gave is written down there, unless all that it identifies is
         in memory, where it is remembered as long as that.
         """
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
@@ -138,7 +138,7 @@ class Attempt:
                 transaction_id=self.id,
                 digest=digest,
             )
-        # Whoever repeats the work finishes it: its table changes may not be applied yet.
+        # A repetition of the work finishes it: its table changes may not be applied yet.
         self.status, self.already_committed = Status.COMMITTED, True
         if memory:
             self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
@@ -304,7 +304,9 @@ class Attempt:
             )
         if decided == model.COMMITTED:
             self.decision = state.decisions[self.attempt_id]
-            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is committed after all: begin another one for more work."
+            )
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt_id]
             raise TransactionAborted(
@@ -314,7 +316,8 @@ class Attempt:
             )
         if decided is None and state.committed is not None:
             raise TransactionAborted(
-                f"Another attempt of transaction {self.id!r} was committed first.",
+                f"Another attempt of transaction {self.id!r} was committed first: use its receipt, "
+                "and do not repeat the work.",
                 transaction_id=self.id,
                 receipt=Receipt.of(state.committed),
             )

@@ -18,7 +18,7 @@ from txnqueue.errors import (
     TransactionNotFound,
     TransactionNotPrepared,
 )
-from txnqueue.messages.claim import abort_branch
+from txnqueue.messages.takeover import abort_branch
 from txnqueue.transactions.table_applier import follow, is_applied
 
 

@@ -33,7 +33,7 @@ _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
 @dataclass(frozen=True, slots=True)
 class WaitingChange:
-    """A change that was decided and is not applied, and what stands in its way.
+    """A change that was decided and is not applied, and what prevents it.
 
     Attributes:
         change_id: Names it for ``manager.apply_change`` and ``manager.waive_change``.
@@ -208,8 +208,8 @@ class Applier:
     def waive(self, change_id: str, reason: str) -> None:
         """Give a change up, for ever and on record.
 
-        The table takes the change's number first, so that nobody who is on the way applies it
-        afterwards, and whoever finds the number there knows that it was given up.
+        The table takes the change's number first, so that no client at work applies it
+        afterwards, and each later client finds by the number that it was given up.
 
         Raises:
             ChangeNotFound: There is no such change that waits, or it was applied already.
@@ -275,7 +275,7 @@ class Applier:
             reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
             if reason is not None:
                 return reason
-            if self._ended(one):  # somebody gave it up while we looked
+            if self._ended(one):  # another client gave it up meanwhile
                 return None
             version = self._patiently(one)
         except Exception as error:  # which is no outcome: the table's history tells
@@ -326,7 +326,7 @@ class Applier:
     def _surely_marked(self, one: Decided) -> TableCommit | None:
         try:
             return self._mark(one)
-        except Exception:  # then it waits, and whoever comes next looks again
+        except Exception:  # then it waits, and the next client looks again
             return None
 
     def _ended(self, one: Decided) -> bool:

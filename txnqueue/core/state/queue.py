@@ -37,7 +37,7 @@ class LaneState:
     ``touched`` is the place of the newest position that anything was ever taken of: all
     later ones wait untouched. ``log`` counts the entries since the newest compaction that
     the next one makes superfluous, ``log_from`` is the version of the first of them;
-    ``compactable`` says whether all are of kinds that a compaction can stand for. ``left_out``
+    ``compactable`` says whether all are of kinds that a compaction can replace. ``left_out``
     counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
     when each was posted: the queue's window may ask for them, and for no older ones. ``errors``
     says what the last delivery of messages failed with, as long as they are in the queue.
@@ -98,7 +98,7 @@ class LaneState:
         if found != ranges.count(wanted):
             raise StoreCorrupt(
                 f"An entry of lane {self.lane} takes messages of {position.position_id} that are "
-                "not available there."
+                "not available there: stop writing to the store, and keep it as it is."
             )
         self.available[low:high] = rest
         self.touched = max(self.touched, position.place)
@@ -198,7 +198,10 @@ class QueueState:
         elif entry.kind == model.KEPT:
             self._kept(lane, entry)
         else:
-            raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
+            raise StoreCorrupt(
+                f"An entry of kind {entry.kind!r} lies in {entry.shard!r}: stop writing to the "
+                "store, and keep it as it is."
+            )
 
     def available(self, now_ms: int, rules: Redelivery) -> int:
         """Count what can be received at an instant, by whomever."""
@@ -221,7 +224,7 @@ class QueueState:
             rules: The queue's rules of redelivery.
             upto: Leave out what was posted after this version.
             without: Leave out these lanes.
-            in_order: Leave out what stands behind messages that wait because they failed.
+            in_order: Leave out what follows messages that wait because they failed.
         """
         return [
             (
@@ -237,7 +240,7 @@ class QueueState:
         ]
 
     def length(self) -> int:
-        """Count what stands in the queue: waiting, however long, or in flight."""
+        """Count what is in the queue: waiting, however long, or in flight."""
         waiting = sum(s.size for lane in self.lanes.values() for s in lane.available)
         return waiting + self.in_flight()
 
@@ -461,7 +464,10 @@ class QueueState:
         for position_id, part in items.items():
             position = self._positions.get(position_id)
             if position is None:
-                raise StoreCorrupt(f"Lane {lane.lane} names the unknown position {position_id}.")
+                raise StoreCorrupt(
+                    f"Lane {lane.lane} names the unknown position {position_id}: stop "
+                    "writing to the store, and keep it as it is."
+                )
             lane.take(position, part)
         return items
 

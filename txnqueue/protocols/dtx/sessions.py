@@ -28,7 +28,7 @@ class BranchSession(Attempt):
             name: Tells it from all other sessions.
         """
         super().__init__(client)
-        self.keeps = False  # nobody tells this process of the commit
+        self.keeps = False  # this process does not learn of the commit
         self.takes_transient = False  # other processes may decide it, and prepare it
         self.id, self.name = branch, name
         self.belong_to(attempt, begun)

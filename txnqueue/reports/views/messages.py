@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.redelivery import CLOCKS_APART_MS
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state.topology import Topology
 from txnqueue.messages.move import once_same_columns

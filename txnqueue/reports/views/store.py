@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnqueue.core import model
-from txnqueue.core.routing import HEADERS, X_MATCH
+from txnqueue.core.exchanges import HEADERS, X_MATCH
 from txnqueue.core.state import catalog
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
