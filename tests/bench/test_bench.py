@@ -1,0 +1,34 @@
+"""The benchmarks run: one round of a few cases, on Spark, from the command line's options on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.bench import __main__ as command
+from tests.bench import results
+
+pytestmark = pytest.mark.spark
+
+
+def test_one_round_of_some_cases_gives_json(spark: Any, tmp_path: Path) -> None:
+    given = command.options(["--quick", "--only", "send 1", "--only", "drain 1000"])
+    found = command.measure(spark, tmp_path / "tables", given, Console(quiet=True))
+    results.write(tmp_path / "performance.json", found)
+    text = (tmp_path / "performance.json").read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    read = json.loads(text)
+    assert (read["mode"], read["failed"]) == ("quick", [])
+    send, drain = read["cases"]
+    assert (send["name"], drain["name"]) == ("send 1", "drain 1000")
+    for case in (send, drain):
+        assert case["rounds"] == 1 and len(case["calibrations"]) == 2
+        (one,) = case["comparisons"]
+        values = [case["sides"][side]["values"][0] for side in ("txnqueue", "floor")]
+        assert min(values) > 0 and one["ratio"] == pytest.approx(values[0] / values[1], rel=0.01)
+    assert set(send["sides"]["floor"]["parts"]) == {"raw append", "MERGE"}
+    assert read["machine"]["cores"] >= 1 and read["versions"]["delta-spark"]
