@@ -57,6 +57,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     if document.get("peers"):
         yield ""
         yield from _audits(document["peers"])
+        yield from _best(document)
 
 
 def _audits(found: list[dict[str, Any]]) -> Iterator[str]:
@@ -70,6 +71,24 @@ def _audits(found: list[dict[str, Any]]) -> Iterator[str]:
     for one in found:
         counts = [one[what][key] for what in ("steady", "killed") for key in ("lost", "doubled")]
         yield f"| {one['name']} | {one['threads']} | " + " | ".join(map(str, counts)) + " |"
+
+
+def _best(document: dict[str, Any]) -> Iterator[str]:
+    """Say how the best peer compares that is correct as long as nobody is killed."""
+    correct = {
+        one["name"]
+        for one in document["peers"]
+        if not one["steady"]["lost"] + one["steady"]["doubled"]
+    }
+    for case in document["cases"]:
+        found = [one for one in case["comparisons"] if one["above"] in correct and one["at_least"]]
+        if found and case["group"] == "peers":
+            best = min(found, key=lambda one: float(one["ratio"]))
+            yield ""
+            yield (
+                f"Of those that are correct while no consumer is killed, {best['above']} is best: "
+                f"it takes {best['ratio']:.2f} times as long for {case['title'].partition(':')[0]}."
+            )
 
 
 def publish(document: dict[str, Any], docs: Path = DOCS) -> None:

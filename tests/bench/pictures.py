@@ -43,8 +43,7 @@ def _compared(document: dict[str, Any], *, peers: bool) -> Iterator[Row]:
             if case["group"] not in ("threads", "growth") and peers == one["at_least"] | (
                 one["below"] == "txnqueue"
             ):
-                name = f"{one['above']} · {case['title']}" if peers else case["title"]
-                yield name, one
+                yield f"{one['above']}, {case['name']}" if peers else case["name"], one
 
 
 def _to_floors(document: dict[str, Any]) -> list[Row]:
@@ -79,7 +78,7 @@ def _paint_ratios(axes: Any, rows: list[Row]) -> None:
     if marks:
         axes.plot(*zip(*marks, strict=True), "|", color=MARK, markersize=14, markeredgewidth=2.5,
                   label="target")  # fmt: skip
-        axes.legend(loc="best", frameon=False)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     axes.axvline(1, color="#888888", linewidth=0.8)
     axes.set_yticks(places, [name for name, _ in rows])
     axes.invert_yaxis()
@@ -98,7 +97,9 @@ def _paint_growth(axes: Any, rows: list[Row]) -> None:
         sides = [(float(size), side["median"]) for size, side in case["sides"].items()]
         axes.plot(*zip(*sides, strict=True), "o-", label=case["title"] or name)
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(
+        0, 1.2 * max(side["median"] for _, case in rows for side in case["sides"].values())
+    )
     axes.set_ylabel("seconds")
     axes.legend(frameon=False)
 

@@ -65,6 +65,25 @@ def test_a_partial_run_replaces_what_it_measured_and_only_beside_its_like() -> N
     assert results.merged(elsewhere, after) == after == results.merged(None, after)
 
 
+def test_the_best_peer_is_the_fastest_of_those_that_are_correct(tmp_path: Path) -> None:
+    found = document(measured("peers at 10"))
+    (case,) = found["cases"]
+    names = ["wrong", "slow", "fast"]
+    case["group"] = "peers"
+    case["comparisons"] = [
+        {**case["comparisons"][0], "above": name, "ratio": ratio, "at_least": True}
+        for name, ratio in zip(names, (1.0, 4.0, 3.0), strict=True)
+    ]
+    case["sides"] |= dict.fromkeys(names, case["sides"]["floor"])
+    good, bad = {"sent": 9, "lost": 0, "doubled": 0}, {"sent": 9, "lost": 0, "doubled": 2}
+    found["peers"] = [
+        {"name": name, "threads": 4, "steady": bad if name == "wrong" else good, "killed": bad}
+        for name in names
+    ]
+    text = "\n".join(page.lines(found))
+    assert "killed, fast is best: it takes 3.00 times as long for peers at 10." in text
+
+
 def test_publishing_writes_the_page_and_the_same_pictures_each_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "performance.md").write_text(f"# P\n\n{page.BEGIN}\n{page.END}\n\nmore\n")
