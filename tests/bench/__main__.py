@@ -20,15 +20,16 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from tests.bench import machine, page, report, results
-from tests.bench.audit import audits
+from tests.bench.audit import audit
 from tests.bench.case import Group
+from tests.bench.consumer import CONSUMERS
 from tests.bench.groups import chosen, groups
 from tests.bench.runner import Runner
 from tests.bench.world import World
@@ -69,70 +70,107 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spark = local_spark("txnqueue bench", cores=machine.cores(), memory="4g")
         spark.sparkContext.setLogLevel("ERROR")
-        document = measure(spark, folder, given, console)
+        document = Session(spark, folder, given, console).measure()
         spark.stop()
     finally:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
     report.shown(document, console)
-    results.write(given.output, document)
     if given.publish:
         page.publish(document)
     return int(bool(document["failed"]) or any(case["void"] for case in document["cases"]))
 
 
-def measure(
-    spark: Any, folder: Path, given: argparse.Namespace, console: Console
-) -> dict[str, Any]:
-    """Measure what was asked for."""
-    began = time.monotonic()
-    minutes = given.minutes or (MINUTES_FULL if given.full else MINUTES)
-    ends = began + 60 * (minutes - AUDIT_MINUTES * audited(given))
-    document: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "mode": "quick" if given.quick else "full" if given.full else "normal",
-        "machine": machine.machine(folder),
-        "versions": machine.versions(spark),
-        "cases": [],
-        "failed": [],
-    }
+class Session:
+    """One run of what was asked for."""
 
-    def say(line: str) -> None:
-        status.update(line)
-        if not console.is_terminal:
-            print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
+    def __init__(
+        self, spark: Any, folder: Path, given: argparse.Namespace, console: Console
+    ) -> None:
+        """Begin the document.
 
-    with console.status("") as status:
-        say("preparing the store")
-        world = World(spark, folder, quick=given.quick)
-        say("warming up")
-        world.warm()
-        runner = Runner(world, rounds=1 if given.quick else given.rounds, say=say)
-        todo = planned(groups(world), given)
-        for number, (group, names) in enumerate(todo):
+        Args:
+            spark: The user's session.
+            folder: Where the tables lie.
+            given: What was asked for.
+            console: Where is shown what goes on.
+        """
+        self._spark, self._folder, self._given, self._console = spark, folder, given, console
+        self._began = time.monotonic()
+        self._world = World(spark, folder, quick=given.quick)
+        self._todo = planned(groups(self._world), given)
+        self._document: results.Document = {
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            "mode": "quick" if given.quick else "full" if given.full else "normal",
+            "machine": machine.machine(folder),
+            "versions": machine.versions(spark),
+            "cases": [],
+            "peers": [],
+            "failed": [],
+        }
+
+    def measure(self) -> results.Document:
+        """Measure; after each group all that there is so far is written."""
+        with self._console.status("") as self._status:
+            if self._todo:
+                self._measure()
+            if audited(self._given):
+                self._document["peers"] = self._audits()
+        self._document["seconds"] = round(time.monotonic() - self._began)
+        self._keep()
+        return self._document
+
+    def _measure(self) -> None:
+        given, minutes = self._given, self._given.minutes
+        minutes = minutes or (MINUTES_FULL if given.full else MINUTES)
+        ends = self._began + 60 * (minutes - AUDIT_MINUTES * audited(given))
+        self._say("preparing the store")
+        self._world.prepare()
+        self._say("warming up")
+        self._world.warm()
+        runner = Runner(self._world, rounds=1 if given.quick else given.rounds, say=self._say)
+        for number, (group, names) in enumerate(self._todo):
             now = time.monotonic()
-            left = max(ends - now, 0)
-            share = group.share / sum(one.share for one, _ in todo[number:])
-            try:
-                found = runner.measure(group, names, now + share * left)
-            except Exception as error:  # the others are measured nevertheless
-                console.print_exception()
-                document["failed"].append(f"{group.name}: {type(error).__name__}")
-                continue
-            document["cases"] += [results.case_of(group.name, one) for one in found]
+            share = group.share / sum(one.share for one, _ in self._todo[number:])
+            found = runner.measure(group, names, now + share * max(ends - now, 0))
+            self._document["cases"] += [results.case_of(group.name, one) for one in found]
+            self._failed(runner.failed)
+            self._keep()
             taken = time.monotonic() - now
-            console.print(f"{group.name}: {len(found)} cases in {taken:.0f} s")
-        world.manager.close()
-        if audited(given):
-            document["peers"] = audits(spark, folder / AUDIT, say)
-    document["seconds"] = round(time.monotonic() - began)
-    return document
+            self._console.print(f"{group.name}: {len(found)} cases in {taken:.0f} s")
+        self._world.manager.close()
+
+    def _audits(self) -> list[results.Document]:
+        found = []
+        for name in CONSUMERS:
+            try:
+                found.append(audit(self._spark, self._folder / AUDIT, name, self._say))
+            except Exception as error:  # the others are checked nevertheless
+                self._failed({f"audit of {name}": error})
+        return found
+
+    def _failed(self, errors: Mapping[str, Exception]) -> None:
+        for name, error in errors.items():
+            line = f"{name}: {type(error).__name__}"
+            if line not in self._document["failed"]:
+                self._document["failed"].append(line)
+                self._console.print(f"{name} failed: {error}"[:2_000], markup=False)
+
+    def _keep(self) -> None:
+        results.write(self._given.output, self._document)
+
+    def _say(self, line: str) -> None:
+        self._status.update(line)
+        if not self._console.is_terminal:
+            print(f"{time.monotonic() - self._began:6.0f} s  {line}", flush=True)
 
 
 def planned(known: Sequence[Group], given: argparse.Namespace) -> list[tuple[Group, list[str]]]:
     """Find the groups, and their cases, that were asked for."""
     only, skip = ([name for name in names if name != AUDIT] for names in (given.only, given.skip))
-    return [] if given.only and not only else chosen(known, only, skip, full=given.full)
+    if given.only and not only:
+        return []
+    return chosen(known, only, skip, full=given.full)
 
 
 def audited(given: argparse.Namespace) -> bool:

@@ -13,7 +13,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,6 @@ class Found:
     sent: int
     lost: int
     doubled: int
-
-
-def audits(spark: Any, folder: Path, say: Callable[[str], None]) -> list[Mapping[str, Any]]:
-    """Check all of them."""
-    return [audit(spark, folder, name, say) for name in CONSUMERS]
 
 
 def audit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Parts = Mapping[str, float]
@@ -71,28 +71,15 @@ class Group:
 
     Attributes:
         name: Its name, which ``--only`` finds all of its cases by.
-        cases: The names of its cases.
-        make: Prepares those of its cases whose names it is given.
+        makers: What prepares each case, by the case's name.
         share: Which part of the time it gets, beside the others.
         full: Whether only the full run has it.
     """
 
     name: str
-    cases: Sequence[str]
-    make: Callable[[Collection[str]], Sequence[Case]]
+    makers: Mapping[str, Callable[[], Case]]
     share: float
     full: bool = False
-
-
-def group_of(
-    name: str, makers: Mapping[str, Callable[[], Case]], share: float, *, full: bool = False
-) -> Group:
-    """Make a group of cases that are prepared one by one."""
-
-    def make(chosen: Collection[str]) -> list[Case]:
-        return [maker() for case, maker in makers.items() if case in chosen]
-
-    return Group(name, list(makers), make, share, full)
 
 
 def steps(**parts: Callable[[], object]) -> Callable[[], Parts]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tests.bench.case import Group, group_of
+from tests.bench.case import Group
 from tests.bench.cases import (
     amplification,
     cold,
@@ -43,11 +43,11 @@ def chosen(
         if not any(name == group.name or _named(group, name) for group in all_groups)
     ]
     if unknown:
-        known = ", ".join(name for group in all_groups for name in (group.name, *group.cases))
+        known = ", ".join(name for group in all_groups for name in (group.name, *group.makers))
         raise SystemExit(f"{', '.join(unknown)}: there is no such case. There are: {known}")
     found = []
     for group in all_groups:
-        names = list(group.cases)
+        names = list(group.makers)
         if only and group.name not in only:
             names = [name for part in only for name in _named(group, part)]
         if group.name in skip:
@@ -62,21 +62,21 @@ def chosen(
 def groups(world: World) -> list[Group]:
     """List the groups in the order in which they are measured."""
     return [
-        group_of("send", sending.makers(world), 2),
-        group_of("receive", receiving.makers(world), 2),
-        group_of("read", receiving.read_makers(world), 1),
-        group_of("drain", receiving.drain_makers(world), 2),
-        group_of("peers", handwritten.makers(world), 3),
-        group_of("threads", threads.makers(world), 1.5),
-        group_of("views", views.makers(world), 1),
-        group_of("cold", cold.makers(world), 2),
-        group_of("bytes", amplification.makers(world), 0.3),
-        group_of("receive from many", receiving.full_makers(world), 1, full=True),
-        group_of("growth", growth.makers(world), 6, full=True),
+        Group("send", sending.makers(world), 2),
+        Group("receive", receiving.makers(world), 2),
+        Group("read", receiving.read_makers(world), 1),
+        Group("drain", receiving.drain_makers(world), 2),
+        Group("peers", handwritten.makers(world), 3),
+        Group("threads", threads.makers(world), 1.5),
+        Group("views", views.makers(world), 1),
+        Group("cold", cold.makers(world), 2),
+        Group("bytes", amplification.makers(world), 0.3),
+        Group("receive from many", receiving.full_makers(world), 1, full=True),
+        Group("growth", growth.makers(world), 6, full=True),
     ]
 
 
 def _named(group: Group, part: str) -> list[str]:
-    if part in group.cases:
+    if part in group.makers:
         return [part]
-    return [name for name in group.cases if name.startswith(part)]
+    return [name for name in group.makers if name.startswith(part)]

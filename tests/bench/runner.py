@@ -6,11 +6,11 @@ import gc
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tests.bench.case import Case, Group, Parts, seconds
+from tests.bench.case import Case, Group, Parts, Side, seconds
 from tests.bench.ratios import DRIFT_MAX, drift
 from tests.bench.world import World
 
@@ -69,9 +69,13 @@ class Runner:
         """
         self._world, self._rounds, self._say = world, rounds, say
         self._random = random.Random(seed)
+        self.failed: dict[str, Exception] = {}
+        """Cases that could not be prepared, or measured to the end, and why."""
 
     def measure(self, group: Group, chosen: Collection[str], until: float) -> list[Measured]:
         """Measure the cases of a group that were chosen.
+
+        What fails is left out, and noted in ``failed``.
 
         Args:
             group: The group.
@@ -79,9 +83,8 @@ class Runner:
             until: By the clock of ``time.monotonic``: no round begins that would end later,
                 once there are three of them.
         """
-        self._say(f"{group.name}: preparing")
         self._world.begin_group()
-        found = [Measured(case) for case in group.make(chosen)]
+        found = list(self._prepared(group, chosen))
         if not self._world.quick:
             self._round(group, [one for one in found if one.case.warms], "warming up", counts=False)
         calibrations, longest = [self._calibrate()], 0.0
@@ -90,26 +93,46 @@ class Runner:
             if number >= ROUNDS_MIN and now + longest > until:
                 break
             due = [one for one in found if number < one.case.rounds_max]
-            if not due:
+            if not self._sound(due):
                 break
             self._round(group, due, f"round {number + 1}", counts=True)
             calibrations.append(self._calibrate())
             longest = max(longest, time.monotonic() - now)
         for one in found:
             one.calibrations = calibrations
-        return found
+        return self._sound(found)
+
+    def _prepared(self, group: Group, chosen: Collection[str]) -> Iterator[Measured]:
+        for name in chosen:
+            self._say(f"{group.name}: preparing {name}")
+            try:
+                yield Measured(group.makers[name]())
+            except Exception as error:
+                self.failed[name] = error
+
+    def _sound(self, found: Sequence[Measured]) -> list[Measured]:
+        return [one for one in found if one.case.name not in self.failed]
 
     def _round(self, group: Group, due: Sequence[Measured], title: str, *, counts: bool) -> None:
         sides = [(one, name) for one in due for name in one.case.sides]
         self._random.shuffle(sides)
         for one, name in sides:
+            if one.case.name in self.failed:
+                continue
             self._say(f"{group.name}, {title}: {one.case.name}, {name}")
-            side = one.case.sides[name]
-            side.before()
-            gc.collect()
-            parts = side.run()
+            try:
+                parts = self._taken(one.case.sides[name])
+            except Exception as error:
+                self.failed[one.case.name] = error
+                continue
             if counts:
                 one.samples[name].append(parts)
+
+    @staticmethod
+    def _taken(side: Side) -> Parts:
+        side.before()
+        gc.collect()
+        return side.run()
 
     def _calibrate(self) -> float:
         self._say("calibrating")

@@ -10,16 +10,17 @@ import pytest
 from rich.console import Console
 
 from tests.bench import __main__ as command
-from tests.bench import results
 
 pytestmark = pytest.mark.spark
 
 
 def test_one_round_of_some_cases_gives_json(spark: Any, tmp_path: Path) -> None:
-    given = command.options(["--quick", "--only", "send 1", "--only", "drain 1000"])
-    found = command.measure(spark, tmp_path / "tables", given, Console(quiet=True))
-    results.write(tmp_path / "performance.json", found)
-    text = (tmp_path / "performance.json").read_text(encoding="utf-8")
+    output = tmp_path / "performance.json"
+    given = command.options(
+        ["--quick", "--only", "send 1", "--only", "drain 1000", "--output", str(output)]
+    )
+    command.Session(spark, tmp_path / "tables", given, Console(quiet=True)).measure()
+    text = output.read_text(encoding="utf-8")
     assert str(tmp_path) not in text
     read = json.loads(text)
     assert (read["mode"], read["failed"]) == ("quick", [])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.bench.case import Case, Parts, Side, group_of
+from tests.bench.case import Case, Group, Parts, Side
 from tests.bench.runner import ROUNDS_MIN, Runner
 
 
@@ -42,7 +42,7 @@ def measured(
         return lambda: Case(name, name, sides, **settings)
 
     world: Any = NoWorld(seen)
-    group = group_of("group", {name: maker(name) for name in names}, 1)
+    group = Group("group", {name: maker(name) for name in names}, 1)
     found = Runner(world, rounds=rounds).measure(group, names[:2], until)
     return found, [name for name in seen if name != "calibrate"]
 
@@ -71,3 +71,25 @@ def test_a_case_may_have_fewer_rounds_and_no_warm_up(rounds: int) -> None:
     (one,), seen = measured("a", rounds=8, rounds_max=rounds, warms=False)
     assert len(one.values("floor")) == rounds
     assert seen.count("a floor") == rounds
+
+
+def test_a_case_that_fails_does_not_take_the_others_with_it() -> None:
+    def broken() -> Parts:
+        raise ConnectionError("away")
+
+    def unprepared() -> Case:
+        raise LookupError("not there")
+
+    whole = {"floor": Side("floor", lambda: {"it": 1.0})}
+    makers = {
+        "good": lambda: Case("good", "good", whole),
+        "bad": lambda: Case("bad", "bad", {**whole, "txnqueue": Side("txnqueue", broken)}),
+        "worse": unprepared,
+    }
+    runner = Runner(cast(Any, NoWorld([])), rounds=2)
+    (one,) = runner.measure(Group("group", makers, 1), list(makers), float("inf"))
+    assert (one.case.name, one.values("floor")) == ("good", [1.0, 1.0])
+    assert {name: type(error) for name, error in runner.failed.items()} == {
+        "bad": ConnectionError,
+        "worse": LookupError,
+    }

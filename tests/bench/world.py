@@ -18,12 +18,21 @@ WARM_ROUNDS = 30
 class World:
     """One store for all cases, as a user has one."""
 
+    manager: QueueManager
+    journal: Journal
+    calibrated: RawTable
+
     def __init__(self, spark: Any, folder: Path, *, quick: bool = False) -> None:
+        """Name where everything goes; nothing is done yet."""
         self.spark, self.folder, self.quick = spark, folder, quick
         self._numbers = itertools.count()
-        self.manager = QueueManager(spark, str(folder / "store"), actor="bench")
-        self._template = Journal.make(spark, folder / "journal", versions=1 if quick else VERSIONS)
-        self.journal = self._template
+
+    def prepare(self) -> None:
+        """Create the store and the floors."""
+        self.manager = QueueManager(self.spark, str(self.folder / "store"), actor="bench")
+        versions = 1 if self.quick else VERSIONS
+        self._template = Journal.make(self.spark, self.folder / "journal", versions)
+        self.journal = self._template.copy(self.path("journal"))
         self.calibrated = self.raw_table()
 
     def warm(self) -> None:
