@@ -76,9 +76,9 @@ def of_store(
     if client.store.spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
     client.store.journal.archive.create()  # the views read it, also before anything is there
-    entries = client.catalog_entries()
+    entries = client.cache.catalog_entries()
     if as_of is None:
-        infos, ever = client.queues(), catalog.every_queue(entries)
+        infos, ever = client.cache.queues(), catalog.every_queue(entries)
         return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
     if isinstance(as_of, datetime.datetime):
         snapshot = history.as_of(timestamp=as_of)
