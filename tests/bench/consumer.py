@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from tests import drivers
-from tests.bench.floors import orders
+from tests.bench.floors import COLUMNS, orders
 from tests.bench.peers import LEASE_SECONDS, append
 from tests.bench.peers.deletion import Deletion
 from tests.bench.peers.status_merge import StatusMerge
@@ -46,10 +46,13 @@ class _Peer:
 
     streams: ClassVar[bool] = False
     kind: ClassVar[Any]
+    columns: ClassVar[str] = "order_id BIGINT"
 
     def __init__(self, spark: Any, place: Path) -> None:
         self._spark, self._out = spark, place / "out"
         self._peer = self.kind(spark, place / "queue")
+        output = f"delta.`{self._out}` ({self.columns}) USING delta"
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {output}").collect()
 
     def send(self, batches: int) -> None:
         for number in range(batches):
@@ -96,6 +99,7 @@ class _Foreach(_Peer):
 class _Sink(_Peer):
     streams: ClassVar[bool] = True
     kind = Sink
+    columns = COLUMNS
 
     def consume(self) -> int:
         threading.Thread(target=self._watch, daemon=True).start()
@@ -184,7 +188,7 @@ def main(name: str, place: str, threads: str, after: str) -> None:
         one.start()
     for one in working:
         one.join()
-    print(f"failed: {failed[0]!r}" if failed else "done", flush=True)
+    print(f"failed: {str(failed[0])[:400]}" if failed else "done", flush=True)
     drivers.leave()
 
 
