@@ -191,7 +191,7 @@ class Drain:
 
     def _find_place(self) -> bool:
         """Find the number of the next batch of the run; false if the run has finished."""
-        self._placed = (self._client.version_to_begin(), self._client.runtime.monotonic())
+        self._placed = (self._client.cache.version_to_begin(), self._client.runtime.monotonic())
         prefix = f"{self._run_id}/"
         shard = model.transaction_shard(f"{prefix}0")
         decisions = [
@@ -260,7 +260,7 @@ class Drain:
             with client.lock:
                 claims = [
                     c
-                    for c in client.fold(info).claims()
+                    for c in client.states.fold(info).claims()
                     if c.acquirer and c.acquirer.attempt == mine
                 ]
             tx.add_account(Account([HeldClaim(info, claim, {}) for claim in claims], tx))

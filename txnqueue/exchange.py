@@ -103,7 +103,7 @@ class Exchange:
         Raises:
             ExchangeNotFound: It was dropped.
         """
-        found = self._client.topology()
+        found = self._client.cache.topology()
         self._info = found.known(self._info)
         target = found.queues.get(self._info.dead_letter_id or "")
         return {
@@ -258,7 +258,7 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        entries, exchange_id = self._client.catalog_entries(), self._info.exchange_id
+        entries, exchange_id = self._client.cache.catalog_entries(), self._info.exchange_id
         return Report(
             self._client, lambda: binding_rows(entries, exchange_id, history=history), BINDINGS
         )
@@ -336,7 +336,7 @@ class Exchange:
                 raise InvalidInput(
                     "The default exchange has no columns: give routing_key=, a queue's name."
                 )
-            queue = Queue(self._client, self._client.queue(key), self._bound)
+            queue = Queue(self._client, self._client.cache.queue(key), self._bound)
             sent = send_with(queue, rows, options, transaction)
             queues = {key: sent.count} if sent.count else {}
             return PublishResult(
@@ -347,7 +347,7 @@ class Exchange:
         tx.check_active()
         if tx.already_committed:
             return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
-        found = self._client.topology()
+        found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
         kept = is_kept(options.durable, tx, self.name, otherwise=True)
@@ -395,8 +395,8 @@ class Exchange:
     def _queue(self, queue: str | Queue) -> QueueInfo:
         if isinstance(queue, Queue):
             return queue.info
-        known = self._client.queues()  # as they are now
-        return known.get(check_name(queue)) or self._client.queue(queue)
+        known = self._client.cache.queues()  # as they are now
+        return known.get(check_name(queue)) or self._client.cache.queue(queue)
 
     def _binding(self, info: QueueInfo, routing_key: str, arguments: Mapping[str, Any]) -> Binding:
         asked, match = routing.read_arguments(arguments)
@@ -409,10 +409,10 @@ class Exchange:
         """Append an entry about a binding, planned anew from each reading."""
 
         def planned(_lost: int) -> Plan | None:
-            found = self._client.topology()
+            found = self._client.cache.topology()
             now = found.newest(self._info)
             if info.queue_id not in found.queues:
-                raise _not_open(info, self._client.queues().get(info.name))
+                raise _not_open(info, self._client.cache.queues().get(info.name))
             return plan(found, now)
 
         self._client.open()
@@ -425,7 +425,7 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
     Raises:
         ExchangeNotFound: There is no such exchange.
     """
-    known = client.topology().exchanges
+    known = client.cache.topology().exchanges
     if name not in known:
         named = ", ".join(sorted(filter(None, known))) or "none yet"
         raise ExchangeNotFound(

@@ -388,11 +388,11 @@ class QueueManager:
         )
         columns = creation.read_schema(self._client, schema, like)
         columns = check_schema(columns, group_by, message_id)
-        creation.create_store(self._client)
-        existing = self._client.queues().get(name)
+        complete = creation.create_journal(self._client)
+        existing = self._client.cache.queues().get(name) if complete else None
         if existing is None:
             existing = creation.create_queue(
-                self._client, name, columns, settings, exist_ok=exist_ok
+                self._client, name, columns, settings, exist_ok=exist_ok, complete=complete
             )
         elif existing.closing or not exist_ok:
             raise creation.taken(existing)
@@ -413,7 +413,7 @@ class QueueManager:
             StoreNotFound: There is no store at this root.
         """
         self._client.open()
-        return Queue(self._client, self._client.queue(check_name(name)))
+        return Queue(self._client, self._client.cache.queue(check_name(name)))
 
     def release(self, queue: str, *, consumer: str, reason: str) -> int:
         """End all leases of a consumer as an operator: its messages are available again.
@@ -458,9 +458,9 @@ class QueueManager:
         """
         check_name(name)
         at_once(self._client, "drop_queue")
-        if missing_ok and name not in self._client.queues():
+        if missing_ok and name not in self._client.cache.queues():
             return QueueDropResult(name, dropped=True)
-        return Queue(self._client, self._client.queue(name)).drop(reason=reason)
+        return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
 
     def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
@@ -509,7 +509,7 @@ class QueueManager:
         Raises:
             StoreNotFound: There is no store at this root.
         """
-        return sorted(self._client.queues())
+        return sorted(self._client.cache.queues())
 
     def transaction(
         self,
@@ -584,7 +584,7 @@ class QueueManager:
                     return
                 if status is Status.PREPARED:  # somebody has to decide it first
                     raise tx.failure
-                self._client.check_known(
+                self._client.cache.check_known(
                     attempt.owner
                 )  # else nobody knows whether it was committed
             runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
@@ -864,7 +864,7 @@ class QueueManager:
         """
         check_name(name, "exchange")
         at_once(self._client, "drop_exchange")
-        if missing_ok and name not in self._client.topology().exchanges:
+        if missing_ok and name not in self._client.cache.topology().exchanges:
             return ExchangeDropResult(name, dropped=True)
         return open_exchange(self._client, name).drop(reason=reason)
 
@@ -876,7 +876,7 @@ class QueueManager:
         Raises:
             StoreNotFound: There is no store at this root.
         """
-        return sorted(filter(None, self._client.topology().exchanges))
+        return sorted(filter(None, self._client.cache.topology().exchanges))
 
 
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:

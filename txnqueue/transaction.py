@@ -125,7 +125,7 @@ class Transaction:
         attempt = self._attempt
         check_id(name, "name")
         attempt.begin()
-        return Queue(attempt.client, attempt.client.queue(name), attempt)
+        return Queue(attempt.client, attempt.client.cache.queue(name), attempt)
 
     def exchange(self, name: str) -> Exchange:
         """Give an exchange that publishes in this transaction.

@@ -21,6 +21,7 @@ from tests.faults.world import World
 from txnqueue import batch
 from txnqueue.admin import drop, history_removal, maintenance, recovery
 from txnqueue.client.append import Append, Landed
+from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.client.readers import ShardReader
 from txnqueue.core import model, planning
@@ -100,7 +101,7 @@ def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def hasty(client: Any, info: Any, reason: Any) -> None:
-        seen[:] = [drop.holding(client.transaction_entries(), info.queue_id)]
+        seen[:] = [drop.holding(client.cache.transaction_entries(), info.queue_id)]
         real(client, info, reason)
 
     patch.setattr(drop, "_close", hasty)
@@ -233,7 +234,7 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
         self: Any, fold: QueueState, owner: Any, now_ms: int, *, closely: bool = False
     ) -> Any:
         found = self._candidates(fold, owner, now_ms, closely=closely)
-        states = self.client.key_states(c.attempt.key for c, _ in found if c.attempt)
+        states = self.client.states.key_states(c.attempt.key for c, _ in found if c.attempt)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
         for claim, over in found:
@@ -276,7 +277,7 @@ def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
     """Settle a lease without looking whether it is still held."""
 
     def blind(client: Any, one: Any, folds: Any) -> Any:
-        return client.fold(one.info), one.claim
+        return client.states.fold(one.info), one.claim
 
     patch.setattr(settlement, "still_ours", blind)
     patch.setattr(work, "still_ours", blind)
@@ -328,7 +329,11 @@ def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
             answer = self._journal.append([unit], {})
         except (ConnectionError, AppendConflict) as error:
             raise Busy() from error
-        return self._landed(unit, answer.version) if answer.won[0] else real(self, unit)
+        return (
+            self._landed(unit, answer.version, answer.ordinal)
+            if answer.won[0]
+            else real(self, unit)
+        )
 
     patch.setattr(Append, "_try", impatient)
 
@@ -583,8 +588,8 @@ def leaves_the_prepared_behind(patch: pytest.MonkeyPatch) -> None:
 
 def asks_the_journal_only(patch: pytest.MonkeyPatch) -> None:
     """Look an id up without the archive."""
-    real = Client.key_states
-    patch.setattr(Client, "key_states", lambda self, keys, since=None: real(self, keys, None))
+    real = Cache.key_states
+    patch.setattr(Cache, "key_states", lambda self, keys, since=None: real(self, keys, None))
 
 
 def reads_transactions_piece_by_piece(patch: pytest.MonkeyPatch) -> None:
@@ -672,7 +677,7 @@ def forgets_who_ended_claims_of_standing_messages(patch: pytest.MonkeyPatch) -> 
 
 def takes_forgotten_for_undone(patch: pytest.MonkeyPatch) -> None:
     """Take what is found nowhere for what never happened, however long ago it began."""
-    patch.setattr(Client, "check_known", lambda self, owner: None)
+    patch.setattr(Cache, "check_known", lambda self, owner: None)
 
 
 VARIANTS: dict[str, tuple[Break, Catch]] = {

@@ -102,7 +102,7 @@ def judge(world: World) -> None:
 def judge_columns(world: World) -> None:
     """Whoever is bound has every column of the exchange."""
     world.ledger()
-    found = client_of(world.manager("last")).topology()
+    found = client_of(world.manager("last")).cache.topology()
     info = found.exchanges[NAME]
     names = {column["name"] for column in info.schema["fields"]}
     for queue in found.targets(info):
@@ -179,7 +179,7 @@ def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def hasty(client: Any, info: Any, reason: Any) -> None:
-        seen[:] = [holding(client.transaction_entries(), info.exchange_id)]
+        seen[:] = [holding(client.cache.transaction_entries(), info.exchange_id)]
         close(client, info, reason)
 
     patch.setattr(exchange_drop, "_close", hasty)

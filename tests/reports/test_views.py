@@ -194,7 +194,7 @@ def test_queue_views_equal_the_fold(lake: Any, quick: Any) -> None:
         states += counts
         in_flight = counts["in_flight"] + counts["purge_pending"]
         with client_of(lake.anna).lock:
-            client_fold = client_of(lake.anna).fold(info)
+            client_fold = client_of(lake.anna).states.fold(info)
             assert in_flight == client_fold.in_flight() == fold.in_flight()
             assert counts["available"] == client_fold.available(now_ms, info.redelivery)
         told = next(r for r in lake.anna.history.as_of().counts().rows() if r["queue"] == name)

@@ -39,8 +39,8 @@ def alter(
         SchemaMismatch: A column may not be null, or is there with another type.
     """
     client.open()
-    client.check_open(info)
-    known = client.queues()
+    client.states.check_open(info)
+    known = client.cache.queues()
     before, *others = _involved(info, known, columns)
     after = changed(before, columns, settings)
     if columns is not None:
@@ -49,7 +49,7 @@ def alter(
             client.store.payload.add_columns(one.payload_id, columns)
 
     def plan(_lost: int) -> Plan | None:
-        entries = client.catalog_entries()
+        entries = client.cache.catalog_entries()
         mine, *followers = _involved(info, catalog.queues(entries), columns)
         wanted = [(mine, changed(mine, columns, settings))]
         wanted += [(one, changed(one, columns, {})) for one in followers]
@@ -59,7 +59,7 @@ def alter(
     landed = client.land(plan, "alter queue", queue=info.name)
     for entry in landed.entries if landed is not None else ():
         if entry.shard == model.backlog_shard(info.queue_id):
-            client.learn(catalog.told(entry, before))
+            client.cache.learn(catalog.told(entry, before))
     return differences(before, after)
 
 

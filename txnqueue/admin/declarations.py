@@ -92,7 +92,7 @@ def plan(client: Client, declared: Declarations, *, drop: bool) -> list[Declarat
         SchemaMismatch: It is there with another type of a column.
     """
     try:
-        known = client.queues()
+        known = client.cache.queues()
     except StoreNotFound:
         known = {}
     steps = []

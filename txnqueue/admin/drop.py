@@ -51,7 +51,7 @@ def drop(client: Client, info: QueueInfo, reason: str | None = None) -> QueueDro
 
 def finish(client: Client, info: QueueInfo) -> QueueDropResult:
     """Drop a queue that is closing, unless prepared transactions hold it back."""
-    held_by = holding(client.transaction_entries(), info.queue_id)
+    held_by = holding(client.cache.transaction_entries(), info.queue_id)
     messages = 0
     for part in client.parts_of(info):
         with part.state() as state:
@@ -125,7 +125,7 @@ def _drop(client: Client, info: QueueInfo) -> Landed | None:
             return None
         closing = next(e for e in entries if e.stream == model.queue_stream(info.queue_id))
         with client.lock:
-            count = client.fold(info).length()
+            count = client.states.fold(info).length()
         return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count=count)
 
     return client.land(plan, "drop queue", queue=info.name)
@@ -143,7 +143,7 @@ def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None
         if any(entry.kind == kind for entry in known):
             return None
         sequence = model.newest_sequence(known) + 1
-        count = memory.fold(part).length() if kind == model.QUEUE_DROPPED else None
+        count = memory.states.fold(part).length() if kind == model.QUEUE_DROPPED else None
         return catalog.fence(kind, part, sequence, memory.stamp(), count, reason=reason)
 
     landed = memory.land(plan, kind, queue=info.name)

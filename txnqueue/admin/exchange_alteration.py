@@ -33,13 +33,13 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
         ExchangeNotFound: It was dropped.
     """
     client.open()
-    before, after = _altered(client.topology(), info, columns)
+    before, after = _altered(client.cache.topology(), info, columns)
     if after == before:
         return {}
     client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what is there
 
     def plan(_lost: int) -> Plan | None:
-        found = client.topology()
+        found = client.cache.topology()
         now, wanted = _altered(found, info, columns)
         if wanted == now:
             return None

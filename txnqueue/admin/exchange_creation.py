@@ -31,11 +31,11 @@ def _create(client: Client, info: ExchangeInfo, columns: StructType) -> Exchange
 
     def plan(_lost: int) -> Plan | None:
         nonlocal existing
-        found = client.topology()
+        found = client.cache.topology()
         existing = found.exchanges.get(info.name)
         if existing is not None:
             return None
-        creation.check_payload_there(client.catalog_entries(), [info])
+        creation.check_payload_there(client.cache.catalog_entries(), [info])
         there = Plan((), (model.payload_there(info.payload_id),))
         return topology.create(info, found.sequences.get(info.name, 1), client.stamp()) + there
 
@@ -54,7 +54,7 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
         ExchangeExists: It is of another kind, or differs otherwise.
     """
     wanted = catalog.columns(want.schema)
-    had = topology.schemas(client.catalog_entries(), have.exchange_id)
+    had = topology.schemas(client.cache.catalog_entries(), have.exchange_id)
     if all(catalog.columns(one) != wanted for one in had):
         raise SchemaMismatch(
             f"The exchange {have.name!r} exists and differs in "
@@ -127,7 +127,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     data = columns.jsonValue()
     dead_letter_id = None
     if asked.dead_letter_queue is not None:
-        target = client.queue(check_name(asked.dead_letter_queue))
+        target = client.cache.queue(check_name(asked.dead_letter_queue))
         check_columns(name, data, target)
         dead_letter_id = target.queue_id
     exchange_id = f"{name}-{client.runtime.new_id()[:8]}"
@@ -142,7 +142,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         durable=asked.durable,
         arguments=said,
     )
-    existing = client.topology().exchanges.get(name)
+    existing = client.cache.topology().exchanges.get(name)
     if existing is None:
         existing = _create(client, info, columns)
     if existing.closing:

@@ -51,12 +51,12 @@ def finish(client: Client, info: ExchangeInfo, reason: str | None = None) -> Exc
         reason: Why, for messages in memory; the store keeps the reason of the closing.
     """
     _fence_memory(client, info, reason)
-    held_by = holding(client.transaction_entries(), info.exchange_id)
+    held_by = holding(client.cache.transaction_entries(), info.exchange_id)
     if held_by:
         return ExchangeDropResult(info.name, dropped=False, held_by=held_by)
 
     def plan(_lost: int) -> Plan | None:
-        entries = client.catalog_entries()
+        entries = client.cache.catalog_entries()
         found = topology.Topology.of(entries)
         now = found.exchanges.get(info.name)
         if now is None or now.exchange_id != info.exchange_id:
@@ -92,7 +92,7 @@ def _close(client: Client, info: ExchangeInfo, reason: str | None) -> None:
     """Write that the exchange is closing and has no bindings, unless that is written already."""
 
     def plan(_lost: int) -> Plan | None:
-        found = client.topology()
+        found = client.cache.topology()
         now = found.exchanges.get(info.name)
         if now is None or now.exchange_id != info.exchange_id or now.closing:
             return None

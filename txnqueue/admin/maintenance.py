@@ -93,7 +93,7 @@ class _Run:
         self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
 
     def run(self, vacuum: Vacuum) -> MaintenanceResult:
-        infos = list(self._client.queues().values())
+        infos = list(self._client.cache.queues().values())
         target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
         horizon = self._advance(self._read().entries, target)
@@ -157,7 +157,7 @@ class _Run:
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
         entries = self._read().entries  # takes long: without the lock
         with self._client.lock:
-            folds = self._client.folds(infos)
+            folds = self._client.states.folds(infos)
             found = retention.next_horizon(entries, folds, now_ms, cutoff_ms)
             target = max(found, model.horizon(entries))
             each = zip(infos, folds, strict=True)
@@ -171,7 +171,7 @@ class _Run:
         def plan(_lost: int) -> Plan | None:
             due.clear()
             with self._client.lock:
-                fold = self._client.fold(info)
+                fold = self._client.states.fold(info)
                 due.extend(n for n in fold.lanes if _is_due(fold, n, target))
                 stamp = self._client.stamp()
                 found = sum((compaction.compact(fold, n, stamp) for n in due), Plan())
@@ -197,7 +197,7 @@ class _Run:
             The horizon that there is then.
         """
         now = model.horizon(entries)
-        width = self._client.slice_width
+        width = self._client.cache.slice_width
         leaving = retention.finished(entries, target)
         useful = any(entry.kind not in _MARKS for entry in leaving)
         further = target > now and (useful or target // width > max(now, 0) // width)
@@ -347,7 +347,7 @@ class _Run:
         """Find the longest time for which anything is held that is in flight now."""
         now_ms = self._client.runtime.now_ms()
         with self._client.lock:
-            claims = [claim for fold in self._client.folds(infos) for claim in fold.claims()]
+            claims = [claim for fold in self._client.states.folds(infos) for claim in fold.claims()]
         held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.ends_at_ms(now_ms) > now_ms)
         return max(held_ms, default=0) / 1000
 

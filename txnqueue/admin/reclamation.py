@@ -216,7 +216,7 @@ class Reclamation:
 
     def _drop(self, named: retention.Slices, horizon: int) -> int:
         """Delete slices no longer needed: orphans, and what was consumed long enough ago."""
-        width = self._client.slice_width
+        width = self._client.cache.slice_width
         found = {
             owner: slices
             for owner, there in sorted(self._known.items())
@@ -320,7 +320,7 @@ class Reclamation:
         """Write down that the payload of some owners is gone for ever."""
 
         def plan(_lost: int) -> Plan | None:
-            known = inventory.removed(self._client.catalog_entries())
+            known = inventory.removed(self._client.cache.catalog_entries())
             stamp = self._client.stamp()
             entries = tuple(
                 Entry(
@@ -362,7 +362,7 @@ class Reclamation:
         known = 0 if self._entry is None else self._entry.sequence or 0
 
         def plan(_lost: int) -> Plan | None:
-            entries, mine = self._client.catalog_entries(), after
+            entries, mine = self._client.cache.catalog_entries(), after
             newest = inventory.newest(entries)
             theirs = inventory.read(newest)
             if theirs is not None and newest is not None and (newest.sequence or 0) > known:

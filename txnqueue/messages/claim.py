@@ -141,8 +141,8 @@ class ClaimPlanner:
     def _plan(self, lost: int) -> Plan | None:
         """Plan the claim; the lock is held from the first look at the fold to the last."""
         client = self.client
-        fold = client.state_for_update(self.info)
-        info = self.info = client.newest(self.info)
+        fold = client.states.for_update(self.info)
+        info = self.info = client.cache.newest(self.info)
         owner = self._owner(fold)
         stamp = client.stamp()
         if self.wanted is not None and self.upto is None:
@@ -198,7 +198,7 @@ class ClaimPlanner:
         if len({e.append_id for e in entries}) > 1:
             names = {(e.lane or 0, e.sequence or 0) for e in entries}
             with self.client.lock:
-                fold = self.client.fold(self.info)
+                fold = self.client.states.fold(self.info)
                 over = {name for name in names if not fold.claim(*name)}
         for entry in entries:
             if (entry.lane or 0, entry.sequence or 0) in over:
@@ -234,12 +234,14 @@ class ClaimPlanner:
         one is void, and not just settled a moment later.
         """
         found = self._candidates(fold, owner, now_ms, closely=closely)
-        states = self.client.key_states(c.attempt.key for c, _ in found if c.attempt is not None)
+        states = self.client.states.key_states(
+            c.attempt.key for c, _ in found if c.attempt is not None
+        )
         if any(
             c.attempt is not None and may_end(c, states, now_ms, lease_over=over)
             for c, over in found
         ):
-            fold = self.client.fold(self.info)
+            fold = self.client.states.fold(self.info)
             found = self._candidates(fold, owner, now_ms, closely=closely)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, tuple[AttemptOwner, list[Claim]]] = {}
@@ -262,7 +264,7 @@ class ClaimPlanner:
         branches = [a for a, (o, _) in tombstones.items() if o.is_branch]
         if not branches:
             return {}
-        infos = self.client.queues().values()
+        infos = self.client.states.queues().values()
         held = held_inside(self.client, (i for i in infos if i.queue_id != self.info.queue_id))
         return {attempt: held[attempt][1] for attempt in branches if attempt in held}
 
@@ -431,7 +433,7 @@ def held_inside(
     """Find what transactions hold in some queues: by attempt, with the queue."""
     found: dict[str, tuple[AttemptOwner, list[tuple[str, Claim]]]] = {}
     with client.lock:
-        for fold in client.folds(infos):
+        for fold in client.states.folds(infos):
             for claim in fold.claims():
                 if isinstance(claim.owner, AttemptOwner):
                     held = found.setdefault(claim.owner.attempt, (claim.owner, []))
@@ -442,7 +444,7 @@ def held_inside(
 def abort_branch(client: Client, branch: Branch, reason: str) -> Plan:
     """Plan the tombstone of a branch, with whatever any of its sessions holds now."""
     stamp = client.stamp()
-    _, claims = held_inside(client, client.queues().values()).get(branch.attempt, (None, []))
+    _, claims = held_inside(client, client.cache.queues().values()).get(branch.attempt, (None, []))
     given_back = [
         entry
         for queue_id, claim in claims

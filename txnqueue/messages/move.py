@@ -33,11 +33,11 @@ def target_of(client: Client, to: object) -> QueueInfo:
         QueueNotFound: There is no such queue.
     """
     if isinstance(to, str):
-        return client.queue(check_name(to))
+        return client.cache.queue(check_name(to))
     info, other = getattr(to, "info", None), getattr(to, "_client", None)
     if not isinstance(info, QueueInfo) or other is None:
         raise InvalidInput(f"to={to!r}: give a queue, or its name.", name="to")
-    if other.store_id != client.store_id:
+    if other.cache.store_id != client.cache.store_id:
         raise InvalidInput(
             f"The queue {info.name!r} is in the store {other.store.root!r}: messages move within "
             "one store. Receive and send them instead.",
@@ -64,7 +64,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
 
     def check_now() -> None:
         nonlocal known, target
-        there = {one.queue_id: one for one in client.of(info).queues().values()}
+        there = {one.queue_id: one for one in client.of(info).states.queues().values()}
         known = there.get(known.queue_id, known)
         target = there.get(target.queue_id, target)
         if not same_columns(known, target):
@@ -107,7 +107,7 @@ def to_origin(client: Client) -> Route:
 
     The route raises ``QueueNotFound`` if a queue that they came from is gone.
     """
-    known = {info.queue_id for info in client.queues().values()}
+    known = {info.queue_id for info in client.states.queues().values()}
 
     def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         homes: dict[str, list[Segment]] = defaultdict(list)

@@ -281,7 +281,7 @@ def still_ours(
         SettlementPending: A transaction that is not decided yet settles it.
     """
     if one.info.queue_id not in folds:
-        folds[one.info.queue_id] = client.state_for_update(one.info)
+        folds[one.info.queue_id] = client.states.for_update(one.info)
     fold = folds[one.info.queue_id]
     claim = fold.claim(*one.claim.name)
     if claim is None:
@@ -290,8 +290,8 @@ def still_ours(
         return fold, claim
     # The transaction is read first and the queue after it: what it settled is seen then.
     bound = claim.bound
-    state = client.key_state(bound.key, archived_since=None)
-    fold = folds[one.info.queue_id] = client.fold(one.info)
+    state = client.states.key_states([bound.key])[bound.key]
+    fold = folds[one.info.queue_id] = client.states.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:
         raise _lost(one)

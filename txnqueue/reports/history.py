@@ -170,7 +170,7 @@ class History:
             QueueNotFound: There never was one.
         """
         infos = [info for info in ever.values() if info.name == name]
-        infos = infos or [self._client.queue(name)]
+        infos = infos or [self._client.cache.queue(name)]
         own = [archive.of_lanes(info.queue_id, info.settings.lanes).shards for info in infos]
         shards = {model.FENCE, model.CATALOG, *(shard for found in own for shard in found or ())}
         return replace(wanted, shards=shards, queue_ids=[info.queue_id for info in infos])
@@ -185,7 +185,7 @@ class History:
         beginning = archive.beginning_of(self._client.store.journal)
         if beginning >= 0:
             return model.commit_seq(beginning)
-        return min(entry.commit_seq for entry in self._client.layouts())
+        return min(entry.commit_seq for entry in self._client.cache.layouts())
 
     def verify(self) -> VerificationResult:
         """Prove from the tables that the store keeps its promises.
@@ -204,9 +204,9 @@ class History:
         Returns:
             The messages, and the queues that were searched.
         """
-        entries = self._client.catalog_entries()
+        entries = self._client.cache.catalog_entries()
         infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
-        infos = infos or [self._client.queue(name)]
+        infos = infos or [self._client.cache.queue(name)]
         topology = Topology.of(entries)
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []

@@ -113,12 +113,14 @@ class Attempt:
         if self.status is not Status.NOT_STARTED:
             return
         self.client.open()
-        self.begun = self.client.version_to_begin() if version is None else version
+        self.begun = self.client.cache.version_to_begin() if version is None else version
         self.status = Status.ACTIVE
         if self._look_up_first:
-            self._look_up(self.client.key_state(self.id))
+            self._look_up(self.client.cache.key_state(self.id))
             if not self.already_committed and self.client.store.transient.used:
-                self._look_up(self.client.transient.key_states([self.id])[self.id], memory=True)
+                self._look_up(
+                    self.client.transient.states.key_states([self.id])[self.id], memory=True
+                )
 
     def _look_up(self, state: TransactionState, *, memory: bool = False) -> None:
         """Find out whether the id was committed before, in the journal or in memory only."""
@@ -151,7 +153,7 @@ class Attempt:
     @property
     def slice(self) -> int:
         """The slice that its payload is staged into."""
-        return self.client.slice_of(self.begun)
+        return self.client.cache.slice_of(self.begun)
 
     @property
     def takes_work(self) -> bool:
@@ -267,7 +269,7 @@ class Attempt:
 
     def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         """Plan the append that rolls it back; None if it is decided, or surely never will be."""
-        state = self.client.key_state(self.id, archived_since=self.begun)
+        state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
         if decided is not None:
             if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
@@ -275,7 +277,7 @@ class Attempt:
             return None
         if state.is_over(self.owner):  # below the horizon: it never happened, for ever
             if self.deciding:  # unless an interrupted commit landed, long ago
-                self.client.never_decided(state, self.owner)
+                self.client.cache.never_decided(state, self.owner)
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
@@ -291,9 +293,9 @@ class Attempt:
         Raises:
             TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
         """
-        state = self.client.key_state(self.id, archived_since=self.begun)
+        state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decided(self.attempt_id)
-        if self.client.never_decided(state, self.owner):
+        if self.client.cache.never_decided(state, self.owner):
             raise TransactionAborted(
                 f"Transaction {self.id!r} was not decided in time: the store's maintenance has "
                 "closed the time in which it began. Run it again; maintain() says for how long a "

@@ -300,7 +300,7 @@ def _decide_prepared(
     if commit:
         attempt.receipt = receipt
         _carry_out(attempt)
-        entry = attempt.client.key_state(attempt.id).committed
+        entry = attempt.client.cache.key_state(attempt.id).committed
         if attempt.participants and entry is not None:
             attempt.receipt = receipt = receipt_of(attempt.client, entry)
     return receipt

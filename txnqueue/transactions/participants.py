@@ -71,7 +71,7 @@ class TwoPhase:
         self._connection = connection
         self._prepared = False
         self.xid = connection.xid(
-            FORMAT_ID, key, branch_of(transaction.owner, transaction.client.store_id, number)
+            FORMAT_ID, key, branch_of(transaction.owner, transaction.client.cache.store_id, number)
         )
         connection.tpc_begin(self.xid)
 

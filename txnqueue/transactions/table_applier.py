@@ -167,7 +167,7 @@ class Applier:
     def __init__(self, client: Client) -> None:
         """Work for a client."""
         self._client = client
-        self._store_id = client.store_id
+        self._store_id = client.cache.store_id
 
     def apply(
         self, table_ids: Iterable[str] | None = None, known: Iterable[Entry] | None = None
@@ -237,7 +237,7 @@ class Applier:
     def _unapplied(
         self, table_ids: Iterable[str] | None, known: Iterable[Entry] | None = None
     ) -> dict[str, list[Decided]]:
-        found = unapplied(self._client.table_entries(table_ids) if known is None else known)
+        found = unapplied(self._client.cache.table_entries(table_ids) if known is None else known)
         wanted = None if table_ids is None else set(table_ids)
         confirmed = _confirmed(self._client)
         return {
@@ -332,7 +332,7 @@ class Applier:
     def _ended(self, one: Decided) -> bool:
         """Return whether the journal shows by now that the change was applied or waived."""
         stream = one.entry.stream
-        left = unapplied(self._client.table_entries([stream])).get(stream, ())
+        left = unapplied(self._client.cache.table_entries([stream])).get(stream, ())
         return all(other.entry.entry_id != one.entry.entry_id for other in left)
 
     def _confirm(self, one: Decided, mark: TableCommit) -> None:
@@ -359,16 +359,16 @@ def is_applied(client: Client, decision: Entry) -> bool:
     """Return whether a commit is carried out everywhere: in tables and in databases."""
     names = manifest_participants(decision.body)
     if names:
-        facts = client.table_entries(map(participant_stream, names))
+        facts = client.cache.table_entries(map(participant_stream, names))
         if unconfirmed([decision], [*facts, *client.confirmations]):
             # A decision leaves the journal once all have confirmed it.
-            state = client.key_state(decision.stream, archived_since=None)
+            state = client.cache.key_state(decision.stream, archived_since=None)
             if decision.attempt in state.decisions:
                 return False
     table_ids = decision.body.get("manifest", {}).get("tables", ())
     if not table_ids:
         return True
-    left = unapplied(client.table_entries(table_ids))
+    left = unapplied(client.cache.table_entries(table_ids))
     confirmed = _confirmed(client)
     return not any(
         one.entry.attempt == decision.attempt and one.entry.entry_id not in confirmed

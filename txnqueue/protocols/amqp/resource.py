@@ -89,7 +89,7 @@ class TransactionalResource:
 
     def queue_ids(self) -> set[str]:
         """Read the ids of the queues that are there and not being dropped."""
-        known = self._client().queues().values()
+        known = self._client().cache.queues().values()
         return {info.queue_id for info in known if not info.closing}
 
     def queue(self, address: str | None) -> Queue:

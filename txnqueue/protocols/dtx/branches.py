@@ -57,7 +57,7 @@ class Branches:
         Raises:
             BranchNotFound: There is none of this key.
         """
-        return branch_found(self._client.key_states([key])[key])
+        return branch_found(self._client.cache.key_states([key])[key])
 
     def session(self, key: str) -> BranchSession:
         """Make a session that does not work yet; by its name what landed unheard is found."""
@@ -93,8 +93,8 @@ class Branches:
             check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
         def plan(_lost: int) -> Plan | None:
-            begun = client.version_to_begin()  # anew, if the horizon has passed the last one
-            state = client.key_state(key)
+            begun = client.cache.version_to_begin()  # anew, if the horizon has passed the last one
+            state = client.cache.key_state(key)
             if any(entry.body.get("session") == mine.name for entry in state.branch):
                 return None
             if state.branch or state.decisions or state.prepared:
@@ -240,7 +240,7 @@ class Branches:
             ticket: Leaves out the branches of other realms.
         """
         self._client.open()
-        states = TransactionState.by_key(self._client.transaction_entries())
+        states = TransactionState.by_key(self._client.cache.transaction_entries())
         found = (Branch.of(state) for state in states.values())
         return [
             branch.key

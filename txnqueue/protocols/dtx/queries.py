@@ -75,4 +75,4 @@ class Querying(Lifetime):
             return self._topology().query_binding(exchange, queue, routing_key, arguments)
 
     def _topology(self) -> Topology:
-        return self._manager._client.topology()
+        return self._manager._client.cache.topology()

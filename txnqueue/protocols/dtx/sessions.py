@@ -76,7 +76,7 @@ class BranchSession(Attempt):
         Raises:
             QueueNotFound: There is no such queue.
         """
-        return Queue(self.client, self.client.queue(name), self)
+        return Queue(self.client, self.client.cache.queue(name), self)
 
     def exchange(self, name: str) -> Exchange:
         """Give an exchange that publishes in the branch.

@@ -132,7 +132,7 @@ class Effects:
         with side.lock:
             return any(
                 _within(claim.purging.get(position.position_id, ()), offset)
-                for claim in side.fold(info.in_memory()).claims()
+                for claim in side.states.fold(info.in_memory()).claims()
             )
 
 

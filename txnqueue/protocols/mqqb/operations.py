@@ -101,7 +101,7 @@ class Operations:
         """
         core = self.manager.transaction(identifier, lease_seconds=lease_seconds)
         attempt_of(core).begin()
-        state = self._client.key_states([core.id])[core.id]
+        state = self._client.cache.key_states([core.id])[core.id]
         if core.already_committed or state.decisions or state.prepared or core.id in self._own:
             raise TransactionFinished(
                 f"The transaction identifier {core.id!r} was used before: take a new one.",
@@ -241,7 +241,7 @@ class Operations:
 
     def _transactions(self) -> dict[str, Transaction]:
         self._client.open()
-        entries = self._client.transaction_entries()
+        entries = self._client.cache.transaction_entries()
         found: dict[str, Transaction] = {}
         for identifier, transaction in self._own.items():
             core = transaction.core

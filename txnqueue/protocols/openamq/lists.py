@@ -201,6 +201,6 @@ def held_by(client: Client, batch: Batch) -> Iterator[str]:
     for one in claims_of(batch):
         side = client.of(one.info)
         with side.lock:
-            claim = side.fold(one.info).claim(*one.claim.name)
+            claim = side.states.fold(one.info).claim(*one.claim.name)
         for position_id, ranges in claim.items.items() if claim is not None else ():
             yield from ids(one.positions[position_id].send_id, ranges)

@@ -135,13 +135,13 @@ def _tables(client: Client) -> tuple[SparkSession, TableNames]:
 def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None) -> dict[str, str]:
     """Write the statements that create views which are SQL alone, by the views' names."""
     _, names = _tables(client)
+    entries = client.cache.catalog_entries()
     if as_of is None:
-        entries = client.catalog_entries()
-        infos, ever = client.queues(), catalog.every_queue(entries)
+        infos, ever = client.cache.queues(), catalog.every_queue(entries)
         return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
     snapshot = Snapshot(client, *cut(client.store, as_of))
     commit_seq = as_of if isinstance(as_of, int) else snapshot.commit_seq
-    entries = [e for e in client.catalog_entries() if e.commit_seq <= commit_seq]
+    entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
     topology = Topology.of(entries)
     return statements(
