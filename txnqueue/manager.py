@@ -271,29 +271,34 @@ class QueueManager:
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
     ) -> list[str]:
-        """Create views for SQL: queues, transactions, dispatches, and one per queue.
+        """Create views for SQL: queues, transactions, dispatches, bindings, and one per queue.
+
+        In a catalog schema they are permanent and follow the store. With a path they are temporary
+        and show the store at the time of the call; call it again to refresh them.
 
         Args:
             prefix: Put before each name.
             as_of: A commit_seq, to show the state after that commit; now when left out.
 
         Returns:
-            The views' names. With a path they are temporary, in a catalog schema permanent.
+            The views' names.
         """
         self._client.open()
-        return views.create_views(self._client, self.history, prefix, as_of)
+        return views.create_views(self._client, prefix, as_of)
 
     def view_statements(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
     ) -> dict[str, str]:
-        """Write the statements that ``create_views`` runs: plain SQL, by the views' names.
+        """Write statements that create the views, by their names: plain SQL.
+
+        With a path they are temporary as well, but follow the store unless ``as_of`` is given.
 
         Args:
             prefix: As in ``create_views``.
             as_of: As in ``create_views``.
         """
         self._client.open()
-        return views.of_store(self._client, self.history, prefix, as_of)
+        return views.of_store(self._client, prefix, as_of)
 
     def create_queue(
         self,

@@ -7,7 +7,7 @@ order. A fold is kept between calls and fed with what was appended since.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -79,22 +79,14 @@ class LaneState:
         Raises:
             StoreCorrupt: Some of them are not available.
         """
-        start = Segment(position, wanted[0][0], wanted[0][0])
-        low = bisect_left(self.available, start.order, key=_ORDER)
-        if low and self.available[low - 1].position is position:
-            low -= 1
-        high = low
+        low, high = self._run(position, wanted)
         found = 0
         rest: list[Segment] = []
-        while high < len(self.available):
-            segment = self.available[high]
-            if segment.position is not position or segment.first > wanted[-1][1]:
-                break
+        for segment in self.available[low:high]:
             have = ((segment.first, segment.last),)
             left = ranges.difference(have, wanted)
             found += segment.size - ranges.count(left)
             rest.extend(segment.cut(first, last) for first, last in left)
-            high += 1
         if found != ranges.count(wanted):
             raise StoreCorrupt(
                 f"An entry of lane {self.lane} takes messages of {position.position_id} that are "
@@ -102,6 +94,28 @@ class LaneState:
             )
         self.available[low:high] = rest
         self.touched = max(self.touched, position.place)
+
+    def standing(self, position: Position, wanted: tuple[Range, ...]) -> Iterator[Segment]:
+        """Pass on what of some messages of a position is available."""
+        low, high = self._run(position, wanted)
+        for segment in self.available[low:high]:
+            have = ((segment.first, segment.last),)
+            for first, last in ranges.intersection(have, wanted):
+                yield segment.cut(first, last)
+
+    def _run(self, position: Position, wanted: tuple[Range, ...]) -> tuple[int, int]:
+        """Find by bisection where segments of a position lie that hold some messages."""
+        start = Segment(position, wanted[0][0], wanted[0][0])
+        low = bisect_left(self.available, start.order, key=_ORDER)
+        if low and self.available[low - 1].position is position:
+            low -= 1
+        high = low
+        while high < len(self.available):
+            segment = self.available[high]
+            if segment.position is not position or segment.first > wanted[-1][1]:
+                break
+            high += 1
+        return low, high
 
 
 class QueueState:
@@ -455,11 +469,15 @@ class QueueState:
         self.purged_in_flight += ranges.count(part)
         self._retire(lane, position_id, part)
 
-    def _take_items(self, lane: LaneState, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
+    def _supersede(self, lane: LaneState, entry: Entry) -> None:
+        """End the claims that an entry ends; it has no effect the second time."""
         for sequence, ended_at_ms in model.superseded(entry):
             ended = lane.claims.pop(sequence, None)
             if ended:
                 self._put_back(lane, ended, ended_at_ms)
+
+    def _take_items(self, lane: LaneState, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
+        self._supersede(lane, entry)
         items: dict[PositionId, tuple[Range, ...]] = dict(model.unpack_items(entry))
         for position_id, part in items.items():
             position = self._positions.get(position_id)
