@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txnqueue.core.routing import ExchangeInfo
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO

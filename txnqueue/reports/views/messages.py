@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txnqueue.core import model
-from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.redelivery import CLOCKS_APART_MS
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state.topology import Topology
