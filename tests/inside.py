@@ -25,7 +25,7 @@ def beside(queue: Queue) -> Transaction:
 
 def topology(manager: QueueManager) -> Topology:
     """Read the exchanges and bindings of a store."""
-    return client_of(manager).topology()
+    return client_of(manager).cache.topology()
 
 
 def client_of(held: Any) -> Client:

@@ -76,14 +76,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from txnqueue.admin.declarations import DeclarationResult
-    from txnqueue.admin.drop import QueueDropResult
-    from txnqueue.admin.exchange_drop import ExchangeDropResult
+    from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.admin.maintenance import MaintenanceResult
     from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import RecoveryResult
     from txnqueue.batch import Batch
+    from txnqueue.core.exchanges import ExchangeInfo
     from txnqueue.core.receipt import Receipt, Status
-    from txnqueue.core.routing import ExchangeInfo
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
@@ -145,8 +144,8 @@ else:
         "QueueDropResult": "admin.drop",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
-        "ExchangeDropResult": "admin.exchange_drop",
-        "ExchangeInfo": "core.routing",
+        "ExchangeDropResult": "admin.drop",
+        "ExchangeInfo": "core.exchanges",
         "ExchangeKind": "types",
         "Handler": "drain",
         "Heartbeat": "heartbeat",

@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_number, check_transaction_id, describe_error
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted, TransactionFinished
 from txnqueue.messages import browse
 from txnqueue.messages.charges import Charges, Fault, fault_of
@@ -191,7 +191,7 @@ class Drain:
 
     def _find_place(self) -> bool:
         """Find the number of the next batch of the run; false if the run has finished."""
-        self._placed = (self._client.version_to_begin(), self._client.runtime.monotonic())
+        self._placed = (self._client.cache.version_to_begin(), self._client.runtime.monotonic())
         prefix = f"{self._run_id}/"
         shard = model.transaction_shard(f"{prefix}0")
         decisions = [
@@ -260,7 +260,7 @@ class Drain:
             with client.lock:
                 claims = [
                     c
-                    for c in client.fold(info).claims()
+                    for c in client.states.fold(info).claims()
                     if c.acquirer and c.acquirer.attempt == mine
                 ]
             tx.add_account(Account([HeldClaim(info, claim, {}) for claim in claims], tx))
@@ -356,7 +356,8 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{describe_error(error)}. Nothing of these batches was committed.",
+                f"{describe_error(error)}. Nothing of these batches was "
+                "committed: mend the handler, then drain again.",
                 result=self._result(finished=False),
             ) from error
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.admin import exchange_alteration, exchange_drop
+from txnqueue.admin import exchange_alteration
+from txnqueue.admin.drop import ExchangeDropResult, drop_exchange
 from txnqueue.admin.exchange_alteration import check_columns
-from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.client.client import Client
-from txnqueue.core import routing
+from txnqueue.core import exchanges
+from txnqueue.core.exchanges import Binding, ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import Binding, ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_text
 from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
@@ -103,7 +103,7 @@ class Exchange:
         Raises:
             ExchangeNotFound: It was dropped.
         """
-        found = self._client.topology()
+        found = self._client.cache.topology()
         self._info = found.known(self._info)
         target = found.queues.get(self._info.dead_letter_id or "")
         return {
@@ -162,7 +162,7 @@ class Exchange:
         self._not_default("The default exchange cannot be dropped")
         at_once(self._client, f"{self.name}.drop")
         check_text("reason", reason)
-        return exchange_drop.drop(self._client, self._info, reason)
+        return drop_exchange(self._client, self._info, reason)
 
     # ------------------------------------------------------------------------- bindings
 
@@ -205,10 +205,10 @@ class Exchange:
             if binding in known:
                 return None
             queues = {info.queue_id, *(one.queue_id for one in known)}
-            if len(known) >= routing.BINDINGS_MAX or len(queues) > QUEUES_MAX:
+            if len(known) >= exchanges.BINDINGS_MAX or len(queues) > QUEUES_MAX:
                 raise LimitExceeded(
                     f"The exchange {self.name!r} has {len(known)} bindings of {len(queues) - 1} "
-                    f"other queues: {routing.BINDINGS_MAX} and {QUEUES_MAX} are the most.",
+                    f"other queues: {exchanges.BINDINGS_MAX} and {QUEUES_MAX} are the most.",
                     name=self.name,
                 )
             sequence = found.sequences[now.name]
@@ -258,7 +258,7 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        entries, exchange_id = self._client.catalog_entries(), self._info.exchange_id
+        entries, exchange_id = self._client.cache.catalog_entries(), self._info.exchange_id
         return Report(
             self._client, lambda: binding_rows(entries, exchange_id, history=history), BINDINGS
         )
@@ -320,7 +320,7 @@ class Exchange:
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
-        key, column = routing.check_keys(routing_key, routing_key_column)
+        key, column = exchanges.check_keys(routing_key, routing_key_column)
         options = SendOptions(
             order_by=order_by,
             priority=priority,
@@ -331,12 +331,12 @@ class Exchange:
             header_columns=header_columns,
             durable=durable,
         )
-        if self.name == routing.DEFAULT_EXCHANGE:
+        if self.name == exchanges.DEFAULT_EXCHANGE:
             if column is not None:
                 raise InvalidInput(
                     "The default exchange has no columns: give routing_key=, a queue's name."
                 )
-            queue = Queue(self._client, self._client.queue(key), self._bound)
+            queue = Queue(self._client, self._client.cache.queue(key), self._bound)
             sent = send_with(queue, rows, options, transaction)
             queues = {key: sent.count} if sent.count else {}
             return PublishResult(
@@ -347,7 +347,7 @@ class Exchange:
         tx.check_active()
         if tx.already_committed:
             return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
-        found = self._client.topology()
+        found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # other threads may learn of columns meanwhile
         kept = is_kept(options.durable, tx, self.name, otherwise=True)
@@ -389,18 +389,18 @@ class Exchange:
         return resolve(self._client, transaction, f"{self.name}.publish", self._bound)
 
     def _not_default(self, why: str) -> None:
-        if self.name == routing.DEFAULT_EXCHANGE:
+        if self.name == exchanges.DEFAULT_EXCHANGE:
             raise InvalidInput(f"{why}: create an exchange of your own.")
 
     def _queue(self, queue: str | Queue) -> QueueInfo:
         if isinstance(queue, Queue):
             return queue.info
-        known = self._client.queues()  # as they are now
-        return known.get(check_name(queue)) or self._client.queue(queue)
+        known = self._client.cache.queues()  # as they are now
+        return known.get(check_name(queue)) or self._client.cache.queue(queue)
 
     def _binding(self, info: QueueInfo, routing_key: str, arguments: Mapping[str, Any]) -> Binding:
-        asked, match = routing.read_arguments(arguments)
-        key = routing.check_key(routing_key)
+        asked, match = exchanges.read_arguments(arguments)
+        key = exchanges.check_key(routing_key)
         return Binding(info.queue_id, key, asked, match)
 
     def _change(
@@ -409,10 +409,10 @@ class Exchange:
         """Append an entry about a binding, planned anew from each reading."""
 
         def planned(_lost: int) -> Plan | None:
-            found = self._client.topology()
+            found = self._client.cache.topology()
             now = found.newest(self._info)
             if info.queue_id not in found.queues:
-                raise _not_open(info, self._client.queues().get(info.name))
+                raise _not_open(info, self._client.cache.queues().get(info.name))
             return plan(found, now)
 
         self._client.open()
@@ -425,7 +425,7 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
     Raises:
         ExchangeNotFound: There is no such exchange.
     """
-    known = client.topology().exchanges
+    known = client.cache.topology().exchanges
     if name not in known:
         named = ", ".join(sorted(filter(None, known))) or "none yet"
         raise ExchangeNotFound(

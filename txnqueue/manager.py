@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
 from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
-from txnqueue.admin.drop import QueueDropResult
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.admin.exchange_creation import Asked, create_exchange
-from txnqueue.admin.exchange_drop import ExchangeDropResult
 from txnqueue.admin.maintenance import MaintenanceResult, maintain
 from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
@@ -25,8 +25,8 @@ from txnqueue.admin.recovery import (
 from txnqueue.admin.retention import Retention
 from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
-from txnqueue.client.runtime import Runtime
-from txnqueue.core import model, routing
+from txnqueue.client.runtime import Retries, Runtime
+from txnqueue.core import exchanges, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
@@ -271,29 +271,34 @@ class QueueManager:
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
     ) -> list[str]:
-        """Create views for SQL: queues, transactions, dispatches, and one per queue.
+        """Create views for SQL: queues, transactions, dispatches, bindings, and one per queue.
+
+        In a catalog schema they are permanent and follow the store. With a path they are temporary
+        and show the store at the time of the call; call it again to refresh them.
 
         Args:
             prefix: Put before each name.
             as_of: A commit_seq, to show the state after that commit; now when left out.
 
         Returns:
-            The views' names. With a path they are temporary, in a catalog schema permanent.
+            The views' names.
         """
         self._client.open()
-        return views.create_views(self._client, self.history, prefix, as_of)
+        return views.create_views(self._client, prefix, as_of)
 
     def view_statements(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
     ) -> dict[str, str]:
-        """Write the statements that ``create_views`` runs: plain SQL, by the views' names.
+        """Write statements that create the views, by their names: plain SQL.
+
+        With a path they are temporary as well, but follow the store unless ``as_of`` is given.
 
         Args:
             prefix: As in ``create_views``.
             as_of: As in ``create_views``.
         """
         self._client.open()
-        return views.of_store(self._client, self.history, prefix, as_of)
+        return views.of_store(self._client, prefix, as_of)
 
     def create_queue(
         self,
@@ -383,11 +388,11 @@ class QueueManager:
         )
         columns = creation.read_schema(self._client, schema, like)
         columns = check_schema(columns, group_by, message_id)
-        creation.create_store(self._client)
-        existing = self._client.queues().get(name)
+        complete = creation.create_journal(self._client)
+        existing = self._client.cache.queues().get(name) if complete else None
         if existing is None:
             existing = creation.create_queue(
-                self._client, name, columns, settings, exist_ok=exist_ok
+                self._client, name, columns, settings, exist_ok=exist_ok, complete=complete
             )
         elif existing.closing or not exist_ok:
             raise creation.taken(existing)
@@ -408,7 +413,7 @@ class QueueManager:
             StoreNotFound: There is no store at this root.
         """
         self._client.open()
-        return Queue(self._client, self._client.queue(check_name(name)))
+        return Queue(self._client, self._client.cache.queue(check_name(name)))
 
     def release(self, queue: str, *, consumer: str, reason: str) -> int:
         """End all leases of a consumer as an operator: its messages are available again.
@@ -453,9 +458,9 @@ class QueueManager:
         """
         check_name(name)
         at_once(self._client, "drop_queue")
-        if missing_ok and name not in self._client.queues():
+        if missing_ok and name not in self._client.cache.queues():
             return QueueDropResult(name, dropped=True)
-        return Queue(self._client, self._client.queue(name)).drop(reason=reason)
+        return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
 
     def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
@@ -504,7 +509,7 @@ class QueueManager:
         Raises:
             StoreNotFound: There is no store at this root.
         """
-        return sorted(self._client.queues())
+        return sorted(self._client.cache.queues())
 
     def transaction(
         self,
@@ -560,16 +565,15 @@ class QueueManager:
         if not isinstance(policy, RetryPolicy):
             raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
         key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
-        started = runtime.monotonic()
-        for tries in range(1, policy.attempts_max + 1):
-            look_up = transaction_id is not None or tries > 1
+        tries, last = Retries(replace(runtime, retry=policy)), False
+        while not last:
+            look_up = transaction_id is not None or tries.failed > 0
             attempt = Attempt(self._client, key, digest=digest, look_up=look_up)
             attempt.begin()
             if attempt.already_committed:
                 return
             tx = RepeatableTransaction(attempt)
-            elapsed = runtime.monotonic() - started
-            tx.last = tries == policy.attempts_max or elapsed >= policy.seconds_max
+            last = tx.last = tries.last
             yield tx
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
@@ -579,10 +583,10 @@ class QueueManager:
                     return
                 if status is Status.PREPARED:  # somebody has to decide it first
                     raise tx.failure
-                self._client.check_known(
-                    attempt.owner
-                )  # else nobody knows whether it was committed
-            runtime.sleep(policy.wait_seconds(tries, runtime.dice()))
+                # If the history was removed, it may have been committed.
+                self._client.cache.check_known(attempt.owner)
+            tries.fail()
+            tries.wait()
 
     def run_transaction(
         self,
@@ -779,11 +783,11 @@ class QueueManager:
     def create_exchange(
         self,
         name: str,
-        kind: ExchangeKind = routing.DIRECT,
+        kind: ExchangeKind = exchanges.DIRECT,
         schema: str | StructType | None = None,
         *,
         like: Tabular | None = None,
-        unroutable: Unwanted = routing.RETURN,
+        unroutable: Unwanted = exchanges.RETURN,
         dead_letter_queue: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
@@ -829,14 +833,14 @@ class QueueManager:
         )
         return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))
 
-    def exchange(self, name: str = routing.DEFAULT_EXCHANGE) -> Exchange:
+    def exchange(self, name: str = exchanges.DEFAULT_EXCHANGE) -> Exchange:
         """Open an exchange; without a name the default one, to which every queue is bound.
 
         Raises:
             ExchangeNotFound: There is no such exchange.
             StoreNotFound: There is no store at this root.
         """
-        if name != routing.DEFAULT_EXCHANGE:
+        if name != exchanges.DEFAULT_EXCHANGE:
             check_name(name, "exchange")
         return open_exchange(self._client, name)
 
@@ -859,7 +863,7 @@ class QueueManager:
         """
         check_name(name, "exchange")
         at_once(self._client, "drop_exchange")
-        if missing_ok and name not in self._client.topology().exchanges:
+        if missing_ok and name not in self._client.cache.topology().exchanges:
             return ExchangeDropResult(name, dropped=True)
         return open_exchange(self._client, name).drop(reason=reason)
 
@@ -871,7 +875,7 @@ class QueueManager:
         Raises:
             StoreNotFound: There is no store at this root.
         """
-        return sorted(filter(None, self._client.topology().exchanges))
+        return sorted(filter(None, self._client.cache.topology().exchanges))
 
 
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnqueue.admin.alteration import alter
-from txnqueue.admin.drop import QueueDropResult, drop
+from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core.settings import (
@@ -62,7 +62,7 @@ class Queue:
     @property
     def _info(self) -> QueueInfo:
         """The queue as it was read last, by whatever call."""
-        return self._client.newest(self._opened)
+        return self._client.cache.newest(self._opened)
 
     @property
     def name(self) -> str:
@@ -247,7 +247,7 @@ class Queue:
         """
         at_once(self._client, f"{self.name}.drop")
         check_text("reason", reason)
-        return drop(self._client, self._info, reason)
+        return drop_queue(self._client, self._info, reason)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -515,7 +515,7 @@ class Queue:
         tx.check_active()
         if tx.already_committed:
             return SendResult(0, "", tx.id, tx.receipt)
-        self._client.check_open(self._info)
+        self._client.states.check_open(self._info)
         info = self._info
         placing = options.placing(info.settings, self._client.runtime.now_ms())
         kept = is_kept(options.durable, tx, self.name, otherwise=info.settings.durable)
@@ -535,7 +535,7 @@ class Queue:
         try:
             send = stage_rows()
         except SchemaMismatch:
-            if not self._client.renewed(info):  # columns that came since may be meant
+            if not self._client.cache.renewed(info):  # columns that came since may be meant
                 raise
             send = stage_rows()
         count = sum(run.count for run in send.runs)

@@ -129,7 +129,8 @@ class TableChanges:
         unknown = [k for k in keys if k not in source.names or k not in info.schema.names]
         if unknown:
             raise InvalidInput(
-                f"on={unknown[0]!r} is no column of both the rows and {info.name!r}.",
+                f"on={unknown[0]!r} is no column of both the rows and {info.name!r}: name "
+                "columns that both have.",
                 name=unknown[0],
             )
         match = condition

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from txnqueue.client.client import Block, Client
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_id
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
     InvalidInput,
@@ -125,7 +125,7 @@ class Transaction:
         attempt = self._attempt
         check_id(name, "name")
         attempt.begin()
-        return Queue(attempt.client, attempt.client.queue(name), attempt)
+        return Queue(attempt.client, attempt.client.cache.queue(name), attempt)
 
     def exchange(self, name: str) -> Exchange:
         """Give an exchange that publishes in this transaction.

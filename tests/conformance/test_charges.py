@@ -358,7 +358,7 @@ def test_the_error_outlives_a_compaction_of_the_lane(
     assert fresh.receive().accept() == 2
     for one in (fresh, world.open(orders, "later")):
         with client_of(one).lock:
-            assert client_of(one).fold(one.info).lanes[0].errors == {}
+            assert client_of(one).states.fold(one.info).lanes[0].errors == {}
     (dead,) = dead_of(world, orders).peek_messages()
     assert (dead["n"], dead["_message"]["origin"]["error"]) == (0, "the oven is cold")
     proof = world.manager("reader").history.verify()

@@ -353,12 +353,14 @@ def test_old_ids_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) ->
         send(queue, (n, f"k{n}"))
         assert all_of(queue) == [n]
         world.clock.advance(600)
-    known = client_of(queue).fold(queue.info).duplicates
+    known = client_of(queue).states.fold(queue.info).duplicates
     assert len(known._known) < 30
     cold = world.open(queue, "cold")
     send(queue, (99, "k0"))
     assert all_of(cold) == [99]
-    assert len(client_of(cold).fold(cold.info).duplicates._known) == 7  # an hour and a window
+    assert (
+        len(client_of(cold).states.fold(cold.info).duplicates._known) == 7
+    )  # an hour and a window
 
 
 @on_delta_when_long

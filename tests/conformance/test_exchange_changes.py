@@ -469,7 +469,7 @@ def test_payload_of_a_dropped_exchange_stays_as_long_as_anything_names_it(
         "vacuum": False,
     }
     for _ in range(3):
-        for _ in range(client_of(manager).slice_width + 1):
+        for _ in range(client_of(manager).cache.slice_width + 1):
             world.queue("other", exist_ok=True).send(rows(0))
         manager.maintain(**patience)
         world.clock.advance(2 * 86_400)
@@ -478,7 +478,7 @@ def test_payload_of_a_dropped_exchange_stays_as_long_as_anything_names_it(
     assert numbers(batch) == [1]
     batch.accept()
     for _ in range(3):
-        for _ in range(client_of(manager).slice_width + 1):
+        for _ in range(client_of(manager).cache.slice_width + 1):
             world.queue("other", exist_ok=True).send(rows(0))
         manager.maintain(**patience)
         world.clock.advance(2 * 86_400)

@@ -21,7 +21,7 @@ DAY = 24 * 3600
 
 def compact_first_lane(keeper: Any, queue: Any) -> Any:
     """Plan the compaction of a queue's first lane; the lock is held."""
-    return compaction.compact(keeper.fold(queue.info), 0, keeper.stamp())
+    return compaction.compact(keeper.states.fold(queue.info), 0, keeper.stamp())
 
 
 def fail(queue: Any, limit: int = 100) -> list[int]:
@@ -393,7 +393,7 @@ def test_delays_that_cannot_be_are_refused_and_change_nothing(world: World) -> N
 def test_a_queue_without_a_delay_is_written_as_it_always_was(world: World) -> None:
     """Libraries that do not know the setting can read the catalog."""
     plain, delayed = world.queue(), world.queue("delayed", redelivery_delay_seconds=5)
-    bodies = {e.queue_id: e.body for e in client_of(plain).catalog_entries()}
+    bodies = {e.queue_id: e.body for e in client_of(plain).cache.catalog_entries()}
     unknown = [set(body["settings"]) for body in bodies.values() if "settings" in body]
     assert not any("redelivery_delay_seconds" in names for names in unknown)
     assert "later" not in bodies[plain.info.queue_id]

@@ -317,7 +317,9 @@ def test_while_the_outcome_is_in_doubt_the_transient_part_waits(
     tx = doubtful(world, queue, lands)
     memory = client_of(queue).transient
     with memory.lock:
-        assert memory.fold(queue.info.in_memory()).available(world.clock.now_ms, AT_ONCE) == 0
+        assert (
+            memory.states.fold(queue.info.in_memory()).available(world.clock.now_ms, AT_ONCE) == 0
+        )
     world.clock.advance(61)
     others = world.manager("b")
     if ask == "outcome":
@@ -526,11 +528,13 @@ def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) ->
     client_of(taken).parts_of = lambda info: [QueuePart(memory, info.in_memory())]
     assert numbers(taken.receive(10)) == [3, 4]
     with memory.lock:
-        assert memory.fold(queue.info.in_memory()).in_flight() == 3
+        assert memory.states.fold(queue.info.in_memory()).in_flight() == 3
     with pytest.raises(LeaseLost):
         batch.accept()
     with client_of(queue).lock:
-        assert client_of(queue).fold(queue.info).in_flight() == 2  # 1 and 2 are held as before
+        assert (
+            client_of(queue).states.fold(queue.info).in_flight() == 2
+        )  # 1 and 2 are held as before
     with pytest.raises(LeaseLost):
         batch.extend_lease(60)
 

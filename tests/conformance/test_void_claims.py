@@ -136,16 +136,16 @@ def test_a_decision_that_lands_between_the_two_readings_is_not_taken_for_void(wo
     assert len(tx.queue(orders.name).receive(1)) == 1
     other = world.manager("x")
     mine = other.queue(orders.name)
-    key_states = client_of(other).key_states
+    key_states = client_of(other).states.key_states
 
     def after_a_commit(keys: Any, **more: Any) -> Any:
-        client_of(other).key_states = key_states
+        client_of(other).states.key_states = key_states
         in_another_thread(tx.commit)
         return key_states(keys, **more)
 
     assert len(mine.receive(1)) == 0  # warm
     watched: Any = client_of(other)
-    watched.key_states = after_a_commit
+    watched.states.key_states = after_a_commit
     assert len(mine.receive(1)) == 0
     assert (mine.depth(), mine.in_flight()) == (0, 0)
     assert other.history.verify().ok
@@ -190,14 +190,14 @@ def test_who_works_on_a_busy_queue_is_asked_for_seldom(world: World) -> None:
     assert len(working.queue(orders.name).receive(1)) == 1
     client = world.manager("x")
     mine, asked = client.queue(orders.name), []
-    key_states = client_of(client).key_states
+    key_states = client_of(client).states.key_states
 
     def counted(keys: Any, **more: Any) -> Any:
         asked.extend(found := list(keys))
         return key_states(found, **more)
 
     watched: Any = client_of(client)
-    watched.key_states = counted
+    watched.states.key_states = counted
     for _ in range(120):  # two minutes
         assert len(mine.receive(1)) == 1
         world.clock.advance(1)

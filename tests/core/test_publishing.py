@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from txnqueue.core.routing import Binding, ExchangeInfo, matched
+from txnqueue.core.exchanges import Binding, ExchangeInfo, matched
 from txnqueue.core.settings import QueueInfo, QueueSettings
 from txnqueue.messages.publish import staged_sends
 from txnqueue.storage.payload import Destination, Routes, Run, Send

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnqueue.core import routing
-from txnqueue.core.routing import (
+from txnqueue.core import exchanges
+from txnqueue.core.exchanges import (
     Binding,
     BindingAnswer,
     ExchangeAnswer,
@@ -40,7 +40,7 @@ def fits(wanted: tuple[str, ...], words: tuple[str, ...]) -> bool:
 
 @given(PATTERNS, KEYS)
 def test_a_topic_matches_by_its_definition(pattern: str, key: str) -> None:
-    expected = fits(routing.words_of(pattern), routing.words_of(key))
+    expected = fits(exchanges.words_of(pattern), exchanges.words_of(key))
     assert topic_matches(pattern, key) == expected
 
 
@@ -92,7 +92,7 @@ ASKED = st.dictionaries(st.sampled_from("xyz"), st.sampled_from(["1", "2", None]
 
 @given(ASKED, st.sampled_from(["all", "any"]), HEADERS)
 def test_headers_match_by_their_definition(asked: Any, match: str, headers: Any) -> None:
-    arguments, said = routing.read_arguments({**asked, "x-match": match, "x-other": 7})
+    arguments, said = exchanges.read_arguments({**asked, "x-match": match, "x-other": 7})
     found = [n in headers and v in (None, headers[n]) for n, v in asked.items()]
     expected = all(found) if match == "all" else any(found)
     binding = Binding("q", "", arguments, said)
@@ -117,13 +117,13 @@ def test_routes_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: routing.check_kind("queue"), InvalidInput),
-        (lambda: routing.check_key(5), InvalidInput),
-        (lambda: routing.check_key("x" * 256), LimitExceeded),
-        (lambda: routing.read_arguments({"x-match": "some"}), InvalidInput),
-        (lambda: routing.read_arguments({"a": 1.5}), InvalidInput),
-        (lambda: routing.read_arguments([]), InvalidInput),
-        (lambda: routing.read_arguments({1: "a"}), InvalidInput),
+        (lambda: exchanges.check_kind("queue"), InvalidInput),
+        (lambda: exchanges.check_key(5), InvalidInput),
+        (lambda: exchanges.check_key("x" * 256), LimitExceeded),
+        (lambda: exchanges.read_arguments({"x-match": "some"}), InvalidInput),
+        (lambda: exchanges.read_arguments({"a": 1.5}), InvalidInput),
+        (lambda: exchanges.read_arguments([]), InvalidInput),
+        (lambda: exchanges.read_arguments({1: "a"}), InvalidInput),
     ],
 )
 def test_what_cannot_be_said_is_refused(call: Any, error: Any) -> None:
@@ -132,7 +132,7 @@ def test_what_cannot_be_said_is_refused(call: Any, error: Any) -> None:
 
 
 def test_values_of_arguments_are_compared_as_text() -> None:
-    said = routing.read_arguments({"n": 5, "yes": True, "there": None})
+    said = exchanges.read_arguments({"n": 5, "yes": True, "there": None})
     assert said == ((("n", "5"), ("there", None), ("yes", "true")), "all")
 
 
@@ -151,13 +151,13 @@ QUEUES = {"q": "q-1", "r": "r-1"}
 
 def asked(*args: Any, **said: Any) -> set[str]:
     """Ask about bindings, and name the bits that are set."""
-    answer = routing.binding_query(EXCHANGES, BINDINGS, QUEUES, *args, **said)
+    answer = exchanges.binding_query(EXCHANGES, BINDINGS, QUEUES, *args, **said)
     names = BindingAnswer.__dataclass_fields__
     return {name for name in names if getattr(answer, name)}
 
 
 def test_an_exchange_is_told_or_said_not_to_be_there() -> None:
-    query = routing.exchange_query
+    query = exchanges.exchange_query
     assert query(EXCHANGES) == ExchangeAnswer("direct", True, False, {})
     assert query(EXCHANGES, "e") == ExchangeAnswer("headers", False, False, {"a": 1})
     assert query(EXCHANGES, "f") == ExchangeAnswer("", None, True, {})

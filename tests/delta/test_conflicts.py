@@ -20,6 +20,7 @@ from txnqueue.core.model import CLAIMED, Condition, Entry, Unit, next_sequence
 from txnqueue.core.planning import Plan
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.delta import DeltaJournal
+from txnqueue.storage.journal.groups import Groups
 from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import TableNames
@@ -92,7 +93,7 @@ def journals(
     else:
         names = TableNames.of(str(root))
     slow_statements, fast_statements = Unlocked(spark, names), Unlocked(spark, names)
-    slow, fast = DeltaJournal(slow_statements), DeltaJournal(fast_statements)
+    slow, fast = (DeltaJournal(s, groups=Groups()) for s in (slow_statements, fast_statements))
     slow.create()
     waiting = Waiting(slow_statements.appending, root)
     slow_statements.waiting = waiting

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.reports.views_folding import quick_session
-from txnqueue.core.routing import Binding, read_arguments
+from txnqueue.core.exchanges import Binding, read_arguments
 from txnqueue.storage.payload import Destination, Routes, Send
 from txnqueue.storage.payload.arrangement import widened
 from txnqueue.storage.payload.numbering import headers_column

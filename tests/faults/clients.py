@@ -21,7 +21,7 @@ from tests.faults.sending import Sending
 from tests.inside import attempt_of, client_of
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import Busy, HandlerFailed, QueueClosed, QueueNotFound, TransactionUnknown
 from txnqueue.manager import QueueManager
 from txnqueue.storage.journal import AppendConflict

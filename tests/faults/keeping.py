@@ -214,7 +214,7 @@ def what_the_horizon_has_passed_is_over() -> None:
     world.helper("user").queue("in").send([{"i": 1}])
     slow = world.manager("slow")
     begun = client_of(slow).store.journal.version()
-    client_of(slow).version_to_begin = lambda: begun
+    client_of(slow).cache.version_to_begin = lambda: begun
     branches, sessions = Branches(client_of(slow)), []
     used(world)
 

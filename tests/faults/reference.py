@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,7 +233,8 @@ class Reference:
             entries, metadata = commits[self.seen]
             self.seen += 1
             try:
-                self._commit(entries, str(metadata["run_id"]), str(metadata["operation"]))
+                for mine, about in units(entries, metadata):
+                    self._commit(mine, str(about["run_id"]), str(about["operation"]))
             except (AssertionError, KeyError) as breach:
                 self.breach = AssertionError(f"{breach} at version {self.seen - 1}")
                 raise self.breach from breach
@@ -642,3 +644,14 @@ class Reference:
 
     def _waits(self, attempt: str | None) -> bool:
         return attempt in self.prepared and attempt not in self.decided
+
+
+def units(entries: Any, metadata: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Take a commit apart: the entries of each unit, and what the store's history says of it."""
+    group = metadata.get("group")
+    if group is None:
+        return [(entries, metadata)]
+    return [
+        ([e for e in entries if e.ordinal == ordinal], {**metadata, **group[ordinal]})
+        for ordinal in sorted({entry.ordinal for entry in entries})
+    ]

@@ -21,6 +21,7 @@ from tests.faults.world import World
 from txnqueue import batch
 from txnqueue.admin import drop, history_removal, maintenance, recovery
 from txnqueue.client.append import Append, Landed
+from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.client.readers import ShardReader
 from txnqueue.core import model, planning
@@ -31,7 +32,7 @@ from txnqueue.core.state import Claim, LaneState, QueueState, compaction, retent
 from txnqueue.core.state.branch import Branch
 from txnqueue.errors import Busy, StoreCorrupt
 from txnqueue.messages import claim as receiving
-from txnqueue.messages import settlement
+from txnqueue.messages import settlement, takeover
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.storage.tables import TableCommit
@@ -91,27 +92,28 @@ DROPPING = {"A": programs.dropper("A"), "B": programs.preparer("B", "K")}
 
 def drops_what_is_prepared(patch: pytest.MonkeyPatch) -> None:
     """Drop a queue although prepared transactions name it."""
-    patch.setattr(drop, "holding", lambda entries, queue_id: ())
+    patch.setattr(drop, "holding", lambda entries, stream: ())
 
 
 def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
     """Find out what is prepared first, and close the queue after that."""
-    real = drop._close
+    real = drop._close_queue
     seen: list[Any] = []
 
     def hasty(client: Any, info: Any, reason: Any) -> None:
-        seen[:] = [drop.holding(client.transaction_entries(), info.queue_id)]
+        stream = model.queue_stream(info.queue_id)
+        seen[:] = [drop.holding(client.cache.transaction_entries(), stream)]
         real(client, info, reason)
 
-    patch.setattr(drop, "_close", hasty)
+    patch.setattr(drop, "_close_queue", hasty)
 
     def finish(client: Any, info: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(drop, "holding", lambda entries, queue_id: seen[0])
+            inner.setattr(drop, "holding", lambda entries, stream: seen[0])
             return finishing(client, info)
 
-    finishing = drop.finish
-    patch.setattr(drop, "finish", finish)
+    finishing = drop.finish_queue
+    patch.setattr(drop, "finish_queue", finish)
 
 
 def prepared_needs_an_open_queue(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +215,7 @@ def believes_its_last_plan(patch: pytest.MonkeyPatch) -> None:
 
 def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
     """Take a transaction without an entry for an aborted one: no tombstone."""
-    real = receiving.ClaimPlanner._take_over
+    real = takeover.Takeovers.find
 
     def careless(self: Any, fold: QueueState, owner: Any, *rest: Any, **more: Any) -> Any:
         found = real(self, fold, owner, *rest, **more)
@@ -223,7 +225,7 @@ def absent_is_aborted(patch: pytest.MonkeyPatch) -> None:
         found.tombstones.clear()
         return found
 
-    patch.setattr(receiving.ClaimPlanner, "_take_over", careless)
+    patch.setattr(takeover.Takeovers, "find", careless)
 
 
 def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
@@ -233,25 +235,25 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
         self: Any, fold: QueueState, owner: Any, now_ms: int, *, closely: bool = False
     ) -> Any:
         found = self._candidates(fold, owner, now_ms, closely=closely)
-        states = self.client.key_states(c.attempt.key for c, _ in found if c.attempt)
+        states = self._client.states.key_states(c.attempt.key for c, _ in found if c.attempt)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
         for claim, over in found:
-            if not receiving.may_end(claim, states, now_ms, lease_over=over):
+            if not takeover.may_end(claim, states, now_ms, lease_over=over):
                 continue
             holder = claim.attempt
             if holder is None or states[holder.key].decided(holder.attempt):
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(holder.attempt, (holder, []))[1].append(claim)
-        return receiving._TakeOver(superseded, tombstones, self._elsewhere(tombstones))
+        return takeover.Takeover(superseded, tombstones, self._elsewhere(tombstones))
 
-    patch.setattr(receiving.ClaimPlanner, "_take_over", careless)
+    patch.setattr(takeover.Takeovers, "find", careless)
 
 
 def prepared_may_be_swept(patch: pytest.MonkeyPatch) -> None:
     """Let a lease's end abort a prepared transaction."""
-    patch.setattr(receiving, "may_end", lambda *_, lease_over=True: lease_over)
+    patch.setattr(takeover, "may_end", lambda *_, lease_over=True: lease_over)
     patch.setattr(recovery, "may_end", lambda *_: True)
     undecided = model.undecided
     patch.setattr(
@@ -267,7 +269,7 @@ def takes_its_own_batch_over(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
-        self.joined_with = None
+        self.takeovers.joined_with = None
 
     patch.setattr(receiving.ClaimPlanner, "__init__", forgetful)
 
@@ -276,7 +278,7 @@ def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
     """Settle a lease without looking whether it is still held."""
 
     def blind(client: Any, one: Any, folds: Any) -> Any:
-        return client.fold(one.info), one.claim
+        return client.states.fold(one.info), one.claim
 
     patch.setattr(settlement, "still_ours", blind)
     patch.setattr(work, "still_ours", blind)
@@ -328,7 +330,11 @@ def gives_up_with_aborted(patch: pytest.MonkeyPatch) -> None:
             answer = self._journal.append([unit], {})
         except (ConnectionError, AppendConflict) as error:
             raise Busy() from error
-        return self._landed(unit, answer.version) if answer.won[0] else real(self, unit)
+        return (
+            self._landed(unit, answer.version, answer.ordinal)
+            if answer.won[0]
+            else real(self, unit)
+        )
 
     patch.setattr(Append, "_try", impatient)
 
@@ -583,8 +589,8 @@ def leaves_the_prepared_behind(patch: pytest.MonkeyPatch) -> None:
 
 def asks_the_journal_only(patch: pytest.MonkeyPatch) -> None:
     """Look an id up without the archive."""
-    real = Client.key_states
-    patch.setattr(Client, "key_states", lambda self, keys, since=None: real(self, keys, None))
+    real = Cache.key_states
+    patch.setattr(Cache, "key_states", lambda self, keys, since=None: real(self, keys, None))
 
 
 def reads_transactions_piece_by_piece(patch: pytest.MonkeyPatch) -> None:
@@ -672,7 +678,7 @@ def forgets_who_ended_claims_of_standing_messages(patch: pytest.MonkeyPatch) -> 
 
 def takes_forgotten_for_undone(patch: pytest.MonkeyPatch) -> None:
     """Take what is found nowhere for what never happened, however long ago it began."""
-    patch.setattr(Client, "check_known", lambda self, owner: None)
+    patch.setattr(Cache, "check_known", lambda self, owner: None)
 
 
 VARIANTS: dict[str, tuple[Break, Catch]] = {

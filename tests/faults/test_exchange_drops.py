@@ -14,7 +14,7 @@ from tests.faults.explore import Found, Program, Violation, explore
 from tests.faults.test_broken_variants import without
 from tests.faults.world import World
 from tests.inside import client_of
-from txnqueue.admin import exchange_alteration, exchange_drop
+from txnqueue.admin import drop, exchange_alteration
 from txnqueue.core import model
 from txnqueue.core.planning import Plan, decisions
 
@@ -102,7 +102,7 @@ def judge(world: World) -> None:
 def judge_columns(world: World) -> None:
     """Whoever is bound has every column of the exchange."""
     world.ledger()
-    found = client_of(world.manager("last")).topology()
+    found = client_of(world.manager("last")).cache.topology()
     info = found.exchanges[NAME]
     names = {column["name"] for column in info.schema["fields"]}
     for queue in found.targets(info):
@@ -157,7 +157,7 @@ def test_no_interleaving_with_an_exchange_that_changes_breaks_a_promise(name: st
 
 def drops_what_is_prepared(patch: pytest.MonkeyPatch) -> None:
     """Drop an exchange although prepared transactions publish to it."""
-    patch.setattr(exchange_drop, "holding", lambda entries, exchange_id: ())
+    patch.setattr(drop, "holding", lambda entries, stream: ())
 
 
 def prepared_needs_an_open_exchange(patch: pytest.MonkeyPatch) -> None:
@@ -175,18 +175,19 @@ def prepared_needs_an_open_exchange(patch: pytest.MonkeyPatch) -> None:
 
 def looks_before_it_closes(patch: pytest.MonkeyPatch) -> None:
     """Find out what is prepared first, and close the exchange after that."""
-    close, holding = exchange_drop._close, exchange_drop.holding
+    close, holding = drop._close_exchange, drop.holding
     seen: list[Any] = []
 
     def hasty(client: Any, info: Any, reason: Any) -> None:
-        seen[:] = [holding(client.transaction_entries(), info.exchange_id)]
+        stream = model.exchange_stream(info.exchange_id)
+        seen[:] = [holding(client.cache.transaction_entries(), stream)]
         close(client, info, reason)
 
-    patch.setattr(exchange_drop, "_close", hasty)
+    patch.setattr(drop, "_close_exchange", hasty)
     patch.setattr(
-        exchange_drop,
+        drop,
         "holding",
-        lambda entries, exchange_id: seen.pop() if seen else holding(entries, exchange_id),
+        lambda entries, stream: seen.pop() if seen else holding(entries, stream),
     )
 
 

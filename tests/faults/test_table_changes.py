@@ -232,7 +232,7 @@ def test_appends_that_were_decided_one_by_one_are_finished_so(
     def commit(injector: Injector) -> None:
         older = world.manager("older", injector)
         client_of(older).open()
-        client_of(older).layout = 1
+        client_of(older).cache.layout = 1
         tx = older.transaction()
         append(tx, world.table, 1, 2, 3)
         injector.arm()

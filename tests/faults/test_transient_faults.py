@@ -132,9 +132,9 @@ class Place:
         client, info = client_of(self.client), self.client.queue(name).info
         now_ms = self.world.clock.now_ms
         with client.transient.lock:
-            memory = client.transient.fold(info.in_memory()).available(now_ms, AT_ONCE)
+            memory = client.transient.states.fold(info.in_memory()).available(now_ms, AT_ONCE)
         with client.lock:
-            return client.fold(info).available(now_ms, AT_ONCE), memory
+            return client.states.fold(info).available(now_ms, AT_ONCE), memory
 
     def drained(self, client: QueueManager) -> Iterator[int]:
         """Receive and accept whatever there is."""

@@ -13,12 +13,14 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
 from tests.conftest import LONG
+from tests.delta.counting import Cost
 from tests.faults.pasts import everything
 from tests.inside import client_of
 from tests.reports.views_folding import (
     FAR_FUTURE_MS,
     STATES,
     per_state,
+    plain_types,
     quick_session,
     replay,
     shown,
@@ -177,19 +179,22 @@ QUEUES = {"orders": "orders", "orders.dead": "orders_dead", "in-voices.eu": "in_
 def test_queue_views_equal_the_fold(lake: Any, quick: Any) -> None:
     names = lake.anna.create_views("now_")
     assert names == [f"now_{name}" for name in (*views.STORE_VIEWS, *QUEUES.values())]
+    make_live(lake.anna, quick, "live_")
     entries = entries_of(lake)
-    now_ms = int(datetime.datetime.now().timestamp() * 1000)
+    now_ms = lake.clock.now_ms
     states: Counter[Any] = Counter()
     for name, view in QUEUES.items():
         info = lake.anna.queue(name).info
         expected, fold = replay(info, entries, now_ms)
         rows = shown(quick, f"now_{view}")
         assert rows == expected
+        assert shown(quick, f"live_{view}") == expected  # nothing waits until today
+        assert plain_types(quick.table(f"live_{view}")) == plain_types(quick.table(f"now_{view}"))
         counts = per_state(rows)
         states += counts
         in_flight = counts["in_flight"] + counts["purge_pending"]
         with client_of(lake.anna).lock:
-            client_fold = client_of(lake.anna).fold(info)
+            client_fold = client_of(lake.anna).states.fold(info)
             assert in_flight == client_fold.in_flight() == fold.in_flight()
             assert counts["available"] == client_fold.available(now_ms, info.redelivery)
         told = next(r for r in lake.anna.history.as_of().counts().rows() if r["queue"] == name)
@@ -261,20 +266,99 @@ def test_as_of_inside_a_commit_and_at_an_instant(lake: Any, quick: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_view_follows_the_store(lake: Any, quick: Any) -> None:
-    orders = lake.bert.queue("in-voices.eu")
-    lake.anna.create_views("live_")
-    orders.depth()  # reads: what was known before the maintenance is too old to begin at
+def test_temporary_views_stand_still_and_statements_follow_the_store(lake: Any, quick: Any) -> None:
+    invoices = lake.bert.queue("in-voices.eu")
+    make_live(lake.anna, quick, "live_")
+    lake.anna.create_views("still_")
+    invoices.depth()  # reads: what was known before the maintenance is too old to begin at
     before = quick.table("live_in_voices_eu").where("state = 'available'").count()
-    sent = orders.send([{"order_id": 77}], headers={"correlation_id": "c-7", "tenant": "x"})
-    found = quick.table("live_in_voices_eu").where("order_id = 77").collect()
-    assert [(row["message_id"], row["state"]) for row in found] == [
-        (f"{sent.send_id}:0", "available")
-    ]
-    assert found[0]["sent_in"] == sent.transaction_id
-    assert found[0]["headers"] == {"correlation_id": "c-7", "tenant": "x"}
-    assert (found[0]["correlation_id"], found[0]["reply_to"]) == ("c-7", None)
-    assert quick.table("live_in_voices_eu").where("state = 'available'").count() == before + 1
+    sent = invoices.send([{"order_id": 77}], headers={"correlation_id": "c-7", "tenant": "x"})
+    of_sent = f"transaction_id = '{sent.transaction_id}'"
+    for view in ("still_in_voices_eu", "live_in_voices_eu"):
+        found = quick.table(view).where("order_id = 77").collect()
+        if view.startswith("still_"):
+            assert found == []
+            assert quick.table("still_transactions").where(of_sent).count() == 0
+            lake.anna.create_views("still_")
+            found = quick.table(view).where("order_id = 77").collect()
+        assert [(row["message_id"], row["state"]) for row in found] == [
+            (f"{sent.send_id}:0", "available")
+        ]
+        assert found[0]["sent_in"] == sent.transaction_id
+        assert found[0]["headers"] == {"correlation_id": "c-7", "tenant": "x"}
+        assert (found[0]["correlation_id"], found[0]["reply_to"]) == ("c-7", None)
+        assert quick.table(view).where("state = 'available'").count() == before + 1
+    assert quick.table("still_transactions").where(of_sent).count() == 1
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_temporary_view_outlives_new_columns_and_removed_payload(
+    quick: Any, tmp_path: Path
+) -> None:
+    """Messages are never missing: what has no payload any more is shown without it."""
+    manager = QueueManager(quick, str(tmp_path / "store"), runtime=runtime(Clock(), "dora"))
+    boxes = manager.create_queue("boxes", "n long", dead_letter=False)
+    boxes.send([{"n": n} for n in range(3)], headers={"a": "b"})
+    manager.create_views("before_")
+    boxes.alter("note string")
+    manager.queue("boxes").send([{"n": 9, "note": "new"}])
+    assert numbers_in(quick, "before_boxes") == [0, 1, 2]
+    slices = client_of(manager).store.payload.slices(boxes.info.payload_id)
+    client_of(manager).store.payload.drop(boxes.info.payload_id, slices)
+    manager.create_views("after_")
+    for view, count in (("before_boxes", 3), ("after_boxes", 4)):
+        rows = quick.table(view).collect()
+        assert [(row["n"], row["headers"], row["state"]) for row in rows] == [
+            (None, None, "available")
+        ] * count
+        assert len({row["message_id"] for row in rows}) == count
+
+
+def numbers_in(session: Any, view: str) -> list[int]:
+    return sorted(row["n"] for row in session.table(view).collect())
+
+
+def make_live(manager: QueueManager, session: Any, prefix: str) -> None:
+    """Create temporary views that follow the store."""
+    for statement in manager.view_statements(prefix).values():
+        session.sql(statement)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_other_queues_of_the_same_columns_cost_a_view_nothing(quick: Any, tmp_path: Path) -> None:
+    root = str(tmp_path / "store")
+    manager = QueueManager(quick, root, runtime=runtime(Clock(), "anna"))
+    columns = "n long, name string"
+    orders = manager.create_queue("orders", columns, dead_letter=False)
+    orders.send([{"n": n, "name": "x"} for n in range(20)])
+    orders.receive(5).accept()
+    orders.receive(5)
+
+    def cost_of_a_query() -> tuple[int, list[int]]:
+        manager.create_views()
+        with Cost(quick, root) as cost:
+            rows = quick.table("orders").groupBy("state", "name").count().collect()
+        assert {row["state"]: row["count"] for row in rows} == {
+            "accepted": 5, "in_flight": 5, "available": 10,
+        }  # fmt: skip
+        return cost.jobs, cost.tasks
+
+    cost_of_a_query()
+    alone = cost_of_a_query()
+    for n in range(11 if LONG else 3):
+        other = manager.create_queue(f"other{n}", columns, dead_letter=False)
+        if n < 2:
+            other.send([{"n": n, "name": "y"}])
+    assert cost_of_a_query() == alone
+    assert 0 < alone[0] <= 8
+    make_live(manager, quick, "live_")
+    assert manager.queue("other0").move("orders", limit=1) == 1  # its payload stays where it is
+    manager.create_views()
+    for view in ("orders", "live_orders"):
+        moved = quick.table(view).where("name IS NOT NULL AND name <> 'x'").collect()
+        assert [(row["n"], row["name"], row["state"]) for row in moved] == [(0, "y", "available")]
 
 
 @pytest.mark.spark
@@ -289,7 +373,7 @@ def test_views_follow_an_alter_and_a_drop(lake: Any, quick: Any) -> None:
     parcels.send([{"n": n} for n in range(3)])
     parcels.receive(1).reject(reason="lost")
     before = manager.history.as_of().commit_seq
-    manager.create_views("open_")
+    make_live(manager, quick, "open_")
     parcels.receive(1)
     assert parcels.drop(reason="closed down").messages == 2
     found = quick.table("open_parcels").orderBy("n").collect()
@@ -336,11 +420,6 @@ def test_trace_finds_messages_by_a_predicate(lake: Any) -> None:
         with pytest.raises(InvalidInput) as caught:
             lake.anna.history.trace(queue="orders", where=where).rows()
         assert repr(where) in str(caught.value)
-
-
-def plain_types(frame: Any) -> list[Any]:
-    """List the columns and their types, whatever may be null."""
-    return [(field.name, field.dataType.simpleString()) for field in frame.schema]
 
 
 def same(left: Any, right: Any) -> None:

@@ -1,4 +1,4 @@
-"""The views' SQL equals the fold on random histories, sensible or not."""
+"""Both forms of the views equal the fold on random histories, sensible or not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from tests.reports.views_folding import (
     FAR_FUTURE_MS,
     STATES,
     per_state,
+    plain_types,
     quick_session,
     replay,
     shown,
+    told_of,
 )
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry
@@ -25,6 +27,8 @@ from txnqueue.core.planning import Stamp
 from txnqueue.core.settings import QueueInfo, QueueSettings
 from txnqueue.core.state import QueueState, catalog
 from txnqueue.reports import views
+from txnqueue.reports.ledger import Ledger
+from txnqueue.reports.views.pieces import frame
 from txnqueue.storage.journal.tables import TableNames
 
 LANES, STEPS = 8, 70
@@ -260,6 +264,45 @@ def quick(spark: Any) -> Any:
     return quick_session(spark)
 
 
+def former(dice: Dice) -> list[int | None]:
+    """Name the newest state, and one some versions before the queue was dropped."""
+    in_use = [e for e in dice.entries if e.place < dice.closed_at]
+    return [None, in_use[-1].commit_seq - model.commit_seq(10)]
+
+
+def entries_of(dice: Dice, upto: int | None) -> list[Entry]:
+    return [e for e in dice.entries if upto is None or e.commit_seq <= upto]
+
+
+def ledger_of(dice: Dice, upto: int | None) -> Ledger:
+    ledger = Ledger(dice.info)
+    ledger.advance(entries_of(dice, upto), 0)
+    return ledger
+
+
+def all_states(dropped: Any, upto: int | None) -> set[str]:
+    gone = {"accepted", "rejected", "dead_lettered", "duplicate", "dropped", "moved", "purged"}
+    return gone if dropped and upto is None else {*STATES, "duplicate"}
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_ledger_tells_of_each_message_what_the_fold_does(seed: int, dropped: Any) -> None:
+    dice = Dice(seed).run(dropped)
+    for upto in former(dice):
+        expected, fold = replay(dice.info, entries_of(dice, upto), AT_MS)
+        ledger = ledger_of(dice, upto)
+        told = Counter(
+            told_of(piece, offset)
+            for piece in ledger.pieces(AT_MS)
+            for first, last in piece.ranges
+            for offset in range(first, last + 1)
+        )
+        assert told == expected
+        assert set(per_state(expected)) <= all_states(dropped, upto)
+        assert (ledger.length(), ledger.in_flight()) == (fold.length(), fold.in_flight())
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(("seed", "dropped"), [(1, False), (3, True)])
 def test_random_histories_fold_alike(quick: Any, seed: int, dropped: Any) -> None:
@@ -267,10 +310,8 @@ def test_random_histories_fold_alike(quick: Any, seed: int, dropped: Any) -> Non
     names = TableNames.of("/nowhere")
     _register(quick, dice)
     at_ms = AT_MS
-    in_use = [e for e in dice.entries if e.place < dice.closed_at]
-    upto = in_use[-1].commit_seq - model.commit_seq(10)
-    for commit_seq in (None, upto):
-        entries = [e for e in dice.entries if commit_seq is None or e.commit_seq <= commit_seq]
+    for commit_seq in former(dice):
+        entries = entries_of(dice, commit_seq)
         text = views.statements(names, {"q": dice.before}, "", commit_seq, at_ms)["q"]
         query = (
             text.partition(" AS\n")[2]
@@ -282,9 +323,20 @@ def test_random_histories_fold_alike(quick: Any, seed: int, dropped: Any) -> Non
         quick.sql(query).createOrReplaceTempView("random_shown")
         expected, _ = replay(dice.info, entries, at_ms)
         assert shown(quick, "random_shown") == expected
-        gone = {"accepted", "rejected", "dead_lettered", "duplicate", "dropped", "moved", "purged"}
-        wanted = gone if dropped and commit_seq is None else {*STATES, "duplicate"}
-        assert set(per_state(expected)) == wanted
+        assert set(per_state(expected)) == all_states(dropped, commit_seq)
+
+        pieces = list(ledger_of(dice, commit_seq).pieces(at_ms))
+        still = frame(quick, lambda _: "random_payload", dice.info, {"q-1": dice.info}, pieces)
+        still.createOrReplaceTempView("random_still")
+        assert shown(quick, "random_still") == expected
+        live, still = quick.table("random_shown"), quick.table("random_still")
+        assert plain_types(live) == plain_types(still)
+        assert sorted(told_numbers(live)) == sorted(told_numbers(still))
+
+
+def told_numbers(view: Any) -> list[tuple[str, int]]:
+    """Read the payload of each message: it is that of its own offset."""
+    return [tuple(row) for row in view.select("message_id", "number").collect()]
 
 
 def _register(spark: Any, dice: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from txnqueue.core import model
 from txnqueue.core.state import QueueState
+from txnqueue.reports.ledger import Piece
 
 FAR_FUTURE_MS = 4_000_000_000_000
 FOLDED = (
@@ -123,6 +124,23 @@ def _row(
         settled and settled.recorded_at_ms,
         (settled and settled.reason) or position.reason,
     )  # fmt: skip
+
+
+def told_of(piece: Piece, offset: int) -> Any:
+    """Write what a ledger tells of one message, like the rows of ``replay``."""
+    posted, taken, settled = piece.posted, piece.claimed, piece.settled
+    return (
+        f"{posted.body['send']}:{offset}", posted.lane, piece.state, piece.delivery_count,
+        posted.actor, posted.transaction_key,
+        taken and taken.actor, taken and taken.transaction_key, taken and taken.recorded_at_ms,
+        settled and settled.actor, settled and settled.transaction_key,
+        settled and settled.recorded_at_ms, piece.reason,
+    )  # fmt: skip
+
+
+def plain_types(frame: Any) -> list[Any]:
+    """List the columns and their types, whatever may be null."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema]
 
 
 def shown(session: Any, view: Any) -> Counter[Any]:

@@ -140,7 +140,7 @@ def test_the_stored_pictures_are_what_their_source_draws(tmp_path: Path) -> None
         [sys.executable, "jobs/draw_pictures.py", str(tmp_path)], cwd=PROJECT, check=True
     )
     stored, drawn = (
-        {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+        {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.svg")}
         for folder in (PROJECT / "docs" / "pictures", tmp_path)
     )
     assert drawn and stored == drawn, "run: python jobs/draw_pictures.py"

@@ -19,7 +19,7 @@ from tests.specifications import test_amqp_work as work
 from tests.specifications import test_flow as flows
 from txnqueue.protocols.amqp import Connection, transactions
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
-from txnqueue.protocols.amqp.sending import SendingLink
+from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.flow import MessageFlow, Processing
 from txnqueue.storage.store import MemoryStore

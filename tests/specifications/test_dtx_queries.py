@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.conftest import SCHEMA, World, alone_on_delta_when_long
 from tests.inside import client_of, topology
 from txnqueue.admin.exchange_creation import Asked, create_exchange
-from txnqueue.core.routing import BindingAnswer, ExchangeAnswer
+from txnqueue.core.exchanges import BindingAnswer, ExchangeAnswer
 from txnqueue.protocols.dtx import AccessTicket, Channel, Connection, XaStatus, Xid
 from txnqueue.testing import plain_schema
 

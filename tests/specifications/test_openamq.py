@@ -1069,7 +1069,7 @@ def test_rejected_messages_are_dead_letters_at_once(world: World) -> None:
     assert {one.message["_message"]["origin"]["reason"] for one in found} == {"no such customer"}
     assert channel.commit().count == 1
     with dead.lock:
-        assert dead.fold(broker.orders.info).in_flight() == 1
+        assert dead.states.fold(broker.orders.info).in_flight() == 1
 
 
 @rule("S0-09")

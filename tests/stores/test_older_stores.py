@@ -88,7 +88,7 @@ def test_an_older_store_is_maintained_and_still_proves_itself(spark: Any, root: 
     done = manager.maintain(transaction_seconds_max=0, payload_retention_days=0)
     assert done.archived > 0
     assert [one for one in done.skipped if "keeps deleted files" not in one] == []
-    assert [entry.sequence for entry in client_of(manager).layouts()] == [1]
+    assert [entry.sequence for entry in client_of(manager).cache.layouts()] == [1]
     fresh = QueueManager(spark, root)
     assert fresh.history.verify().ok
     assert fresh.queue("orders").depth() == 7

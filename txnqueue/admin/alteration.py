@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean
 from txnqueue.core.state import catalog
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
@@ -39,8 +39,8 @@ def alter(
         SchemaMismatch: A column may not be null, or is there with another type.
     """
     client.open()
-    client.check_open(info)
-    known = client.queues()
+    client.states.check_open(info)
+    known = client.cache.queues()
     before, *others = _involved(info, known, columns)
     after = changed(before, columns, settings)
     if columns is not None:
@@ -49,7 +49,7 @@ def alter(
             client.store.payload.add_columns(one.payload_id, columns)
 
     def plan(_lost: int) -> Plan | None:
-        entries = client.catalog_entries()
+        entries = client.cache.catalog_entries()
         mine, *followers = _involved(info, catalog.queues(entries), columns)
         wanted = [(mine, changed(mine, columns, settings))]
         wanted += [(one, changed(one, columns, {})) for one in followers]
@@ -59,7 +59,7 @@ def alter(
     landed = client.land(plan, "alter queue", queue=info.name)
     for entry in landed.entries if landed is not None else ():
         if entry.shard == model.backlog_shard(info.queue_id):
-            client.learn(catalog.told(entry, before))
+            client.cache.learn(catalog.told(entry, before))
     return differences(before, after)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import NAME_LENGTH_MAX, SLICE_WIDTH, QueueInfo, QueueSettings
 from txnqueue.core.state import catalog
 from txnqueue.errors import (
@@ -32,40 +32,72 @@ if TYPE_CHECKING:
 
 def create_store(client: Client) -> None:
     """Make the store if it is not there, and write down its layout."""
-    with contextlib.suppress(StoreNotFound):
-        client.open()
+    if create_journal(client):
         return
-    client.store.create()
 
     def plan(_lost: int) -> Plan | None:
-        if client.layouts():
-            return None
-        body = {
-            "v": 1,
-            "layout": model.LAYOUT,
-            "slice_width": SLICE_WIDTH,
-            "store_id": client.runtime.new_id(),
-            "root": client.store.root,
-        }
-        columns = client.stamp().columns()
-        entry = Entry(
-            model.FENCE,
-            "layout",
-            model.LAYOUT_CHANGED,
-            sequence=model.LAYOUT,
-            body=body,
-            **columns,
-        )
-        return Plan((entry,), (model.next_sequence(model.FENCE, "layout", 1),))
+        layout = layout_of_new_store(client)
+        return layout if layout.entries else None
 
     client.land(plan, "create store")
     client.open()
 
 
+def create_journal(client: Client) -> bool:
+    """Make the journal if it is not there.
+
+    Returns:
+        Whether the store is complete: a new one lacks its layout.
+    """
+    if client.store.exists():
+        with contextlib.suppress(StoreNotFound):
+            client.open()
+            return True
+    client.store.create()
+    return False
+
+
+def layout_of_new_store(client: Client) -> Plan:
+    """Write down the layout of a store; nothing if another client has done so."""
+    if client.cache.layouts():
+        return Plan()
+    body = {
+        "v": 1,
+        "layout": model.LAYOUT,
+        "slice_width": SLICE_WIDTH,
+        "store_id": client.runtime.new_id(),
+        "root": client.store.root,
+    }
+    entry = Entry(
+        model.FENCE,
+        "layout",
+        model.LAYOUT_CHANGED,
+        sequence=model.LAYOUT,
+        body=body,
+        **client.stamp().columns(),
+    )
+    return Plan((entry,), (model.next_sequence(model.FENCE, "layout", 1),))
+
+
 def create_queue(
-    client: Client, name: str, schema: StructType, settings: QueueSettings, *, exist_ok: bool
+    client: Client,
+    name: str,
+    schema: StructType,
+    settings: QueueSettings,
+    *,
+    exist_ok: bool,
+    complete: bool = True,
 ) -> QueueInfo:
-    """Create a queue and its dead-letter queue: payload tables first, then one append."""
+    """Create a queue and its dead-letter queue: payload tables first, then one append.
+
+    Args:
+        client: The store.
+        name: The queue's name.
+        schema: Its columns.
+        settings: What it does.
+        exist_ok: Whether another client may be faster.
+        complete: Whether the store has its layout; else the same append writes it.
+    """
     new_id = client.runtime.new_id
     target: QueueInfo | None = None
     found: QueueInfo | None = None
@@ -78,7 +110,7 @@ def create_queue(
                 "characters.",
                 name=name,
             )
-        found = client.queues().get(dead_name)
+        found = client.cache.queues().get(dead_name) if complete else None
         if found and found.closing:
             raise _closing(found)
         if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
@@ -101,7 +133,8 @@ def create_queue(
         client.store.payload.create(one.payload_id, schema)
 
     def plan(_lost: int) -> Plan | None:
-        entries = client.catalog_entries()
+        layout = Plan() if complete else layout_of_new_store(client)
+        entries = [] if layout.entries else client.cache.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)
         there = [one.name for one in wanted if one.name in known]
@@ -110,7 +143,8 @@ def create_queue(
         if there:
             raise taken(known[there[0]])
         stamp = client.stamp()
-        plans = [
+        plans = [layout]
+        plans += [
             catalog.create(one, catalog.next_sequence(entries, one.name), stamp) for one in wanted
         ]
         plans.append(Plan((), tuple(model.payload_there(one.payload_id) for one in wanted)))
@@ -120,7 +154,7 @@ def create_queue(
                 raise QueueNotFound(name=found.name)
             if now.closing:
                 raise _closing(now)
-            # Says so under the target's name too: whoever is about to drop it reads that.
+            # Says so under the target's name too: a client that is about to drop it reads that.
             newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
             reason = f"takes the dead letters of {name}"
             plans.append(catalog.write(model.QUEUE_ALTERED, newest, stamp, reason))
@@ -131,10 +165,11 @@ def create_queue(
         landed = client.land(plan, "create queue", queue=name)
     except (QueueNotFound, PayloadRemoved):
         # The dead-letter queue that was there was dropped meanwhile; or this took so long that
-        # a maintenance has removed what nobody seemed to need.
+        # a maintenance has removed what seemed to be needed no more.
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
+    client.open()
     if landed is None:
-        return client.queues()[name]
+        return client.cache.queues()[name]
     return catalog.queues(landed.entries)[name]
 
 
@@ -180,7 +215,7 @@ def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
         return True
     if info.schema_version == 1:
         return False
-    entries = client.catalog_entries()
+    entries = client.cache.catalog_entries()
     return any(catalog.columns(one) == wanted for one in catalog.schemas(entries, info.queue_id))
 
 

@@ -2,7 +2,7 @@
 
 A declaration names queues with their columns and settings. It creates and alters; what it
 does not mention is left alone, and nothing is dropped unless it is told so twice: in the
-declaration, and by whoever applies it.
+declaration, and by any client that applies it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def plan(client: Client, declared: Declarations, *, drop: bool) -> list[Declarat
         SchemaMismatch: It is there with another type of a column.
     """
     try:
-        known = client.queues()
+        known = client.cache.queues()
     except StoreNotFound:
         known = {}
     steps = []

@@ -1,21 +1,24 @@
-"""Drop a queue in two steps: it closes, and when nothing prepared names it, it is gone.
+"""Drop a queue or an exchange in two steps: it closes, and when nothing prepared names it, it goes.
 
-From the closing on nobody can prepare work on the queue, so that what holds the drop back can
-only become less: it is read once, behind the closing, and needs no expectation.
+From the closing on no client can prepare work on it, so that what holds the drop back can only
+become less: it is read once, behind the closing, and needs no expectation. The closing of an
+exchange ends its bindings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from txnqueue.client.append import Landed
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import catalog
+from txnqueue.core.state import catalog, topology
 from txnqueue.errors import QueueInUse
 
 
@@ -37,63 +40,116 @@ class QueueDropResult:
     messages: int = 0
 
 
-def drop(client: Client, info: QueueInfo, reason: str | None = None) -> QueueDropResult:
+@dataclass(frozen=True, slots=True)
+class ExchangeDropResult:
+    """How far the drop of an exchange has come.
+
+    Attributes:
+        exchange: The exchange's name.
+        dropped: Whether it is gone; if not, it is closing and takes no more messages.
+        held_by: The prepared transactions that hold it back: decide them by
+            ``manager.commit`` or ``manager.rollback``, then drop again or ``recover``.
+    """
+
+    exchange: str
+    dropped: bool
+    held_by: tuple[str, ...] = ()
+
+
+def drop_queue(client: Client, info: QueueInfo, reason: str | None = None) -> QueueDropResult:
     """Close a queue, and drop it unless prepared transactions hold it back; repeatable.
 
     Raises:
         QueueInUse: Another queue's dead letters go there.
     """
     client.open()
-    _close(client, info, reason)
-    _fence_memory(client, info, model.QUEUE_CLOSING, reason)
-    return finish(client, info)
+    _close_queue(client, info, reason)
+    _fence_memory(client, _queue_fence(client, info, model.QUEUE_CLOSING, reason))
+    return finish_queue(client, info)
 
 
-def finish(client: Client, info: QueueInfo) -> QueueDropResult:
+def finish_queue(client: Client, info: QueueInfo) -> QueueDropResult:
     """Drop a queue that is closing, unless prepared transactions hold it back."""
-    held_by = holding(client.transaction_entries(), info.queue_id)
+    stream = model.queue_stream(info.queue_id)
+    held_by = holding(client.cache.transaction_entries(), stream)
     messages = 0
     for part in client.parts_of(info):
         with part.state() as state:
             messages += state.length()
     if held_by:
         return QueueDropResult(info.name, dropped=False, held_by=held_by, messages=messages)
-    landed = _drop(client, info)
-    gone = _fence_memory(client, info, model.QUEUE_DROPPED, None)
+    landed = _drop_closed_queue(client, info)
+    gone = _fence_memory(client, _queue_fence(client, info, model.QUEUE_DROPPED, None))
     dropped = [e for e in landed.entries if e.kind == model.QUEUE_DROPPED] if landed else []
     messages = gone + model.messages(dropped) if landed else 0
     return QueueDropResult(info.name, dropped=True, messages=messages)
 
 
-def holding(entries: Iterable[Entry], queue_id: str) -> tuple[str, ...]:
-    """Find the prepared and undecided transactions that post to a queue or settle in it.
+def drop_exchange(
+    client: Client, info: ExchangeInfo, reason: str | None = None
+) -> ExchangeDropResult:
+    """Close an exchange, and drop it unless prepared transactions hold it back; repeatable."""
+    client.open()
+    _close_exchange(client, info, reason)
+    return finish_exchange(client, info, reason)
+
+
+def finish_exchange(
+    client: Client, info: ExchangeInfo, reason: str | None = None
+) -> ExchangeDropResult:
+    """Drop an exchange that is closing, unless prepared transactions hold it back.
+
+    Args:
+        client: Whose drop it is.
+        info: The exchange.
+        reason: Why, for messages in memory; the store keeps the reason of the closing.
+    """
+    memory = client.transient
+    _fence_memory(
+        client,
+        _Fence(
+            model.exchange_stream(info.exchange_id),
+            model.EXCHANGE_CLOSING,
+            lambda _: topology.fence(model.EXCHANGE_CLOSING, info, memory.stamp(), reason),
+        ),
+    )
+    stream = model.exchange_stream(info.exchange_id)
+    held_by = holding(client.cache.transaction_entries(), stream)
+    if held_by:
+        return ExchangeDropResult(info.name, dropped=False, held_by=held_by)
+    _drop_closed_exchange(client, info)
+    return ExchangeDropResult(info.name, dropped=True)
+
+
+def holding(entries: Iterable[Entry], stream: str) -> tuple[str, ...]:
+    """Find the prepared and undecided transactions that work on a queue or an exchange.
 
     Args:
         entries: All entries about transactions.
-        queue_id: The queue.
+        stream: The stream of the queue or of the exchange in the fence.
     """
-    waiting = in_doubt(entries)
-    return tuple(sorted({entry.stream for entry in waiting if queue_id in _named(entry.body)}))
+    return tuple(sorted({e.stream for e in _in_doubt(entries) if stream in _named(e.body)}))
 
 
-def in_doubt(entries: Iterable[Entry]) -> list[Entry]:
+def _in_doubt(entries: Iterable[Entry]) -> list[Entry]:
     """Find what is prepared and undecided."""
     entries = list(entries)
     decided = {entry.attempt for entry in entries if entry.kind in model.DECISIONS}
     return [e for e in entries if e.kind == model.PREPARED and e.attempt not in decided]
 
 
-def _named(body: Mapping[str, object]) -> set[str]:
-    """Find the queues that a prepared attempt speaks of."""
-    manifest = body["manifest"]
-    assert isinstance(manifest, Mapping)
-    found = {entry["queue_id"] for entry in manifest["entries"]}
-    claims = body.get("claims", ())
-    assert isinstance(claims, Iterable)
-    return found | {entry["queue_id"] for entry in claims}
+def _named(body: Mapping[str, Any]) -> set[str]:
+    """Find the queues and exchanges that a prepared attempt works on, by their streams."""
+    entries = body["manifest"]["entries"]
+    queues = (entry["queue_id"] for entry in (*entries, *body.get("claims", ())))
+    exchanges = (model.published_to(entry["kind"], entry["body"]) for entry in entries)
+    return {
+        *map(model.queue_stream, filter(None, queues)),
+        *map(model.exchange_stream, filter(None, exchanges)),
+    }
 
 
-def _close(client: Client, info: QueueInfo, reason: str | None) -> None:
+def _close_queue(client: Client, info: QueueInfo, reason: str | None) -> None:
     """Write that the queue is closing, if it is not."""
 
     def plan(_lost: int) -> Plan | None:
@@ -115,7 +171,7 @@ def _close(client: Client, info: QueueInfo, reason: str | None) -> None:
     client.land(plan, "close queue", queue=info.name)
 
 
-def _drop(client: Client, info: QueueInfo) -> Landed | None:
+def _drop_closed_queue(client: Client, info: QueueInfo) -> Landed | None:
     """Write that the queue is dropped, with everything in it, if it is not."""
 
     def plan(_lost: int) -> Plan | None:
@@ -125,28 +181,82 @@ def _drop(client: Client, info: QueueInfo) -> Landed | None:
             return None
         closing = next(e for e in entries if e.stream == model.queue_stream(info.queue_id))
         with client.lock:
-            count = client.fold(info).length()
+            count = client.states.fold(info).length()
         return _step(client, model.QUEUE_DROPPED, now, entries, closing.reason, count=count)
 
     return client.land(plan, "drop queue", queue=info.name)
 
 
-def _fence_memory(client: Client, info: QueueInfo, kind: str, reason: str | None) -> int:
-    """Close or drop the transient part of a queue likewise; answers how many messages went."""
+def _close_exchange(client: Client, info: ExchangeInfo, reason: str | None) -> None:
+    """Write that the exchange is closing and has no bindings, unless that is written already."""
+
+    def plan(_lost: int) -> Plan | None:
+        found = client.cache.topology()
+        now = found.exchanges.get(info.name)
+        if now is None or now.exchange_id != info.exchange_id or now.closing:
+            return None
+        bound = found.bound[now.exchange_id]
+        ended = [bound[binding] for binding in found.bindings(now)]
+        return topology.close(now, ended, found.sequences[now.name], client.stamp(), reason)
+
+    client.land(plan, "close exchange")
+
+
+def _drop_closed_exchange(client: Client, info: ExchangeInfo) -> None:
+    """Write that the exchange is dropped, if it is not."""
+
+    def plan(_lost: int) -> Plan | None:
+        entries = client.cache.catalog_entries()
+        found = topology.Topology.of(entries)
+        now = found.exchanges.get(info.name)
+        if now is None or now.exchange_id != info.exchange_id:
+            return None
+        mine = (e for e in entries if e.body.get("exchange") == info.exchange_id)
+        closing = next(e for e in mine if e.kind == model.EXCHANGE_CLOSING)
+        return topology.drop(now, found.sequences[info.name], client.stamp(), closing.reason)
+
+    client.land(plan, "drop exchange")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """What is written in memory of a step of a drop.
+
+    Attributes:
+        stream: The queue's or exchange's stream in the fence.
+        kind: The step.
+        plan: Plans the entry, with its number in the stream.
+    """
+
+    stream: str
+    kind: str
+    plan: Callable[[int], Plan]
+
+
+def _queue_fence(client: Client, info: QueueInfo, kind: str, reason: str | None) -> _Fence:
     part, memory = info.in_memory(), client.transient
+
+    def plan(sequence: int) -> Plan:
+        count = memory.states.fold(part).length() if kind == model.QUEUE_DROPPED else None
+        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason=reason)
+
+    return _Fence(model.queue_stream(part.queue_id), kind, plan)
+
+
+def _fence_memory(client: Client, fence: _Fence) -> int:
+    """Take a step in memory likewise, unless it is taken; answers how many messages went."""
     if not client.store.transient.used:
         return 0
+    memory = client.transient
 
     def plan(_lost: int) -> Plan | None:
         entries = memory.store.journal.read([model.FENCE]).entries
-        known = [e for e in entries if e.stream == model.queue_stream(part.queue_id)]
-        if any(entry.kind == kind for entry in known):
+        known = [e for e in entries if e.stream == fence.stream]
+        if any(entry.kind == fence.kind for entry in known):
             return None
-        sequence = model.newest_sequence(known) + 1
-        count = memory.fold(part).length() if kind == model.QUEUE_DROPPED else None
-        return catalog.fence(kind, part, sequence, memory.stamp(), count, reason=reason)
+        return fence.plan(model.newest_sequence(known) + 1)
 
-    landed = memory.land(plan, kind, queue=info.name)
+    landed = memory.land(plan, fence.kind)
     return model.messages(landed.entries) if landed is not None else 0
 
 

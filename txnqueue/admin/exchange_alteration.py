@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin.alteration import Changes, grown, new_columns
 from txnqueue.client.client import Client
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.topology import Topology
@@ -33,13 +33,13 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
         ExchangeNotFound: It was dropped.
     """
     client.open()
-    before, after = _altered(client.topology(), info, columns)
+    before, after = _altered(client.cache.topology(), info, columns)
     if after == before:
         return {}
     client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what is there
 
     def plan(_lost: int) -> Plan | None:
-        found = client.topology()
+        found = client.cache.topology()
         now, wanted = _altered(found, info, columns)
         if wanted == now:
             return None

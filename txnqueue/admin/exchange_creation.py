@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.admin import creation
 from txnqueue.admin.exchange_alteration import check_columns
 from txnqueue.client.client import Client
-from txnqueue.core import model, routing
+from txnqueue.core import exchanges, model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import check_name
 from txnqueue.core.state import catalog, topology
-from txnqueue.core.state.closing import exchange_error
+from txnqueue.core.state.closure import exchange_error
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.types import ExchangeKind, Unwanted
@@ -31,11 +31,11 @@ def _create(client: Client, info: ExchangeInfo, columns: StructType) -> Exchange
 
     def plan(_lost: int) -> Plan | None:
         nonlocal existing
-        found = client.topology()
+        found = client.cache.topology()
         existing = found.exchanges.get(info.name)
         if existing is not None:
             return None
-        creation.check_payload_there(client.catalog_entries(), [info])
+        creation.check_payload_there(client.cache.catalog_entries(), [info])
         there = Plan((), (model.payload_there(info.payload_id),))
         return topology.create(info, found.sequences.get(info.name, 1), client.stamp()) + there
 
@@ -54,7 +54,7 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
         ExchangeExists: It is of another kind, or differs otherwise.
     """
     wanted = catalog.columns(want.schema)
-    had = topology.schemas(client.catalog_entries(), have.exchange_id)
+    had = topology.schemas(client.cache.catalog_entries(), have.exchange_id)
     if all(catalog.columns(one) != wanted for one in had):
         raise SchemaMismatch(
             f"The exchange {have.name!r} exists and differs in "
@@ -65,7 +65,8 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
         found, asked = getattr(have, what), getattr(want, what)
         if found != asked:
             raise ExchangeExists(
-                f"The exchange {have.name!r} is there with {what}={found!r}, not {asked!r}.",
+                f"The exchange {have.name!r} exists with {what}={found!r}, not {asked!r}: leave "
+                "the argument out, or use another name.",
                 name=have.name,
             )
 
@@ -89,7 +90,7 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The exchange that somebody wants, as ``create_exchange`` was called."""
+    """The arguments of ``create_exchange``."""
 
     name: str
     kind: ExchangeKind
@@ -111,14 +112,14 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         QueueNotFound: There is no such dead-letter queue.
     """
     name = asked.name
-    routing.check_kind(asked.kind)
+    exchanges.check_kind(asked.kind)
     said = _check_arguments(asked.arguments)
-    if asked.unroutable not in routing.UNROUTABLE:
+    if asked.unroutable not in exchanges.UNROUTABLE:
         raise InvalidInput(
-            f"unroutable={asked.unroutable!r}: it is {', '.join(routing.UNROUTABLE)}.",
+            f"unroutable={asked.unroutable!r}: it is {', '.join(exchanges.UNROUTABLE)}.",
             name="unroutable",
         )
-    if (asked.unroutable == routing.DEAD_LETTER) != (asked.dead_letter_queue is not None):
+    if (asked.unroutable == exchanges.DEAD_LETTER) != (asked.dead_letter_queue is not None):
         raise InvalidInput(
             "unroutable='dead_letter' and dead_letter_queue= need each other: give both or none."
         )
@@ -127,7 +128,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     data = columns.jsonValue()
     dead_letter_id = None
     if asked.dead_letter_queue is not None:
-        target = client.queue(check_name(asked.dead_letter_queue))
+        target = client.cache.queue(check_name(asked.dead_letter_queue))
         check_columns(name, data, target)
         dead_letter_id = target.queue_id
     exchange_id = f"{name}-{client.runtime.new_id()[:8]}"
@@ -142,7 +143,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         durable=asked.durable,
         arguments=said,
     )
-    existing = client.topology().exchanges.get(name)
+    existing = client.cache.topology().exchanges.get(name)
     if existing is None:
         existing = _create(client, info, columns)
     if existing.closing:

@@ -1,8 +1,8 @@
 """Remove what is past the retention of the history: first the fact, then the entries.
 
-The fact stands in the fence before anything is deleted, and says from which version on the
-history is whole. So whoever misses an entry finds there that it may have been removed; a crash
-in between leaves more than is promised, and the next maintenance deletes that.
+The fact is recorded in the fence before anything is deleted, and says from which version on the
+history is whole. So a reader that misses an entry finds there that it may have been removed; a
+crash in between leaves more than is promised, and the next maintenance deletes that.
 """
 
 from __future__ import annotations

@@ -93,13 +93,13 @@ class _Run:
         self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
 
     def run(self, vacuum: Vacuum) -> MaintenanceResult:
-        infos = list(self._client.queues().values())
+        infos = list(self._client.cache.queues().values())
         target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
         horizon = self._advance(self._read().entries, target)
         reading = self._reading if self._dry_run else self._read()
         entries = reading.entries
-        if not self._dry_run:  # what nobody adds to any more below the horizon is known now
+        if not self._dry_run:  # what is below the horizon and grows no more is known now
             horizon = model.horizon(entries)
         gone = self._archive(entries, horizon)
         forgotten = self._forget(entries)
@@ -157,7 +157,7 @@ class _Run:
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
         entries = self._read().entries  # takes long: without the lock
         with self._client.lock:
-            folds = self._client.folds(infos)
+            folds = self._client.states.folds(infos)
             found = retention.next_horizon(entries, folds, now_ms, cutoff_ms)
             target = max(found, model.horizon(entries))
             each = zip(infos, folds, strict=True)
@@ -171,7 +171,7 @@ class _Run:
         def plan(_lost: int) -> Plan | None:
             due.clear()
             with self._client.lock:
-                fold = self._client.fold(info)
+                fold = self._client.states.fold(info)
                 due.extend(n for n in fold.lanes if _is_due(fold, n, target))
                 stamp = self._client.stamp()
                 found = sum((compaction.compact(fold, n, stamp) for n in due), Plan())
@@ -197,7 +197,7 @@ class _Run:
             The horizon that there is then.
         """
         now = model.horizon(entries)
-        width = self._client.slice_width
+        width = self._client.cache.slice_width
         leaving = retention.finished(entries, target)
         useful = any(entry.kind not in _MARKS for entry in leaving)
         further = target > now and (useful or target // width > max(now, 0) // width)
@@ -219,7 +219,7 @@ class _Run:
                 return None
             body = {
                 "staging": sorted(retention.staging_owners([*fence, *entries])),
-                "day": max(day, today),  # never an earlier one, whoever's clock is slow
+                "day": max(day, today),  # never an earlier one, though a clock is slow
                 **({"corrections": corrections} if corrections else {}),
             }
             upto, stamp = max(horizon, target), self._client.stamp()
@@ -236,8 +236,8 @@ class _Run:
     def _archive(self, entries: Sequence[Entry], horizon: int) -> set[model.PositionId]:
         """Copy what has finished into the archive, read it back, delete it from the journal.
 
-        It is kept under the day that the same reading says: whoever reads a later one archives
-        under that. So a day tells which states can do without what is kept under it.
+        It is kept under the day that the same reading says: a client that reads a later one
+        archives under that. So a day tells which states can do without what is kept under it.
 
         Returns:
             Which entries have left.
@@ -271,10 +271,11 @@ class _Run:
         wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
         if wrong:
             raise StoreCorrupt(
-                f"The archive holds the entry {wrong[0].entry_id} otherwise than the journal."
+                f"The archive holds the entry {wrong[0].entry_id} otherwise than the "
+                "journal: stop writing to the store, and keep both as they are."
             )
         there = [entry for entry in entries if entry.entry_id in kept]
-        if not there:  # somebody else moved them
+        if not there:  # another run moved them
             return True
         return self._patiently(
             f"deletion of {family}",
@@ -339,7 +340,7 @@ class _Run:
                 self._skipped.append(f"vacuum: {reason}")
 
     def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
-        """Find for how long tables must keep deleted files: somebody may read them so long."""
+        """Find for how long tables must keep deleted files: a reader may need them so long."""
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
         return max(longest, self._held_seconds(infos), self._retention.transaction_seconds_max)
 
@@ -347,7 +348,7 @@ class _Run:
         """Find the longest time for which anything is held that is in flight now."""
         now_ms = self._client.runtime.now_ms()
         with self._client.lock:
-            claims = [claim for fold in self._client.folds(infos) for claim in fold.claims()]
+            claims = [claim for fold in self._client.states.folds(infos) for claim in fold.claims()]
         held_ms = (c.deadline_ms - c.claimed_at_ms for c in claims if c.ends_at_ms(now_ms) > now_ms)
         return max(held_ms, default=0) / 1000
 

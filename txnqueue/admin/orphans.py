@@ -1,6 +1,6 @@
 """Payload tables that nothing names: the creation of their queue was interrupted, mostly.
 
-A payload table is made before the entry that names it. Nobody can tell from outside whether an
+A payload table is made before the entry that names it. It cannot be told from outside whether an
 entry is still to come: so such tables are listed, for an operator to look at, and stay.
 """
 

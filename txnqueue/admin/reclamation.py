@@ -151,7 +151,7 @@ class Reclamation:
     def _look(self, owners: set[str], *, complete: bool) -> set[str]:
         """Ask the tables of which anything was decided since the inventory; all, if need be.
 
-        Where slices are missing somebody deleted them and could not note it any more.
+        Where slices are missing another run deleted them and could not record it.
 
         Returns:
             The owners that were asked.
@@ -216,7 +216,7 @@ class Reclamation:
 
     def _drop(self, named: retention.Slices, horizon: int) -> int:
         """Delete slices no longer needed: orphans, and what was consumed long enough ago."""
-        width = self._client.slice_width
+        width = self._client.cache.slice_width
         found = {
             owner: slices
             for owner, there in sorted(self._known.items())
@@ -268,7 +268,7 @@ class Reclamation:
         """Remove the files of an owner that are left, and say whether there are none any more."""
         try:
             self._known[owner] = self._payload.slices(owner)
-            if self._known[owner]:  # of somebody who knew nothing of the drop: they go as ever
+            if self._known[owner]:  # of a client that knew nothing of the drop: they go as ever
                 return False
             reason = self._payload.vacuum(owner, self._terms.seconds_min, full=True)
             left = self._payload.files(owner)
@@ -286,7 +286,7 @@ class Reclamation:
         return {o for o, (first, _) in self._deleted.items() if self._now_ms - first >= _FILES_MS}
 
     def _vacuum(self, owners: Iterable[str]) -> None:
-        """Remove files that no retained version names; never while somebody may read them.
+        """Remove files that no retained version names; never while a reader may need them.
 
         What cannot be done of one table keeps nothing from the others.
         """
@@ -320,7 +320,7 @@ class Reclamation:
         """Write down that the payload of some owners is gone for ever."""
 
         def plan(_lost: int) -> Plan | None:
-            known = inventory.removed(self._client.catalog_entries())
+            known = inventory.removed(self._client.cache.catalog_entries())
             stamp = self._client.stamp()
             entries = tuple(
                 Entry(
@@ -362,7 +362,7 @@ class Reclamation:
         known = 0 if self._entry is None else self._entry.sequence or 0
 
         def plan(_lost: int) -> Plan | None:
-            entries, mine = self._client.catalog_entries(), after
+            entries, mine = self._client.cache.catalog_entries(), after
             newest = inventory.newest(entries)
             theirs = inventory.read(newest)
             if theirs is not None and newest is not None and (newest.sequence or 0) > known:

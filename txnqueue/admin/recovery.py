@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue.admin import exchange_drop
-from txnqueue.admin.drop import QueueDropResult, finish
-from txnqueue.admin.exchange_drop import ExchangeDropResult
+from txnqueue.admin import drop
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.planning import Disposition, Plan, decisions
@@ -25,7 +24,7 @@ from txnqueue.core.state.confirmations import (
 )
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
-from txnqueue.messages.claim import abort_branch, held_inside, may_end
+from txnqueue.messages.takeover import abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
@@ -75,7 +74,7 @@ def recover(
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
     told = tuple(client.confirmations)  # they ride on the next append, whichever that is
-    found = client.survey()
+    found = client.cache.survey()
     held_up = Applier(client).apply(known=found.changes)
     overdue, given_back = _abort_overdue_branches(client, found)
     aborted, released = _abort_abandoned(client, found)
@@ -87,8 +86,8 @@ def recover(
         tuple(held_up),
         found.unconfirmed_by(told),
         found.heuristic,
-        tuple(finish(client, info) for info in found.closing),
-        tuple(exchange_drop.finish(client, info) for info in found.closing_exchanges),
+        tuple(drop.finish_queue(client, info) for info in found.closing),
+        tuple(drop.finish_exchange(client, info) for info in found.closing_exchanges),
     )
 
 
@@ -100,7 +99,7 @@ def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, .
         key = late.key
 
         def plan(_lost: int, late: Branch = late) -> Plan | None:
-            branch = Branch.of(client.key_states([late.key])[late.key])
+            branch = Branch.of(client.cache.key_states([late.key])[late.key])
             if branch is None or not branch.overdue(client.runtime.now_ms(), late.began_by_ms):
                 return None
             return abort_branch(client, branch, TIMED_OUT)
@@ -121,7 +120,7 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
         for attempt, (owner, claims) in left.items()
         if all(claim.ends_at_ms(now_ms) <= now_ms for _, claim in claims)
     }
-    states = client.key_states(owner.key for owner, _ in dead.values())
+    states = client.cache.key_states(owner.key for owner, _ in dead.values())
     aborted: list[str] = []
     released = 0
     for owner, claims in dead.values():
@@ -151,11 +150,11 @@ def _decide_by_last_resource(
 
     One that was prepared a moment ago may have a client that is about to commit there.
     """
-    entries = client.transaction_entries()
+    entries = client.cache.transaction_entries()
     for entry in entries:
         if entry.kind != model.PREPARED or entry.body.get("last_resource") != name:
             continue
-        state = client.key_states([entry.stream])[entry.stream]
+        state = client.cache.key_states([entry.stream])[entry.stream]
         if state.in_doubt is None or state.in_doubt.attempt != entry.attempt:
             continue
         left_behind = seconds_min <= 0 or _prepared_seconds(client, entry, entries) >= seconds_min
@@ -175,10 +174,10 @@ def _decide_by_last_resource(
 
 def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: float) -> None:
     """Finish the prepared branches of a database as the journal decided, or decides now."""
-    store_id = client.store_id
+    store_id = client.cache.store_id
     # Read before the database: a branch that is prepared later is not among them.
-    facts = client.table_entries([participant_stream(name)])
-    listed = unconfirmed(client.transaction_entries(), facts)
+    facts = client.cache.table_entries([participant_stream(name)])
+    listed = unconfirmed(client.cache.transaction_entries(), facts)
     if not hasattr(connection, "tpc_recover"):
         if any(participant == name for participant, _ in listed):
             raise InvalidInput(
@@ -220,12 +219,12 @@ def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | N
     """
     key, attempt = owner.key, owner.attempt
     for _ in range(2):
-        state = client.key_state(key)
-        if client.never_decided(state, owner):
+        state = client.cache.key_state(key)
+        if client.cache.never_decided(state, owner):
             return model.ROLLED_BACK  # below the horizon: it never happened
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)
-        _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
+        _, claims = held_inside(client, client.cache.queues().values()).get(attempt, (owner, []))
         abort(client, owner, claims, "lease over")
     return None
 
@@ -254,7 +253,7 @@ def abort_undecided(client: Client, key: str, reason: str) -> int:
     """
     if is_branch(key):  # it has an end of its own
         return 0
-    held = held_inside(client, client.queues().values()).values()
+    held = held_inside(client, client.cache.queues().values()).values()
     mine = [(owner, claims) for owner, claims in held if owner.key == key]
     return sum(abort(client, owner, claims, reason) for owner, claims in mine)
 
@@ -266,9 +265,9 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
         TransactionFinished: It is committed.
     """
     key, attempt = owner.key, owner.attempt
-    _, claims = held_inside(client, client.queues().values()).get(attempt, (owner, []))
+    _, claims = held_inside(client, client.cache.queues().values()).get(attempt, (owner, []))
     abort(client, owner, claims, reason)
-    state = client.key_state(key)
+    state = client.cache.key_state(key)
     if attempt in state.prepared and attempt not in state.decisions:
         decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
     elif state.decided(attempt) == model.COMMITTED:
@@ -278,7 +277,7 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
             transaction_id=key,
         )
     else:
-        client.never_decided(state, owner)  # or nobody can say any more
+        client.cache.never_decided(state, owner)  # raises if that cannot be told any more
 
 
 def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:
@@ -293,7 +292,7 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
 
     def plan(lost: int) -> Plan | None:
         with client.lock:
-            fold, stamp = client.state_for_update(info), client.stamp()
+            fold, stamp = client.states.for_update(info), client.stamp()
             leases = [claim for claim in fold.claims() if claim.attempt is None]
             mine = [claim for claim in leases if claim.owner.consumer == consumer]
             if not mine and not lost:
@@ -337,7 +336,7 @@ def abort(
     key, attempt = owner.key, owner.attempt
 
     def plan(_lost: int) -> Plan | None:
-        state = client.key_state(key, archived_since=None)
+        state = client.cache.key_state(key, archived_since=None)
         if state.is_over(owner) or attempt in state.prepared:
             return None
         stamp = client.stamp()

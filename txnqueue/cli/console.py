@@ -21,13 +21,12 @@ import typer
 
 from txnqueue import errors
 from txnqueue.cli.presentation import Output, Printer, complain
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txnqueue.admin.drop import QueueDropResult
-    from txnqueue.admin.exchange_drop import ExchangeDropResult
+    from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.manager import QueueManager
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77

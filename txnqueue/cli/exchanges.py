@@ -11,7 +11,7 @@ from txnqueue.cli.arguments import Queue, Reason
 from txnqueue.cli.console import OpenStore, command, drop_surely
 from txnqueue.cli.files import check_file, read_file, spelled_out
 from txnqueue.cli.presentation import told_of_changes, told_of_exchange_drop
-from txnqueue.core import routing
+from txnqueue.core.exchanges import DIRECT, RETURN
 from txnqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def create_exchange(
     session: OpenStore,
     exchange: _Exchange,
     schema: Annotated[str, typer.Option(help="The payload's columns as DDL.")],
-    kind: Annotated[str, typer.Option(help="direct, topic, fanout or headers.")] = routing.DIRECT,
+    kind: Annotated[str, typer.Option(help="direct, topic, fanout or headers.")] = DIRECT,
     unroutable: Annotated[
         str,
         typer.Option(help="What to do with unroutable messages: return, dead_letter or refuse."),
-    ] = routing.RETURN,
+    ] = RETURN,
     *,
     dead_letter_queue: Annotated[
         str | None, typer.Option(help="The queue for --unroutable dead_letter.")

@@ -165,7 +165,10 @@ def _check_query(spark: SparkSession, step: SqlStep, target: StructType | None) 
     lacking = [name for name in step.keys if name not in names or name not in target.names]
     lacking += [name for name in names if name.lower() not in there]
     if lacking:
-        raise InvalidInput(f"column {lacking[0]!r} must be in the rows and in the table.")
+        raise InvalidInput(
+            f"column {lacking[0]!r} must be in the rows and in the table: select or rename it in "
+            "the handler's statement, or add it to the table."
+        )
 
 
 @contextmanager

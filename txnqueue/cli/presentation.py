@@ -16,8 +16,7 @@ from rich.text import Text
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
-    from txnqueue.admin.drop import QueueDropResult
-    from txnqueue.admin.exchange_drop import ExchangeDropResult
+    from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.core.receipt import Receipt
 
 PIPED_WIDTH = 240

@@ -15,7 +15,7 @@ from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
-from txnqueue.core.state.closing import _expects_open, bars, closed_error
+from txnqueue.core.state.closure import _expects_open, bars, closed_error
 from txnqueue.errors import Busy, QueueError, TransactionUnknown, TxnQueueError
 from txnqueue.storage.journal import AppendConflict, Journal
 from txnqueue.version import __version__
@@ -145,7 +145,7 @@ class Append:
         try:
             answer = self._journal.append([unit], self._metadata())
             if answer.won[0] and answer.version is not None:
-                return self._landed(unit, answer.version)
+                return self._landed(unit, answer.version, answer.ordinal)
             refused = True
         except AppendConflict as error:
             cause, self._unsure = error, True
@@ -162,9 +162,10 @@ class Append:
             self._wait(cause)
         return found
 
-    def _landed(self, unit: Unit, version: int) -> Landed:
+    def _landed(self, unit: Unit, version: int, ordinal: int) -> Landed:
         """Return what landed: an earlier try that was in doubt may have landed as well."""
-        mine = Landed(tuple(replace(e, version=version) for e in unit.entries), version)
+        placed = (replace(e, version=version, ordinal=ordinal) for e in unit.entries)
+        mine = Landed(tuple(placed), version)
         earlier = self._in_doubt and len(self._tried) > 1
         return (self._find(None) if earlier else None) or mine
 

@@ -1,42 +1,39 @@
-"""What one manager has read of a store: the catalog, the folds of queues, the transactions.
+"""What one manager has read of a store: the catalog, the transactions, the table changes.
 
 Entries never change: what was read once is kept, and only what came since is read again.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from txnqueue.client import archive
-from txnqueue.client.readers import ShardReader, StateReader
+from txnqueue.client.readers import ShardReader
 from txnqueue.client.runtime import Runtime
-from txnqueue.core import custody, model
+from txnqueue.core import model
 from txnqueue.core.settings import SLICE_WIDTH, QueueInfo
-from txnqueue.core.state import AttemptOwner, QueueState, TransactionState, catalog, overview
-from txnqueue.core.state.closing import closed_error
+from txnqueue.core.state import AttemptOwner, TransactionState, catalog, overview
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import LayoutUnsupported, QueueClosed, QueueError, QueueNotFound, StoreNotFound
+from txnqueue.errors import LayoutUnsupported, QueueError, QueueNotFound, StoreNotFound
 from txnqueue.storage.store import Store
 
 logger = logging.getLogger("txnqueue")
-Result = TypeVar("Result")
 
 
 class Cache:
-    """What is known of a store, read on whenever it is asked for."""
+    """What is known of a store, read on whenever it is asked for.
+
+    The states of queues, which change with every message, are in ``states``.
+    """
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         """Look at a store; nothing is read yet."""
         self.store = store
         self.runtime = runtime
-        self.lock = custody.new_lock()
-        self.closed: dict[str, QueueError] = {}
+        self._closed: dict[str, QueueError] = {}
         self._queues: dict[str, QueueInfo] = {}
         self._infos: dict[str, QueueInfo] = {}
-        self._folds = StateReader(store.journal, custody.Custody(self.lock))
         self._shards = ShardReader(store.journal)
         self._slice_width: int | None = None
         self.layout = model.LAYOUT
@@ -168,107 +165,23 @@ class Cache:
         """Read which exchanges and bindings there are now."""
         return Topology.of(self.catalog_entries())
 
-    def check_open(self, info: QueueInfo) -> None:
-        """Check that nothing was read so far of a queue's being dropped; it costs nothing.
-
-        Raises:
-            QueueClosed: It is being dropped.
-            QueueNotFound: It is gone.
-        """
-        if info.queue_id not in self.closed:
-            return
-        if isinstance(self.closed[info.queue_id], QueueClosed):  # it may be gone by now
-            with self.lock:
-                self.fold(info)
-        known = self.closed[info.queue_id]
-        raise copy.copy(known)
-
-    def _learn_closed(self, error: QueueError) -> None:
-        """Remember what closed, and look names up again from now on."""
+    def learn_closed(self, error: QueueError) -> None:
+        """Remember which queue an error says is closed, and look names up again from now on."""
         queue_id = error.details.get("queue_id")
         if queue_id is not None:
-            self.closed[str(queue_id)] = error
+            self._closed[str(queue_id)] = error
             self._queues = {}
 
-    # ---------------------------------------------------------------------------- folds
+    def closed(self, info: QueueInfo) -> QueueError | None:
+        """Return the error of work on a queue or its transient part, if it was read to be closed.
 
-    def holds_lock(self) -> bool:
-        """Return whether this thread holds a lock that others may be waiting for."""
-        locks = (self.lock, self.store.transient.lock)
-        return any(custody.Custody(lock).held() for lock in locks)
-
-    def informed(self, act: Callable[[], Result]) -> Result:
-        """Do something with folds; what it finds that it needs of the payload is read first.
-
-        It is done with the lock, and begun again after each reading, which is without. Whoever
-        came here with a lock lets go of it before anything is read.
+        It costs nothing. The transient part of a queue is closed with the durable one.
         """
-        while True:
-            try:
-                with self.lock:
-                    return act()
-            except custody.NotRead as missing:
-                self.read_missing(missing)
-
-    def read_missing(self, missing: custody.NotRead) -> None:
-        """Read what somebody with the lock found out to be missing, unless a lock is held still.
-
-        Raises:
-            NotRead: One is held: its holder must release it first.
-        """
-        if self.holds_lock():
-            raise missing
-        missing.read()
-
-    def state_for_update(self, info: QueueInfo) -> QueueState:
-        """Fold a queue that is about to be worked on.
-
-        Raises:
-            QueueClosed: It is being dropped.
-            QueueNotFound: It is gone.
-        """
-        fold = self.fold(info)
-        self.check_open(info)
-        return fold
-
-    def state_for_read(self, info: QueueInfo) -> QueueState:
-        """Fold a queue that is about to be looked at, which may be closing.
-
-        Raises:
-            QueueNotFound: It was dropped.
-        """
-        fold = self.fold(info)
-        if fold.closed is not None and fold.closed.kind == model.QUEUE_DROPPED:
-            self.check_open(info)
-        return fold
-
-    def fold(self, info: QueueInfo) -> QueueState:
-        """Bring the fold of a queue up to the newest version: one query, of what is new."""
-        (fold,) = self.folds([info])
-        return fold
-
-    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueState]:
-        """Bring the folds of some queues up to the newest version: one query, of what is new.
-
-        Those that were not folded before take one more for each thousand shards. One thread at
-        a time: what two have read at once would be applied twice.
-        """
-        with self.lock:
-            wanted = list(infos)
-            folds = self._folds.read(wanted)
-            now_ms = self.runtime.now_ms()
-            for info, fold in zip(wanted, folds, strict=True):
-                fold.seen_at(now_ms)
-                self._learn_of(info, fold)
-            return folds
-
-    def _learn_of(self, info: QueueInfo, fold: QueueState) -> None:
-        if fold.altered is not None:
-            known = self.newest(info)
-            if fold.altered.body["sequence"] > known.sequence:
-                self.learn(catalog.told(fold.altered, known))
-        if fold.closed is not None:
-            self._learn_closed(closed_error(fold.closed))
+        own = self._closed.get(info.queue_id)
+        if own is not None or not info.transient:
+            return own
+        closed = {model.in_memory(queue_id): e for queue_id, e in list(self._closed.items())}
+        return closed.get(info.queue_id)
 
     # ---------------------------------------------------------- transactions and tables
 

@@ -6,20 +6,20 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from txnqueue.client.append import Append, Landed, Planner
 from txnqueue.client.cache import Cache
 from txnqueue.client.runtime import Runtime
-from txnqueue.core import model
+from txnqueue.client.states import States, StateSource, StoredStates, TransientStates
+from txnqueue.core import custody, model
 from txnqueue.core.planning import Plan, Stamp
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import QueueState, TransactionState, compaction
-from txnqueue.core.state.closing import closed_error
+from txnqueue.core.state import QueueState, compaction
 from txnqueue.errors import QueueError
 from txnqueue.storage.payload.kinds import BothKinds
 from txnqueue.storage.store import Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("txnqueue")
+Result = TypeVar("Result")
 ASKING_SECONDS = 30.0
 """How long a client claims available messages before it looks once at those that others hold."""
 
@@ -44,14 +45,38 @@ class Block(Protocol):
         """Whether it is neither decided nor about to be."""
 
 
-class Client(Cache):
-    """One manager's view of a store."""
+class Client:
+    """One manager's view of a store, or of the transient messages of one.
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
-        """Share a store; nothing is read yet."""
-        super().__init__(store, runtime)
-        self._transient: TransientClient | None = None
-        self.payload = BothKinds(store.payload, store.transient.payload, store.spark)
+    Attributes:
+        cache: What was read of the store but the states of queues; both views share it.
+        states: The states of its queues.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime, durable: Client | None = None) -> None:
+        """Share a store; nothing is read yet.
+
+        Args:
+            store: The store, or the transient one.
+            runtime: The clock, and who is acting.
+            durable: For a view of transient messages: the view of the durable ones.
+        """
+        self.store = store
+        self.runtime = runtime
+        self._transient: Client | None = None
+        if durable is None:
+            self.cache = Cache(store, runtime)
+            source: StateSource = StoredStates(store, self.cache)
+            self.payload = BothKinds(store.payload, store.transient.payload, store.spark)
+            self.log_max = compaction.LOG_MAX
+        else:
+            self.cache = durable.cache
+            source = TransientStates(store.transient, self.cache)
+            self.payload = durable.payload
+            self.log_max = sys.maxsize  # the memory forgets what is not needed by itself
+        self.states = States(source, self.cache, runtime)
+        self.lock = source.lock
+        self._source = source
         self.shard = int(runtime.new_id()[:1], 16) % model.TRANSACTION_SHARDS
         self._staging: set[str] = set()
         self.confirmations: list[model.Entry] = []
@@ -59,16 +84,17 @@ class Client(Cache):
         self._epochs: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._asked: dict[str, float] = {}
-        self.log_max = compaction.LOG_MAX
         self._local = threading.local()
 
     # --------------------------------------------------------------- transient messages
 
     @property
-    def transient(self) -> TransientClient:
+    def transient(self) -> Client:
         """This manager's view of the messages that are in the memory of this process."""
+        if self.store is self.store.transient:
+            return self
         if self._transient is None:
-            self._transient = TransientClient(self)
+            self._transient = Client(self.store.transient, self.runtime, durable=self)
         return self._transient
 
     def of(self, info: QueueInfo) -> Client:
@@ -81,6 +107,45 @@ class Client(Cache):
         if not self.store.transient.used:
             return [durable]
         return [durable, QueuePart(self.transient, info.in_memory())]
+
+    def open(self) -> None:
+        """Check once that the store is there and has a layout that this library knows.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+            LayoutUnsupported: Another version of the library wrote it.
+        """
+        self.cache.open()
+
+    # ----------------------------------------------------------------------------- lock
+
+    def holds_lock(self) -> bool:
+        """Return whether this thread holds a lock that others may be waiting for."""
+        locks = (self.lock, self.store.transient.lock)
+        return any(custody.Custody(lock).held() for lock in locks)
+
+    def informed(self, act: Callable[[], Result]) -> Result:
+        """Do something with states; what it finds that it needs of the payload is read first.
+
+        It is done with the lock, and begun again after each reading, which is without. Whoever
+        came here with a lock lets go of it before anything is read.
+        """
+        while True:
+            try:
+                with self.lock:
+                    return act()
+            except custody.NotRead as missing:
+                self.read_missing(missing)
+
+    def read_missing(self, missing: custody.NotRead) -> None:
+        """Read what was found missing under the lock, unless a lock is still held.
+
+        Raises:
+            NotRead: One is held: its holder must release it first.
+        """
+        if self.holds_lock():
+            raise missing
+        missing.read()
 
     # -------------------------------------------------------------------------- appends
 
@@ -105,9 +170,20 @@ class Client(Cache):
 
         What is to be confirmed of table changes rides along: facts that expect nothing.
         """
+
+        def append() -> Landed | None:
+            appended = self._append(plan, operation, transaction_id=transaction_id, queue=queue)
+            if appended is not None:
+                self._source.landed()
+            return appended
+
+        return self.informed(append) if self._source.serial else append()
+
+    def _append(
+        self, plan: Planner, operation: str, *, transaction_id: str | None, queue: str | None
+    ) -> Landed | None:
         with self.lock:
             riding = tuple(self.confirmations)
-
         append = Append(
             self.store.journal,
             self.runtime,
@@ -119,7 +195,7 @@ class Client(Cache):
         try:
             landed = append.land(plan, riding)
         except QueueError as error:
-            self._learn_closed(error)
+            self.cache.learn_closed(error)
             raise
         finally:
             if queue is not None:
@@ -208,7 +284,7 @@ class QueuePart:
     def state(self) -> Iterator[QueueState]:
         """Hold the newest state of the part; it does not change inside the block."""
         with self.client.lock:
-            yield self.client.fold(self.info)
+            yield self.client.states.fold(self.info)
 
     @contextmanager
     def state_for_read(self) -> Iterator[QueueState]:
@@ -218,88 +294,8 @@ class QueuePart:
             QueueNotFound: The queue was dropped.
         """
         with self.client.lock:
-            yield self.client.state_for_read(self.info)
+            yield self.client.states.for_read(self.info)
 
     def same_part_of(self, other: QueueInfo) -> QueueInfo:
         """Describe the part of another queue that is of the same kind."""
         return other.in_memory() if self.info.transient else other
-
-
-class TransientClient(Client):
-    """One manager's view of the transient messages, which all managers of a process share.
-
-    The catalog is the durable store's; nothing here makes a Delta commit, or waits for one.
-    """
-
-    def __init__(self, durable: Client) -> None:
-        """Look at the transient part of a client's store."""
-        super().__init__(durable.store.transient, durable.runtime)
-        self._durable = durable
-        self._shared = durable.store.transient
-        self.lock = self._shared.lock
-        self.payload = durable.payload
-        self.log_max = sys.maxsize  # the memory forgets what is not needed by itself
-
-    @property
-    def transient(self) -> TransientClient:
-        """Itself."""
-        return self
-
-    def open(self) -> None:
-        """Check nothing: memory is always there."""
-
-    def check_open(self, info: QueueInfo) -> None:
-        """Check that nothing was read so far of a queue's being dropped, here or in the store.
-
-        Raises:
-            QueueClosed: It is being dropped.
-            QueueNotFound: It is gone.
-        """
-        super().check_open(info)
-        durable = {model.in_memory(queue_id): e for queue_id, e in self._durable.closed.items()}
-        if info.queue_id in durable:
-            raise durable[info.queue_id]
-
-    def fold(self, info: QueueInfo) -> QueueState:
-        """Bring the fold of a queue's transient part up to now."""
-        settings = info.settings
-        fold = self._shared.fold(info.queue_id, settings.lanes, settings.duplicate_window_ms)
-        fold.seen_at(self.runtime.now_ms())
-        if fold.closed is not None:
-            self._learn_closed(closed_error(fold.closed))
-        return fold
-
-    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueState]:
-        """Bring the folds of the transient parts of some queues up to now."""
-        return [self.fold(info) for info in infos]
-
-    def queues(self) -> dict[str, QueueInfo]:
-        """Read the catalog: the transient parts of the queues by name."""
-        return {name: info.in_memory() for name, info in self._durable.queues().items()}
-
-    def key_states(
-        self, keys: Iterable[str], archived_since: int | None = None
-    ) -> dict[str, TransactionState]:
-        """Read what is known in memory of some transaction keys."""
-        wanted = sorted(set(keys))
-        entries = self.store.journal.read([model.transaction_shard(key) for key in wanted]).entries
-        return {key: TransactionState.of(key, entries) for key in wanted}
-
-    def land(
-        self,
-        plan: Planner,
-        operation: str,
-        *,
-        transaction_id: str | None = None,
-        queue: str | None = None,
-    ) -> Landed | None:
-        """Append what is planned; no other thread of this process appends meanwhile."""
-
-        def landing() -> Landed | None:
-            said = {"transaction_id": transaction_id, "queue": queue}
-            landed = super(TransientClient, self).land(plan, operation, **said)
-            if landed is not None:
-                self._shared.landed()
-            return landed
-
-        return self.informed(landing)

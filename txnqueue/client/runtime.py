@@ -27,7 +27,7 @@ class Runtime:
     """The clock, the source of ids, the dice, and who is acting.
 
     Attributes:
-        now_ms: Epoch milliseconds; decides only when somebody may try, never what holds.
+        now_ms: Epoch milliseconds; decides only when a client may try, never the outcome.
         monotonic: Seconds for bounding retries.
         sleep: Waits for a number of seconds.
         new_id: Draws 32 hexadecimal digits that are unique.
@@ -62,6 +62,13 @@ class Retries:
         self._started = runtime.monotonic()
         self.failed = 0
         """How many tries have failed."""
+
+    @property
+    def last(self) -> bool:
+        """Whether a try that begins now is the last one."""
+        policy = self._runtime.retry
+        elapsed = self._runtime.monotonic() - self._started
+        return self.failed + 1 >= policy.attempts_max or elapsed >= policy.seconds_max
 
     def fail(self) -> bool:
         """Count a failed try.

@@ -1,4 +1,4 @@
-"""Who may touch what the threads of one manager share: whoever holds its lock.
+"""What the threads of one manager share may be used only by the thread that holds its lock.
 
 What is shared asks the lock at each touch, as soon as the checks are turned on. The tests do
 that: a forgotten lock then fails where it was forgotten, and not once in a million histories.
@@ -36,9 +36,9 @@ class Custody:
 
 
 class NotRead(BaseException):
-    """What somebody needs who holds a lock is not read yet: let go of it, read, begin again.
+    """Data that is needed under a lock is not read yet: release the lock, read, begin again.
 
-    It is no error, and nobody but who let go of the lock is to catch it.
+    It is no error, and only the code that has released the lock may catch it.
     """
 
     def __init__(self, read: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ def check(custody: Custody | None, what: str) -> None:
     """Check that this thread may touch something.
 
     Args:
-        custody: Says whether it holds the lock; None: nobody else knows of it.
+        custody: Says whether it holds the lock; None: no other thread knows of it.
         what: What is touched.
     """
     assert not CHECKED or custody is None or custody.held(), f"{what} is touched without its lock"

@@ -77,7 +77,7 @@ COMPACTABLE = frozenset(
     {POSTED, CLAIMED, BOUND, LEASE_EXTENDED, DEAD_LETTERED, EXPIRED, PURGED, MOVED}
     | {ACCEPTED, RELEASED, REJECTED, KEPT, PURGE_PENDING, COMPACTED, DUPLICATE}
 )
-"""Entries of lanes and backlogs that a compaction can stand for; other kinds bar it."""
+"""Entries of lanes and backlogs that a compaction can replace; other kinds prevent it."""
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
 """Entries that end a claim, or a part of it; ``moved`` is one if it names a claim."""
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
@@ -146,7 +146,7 @@ class Entry:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where the entry stands in commit order: version, ordinal, index."""
+        """The entry's place in commit order: version, ordinal, index."""
         return (self.version, self.ordinal, self.index)
 
     @property
@@ -380,7 +380,7 @@ def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Conditi
     """Expect that no other attempt of a key is prepared or committed.
 
     ``rolled_back`` names other attempts that were read as rolled back: that they were
-    prepared once stands in nobody's way, and can never change.
+    prepared once conflicts with no other append, and can never change.
     """
     others = tuple(sorted({attempt, *rolled_back}))
     return Condition(

@@ -97,3 +97,12 @@ def cut(ranges: Iterable[Range], bits: int) -> Iterator[tuple[int, int, int]]:
             end = min(last, ((piece + 1) << bits) - 1)
             yield piece, first, end
             first = end + 1
+
+
+def bin_bits(parts: Sequence[Sequence[Range]]) -> int:
+    """Return how many of an offset's lowest bits vary in a bin, to ``cut`` some ranges by.
+
+    Bins are about as long as ranges are, so that there are not many more pieces than ranges.
+    """
+    average = sum(map(count, parts)) // max(1, sum(map(len, parts)))
+    return average.bit_length()

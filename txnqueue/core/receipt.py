@@ -14,7 +14,7 @@ class Status(str, enum.Enum):
     """The status of a transaction.
 
     ``UNDECIDED`` is what the journal says of a transaction without a decision, ``UNKNOWN`` that
-    nobody here can tell: a client of its own commit that was not answered, or the journal of what
+    it cannot be told here: a client of its own commit that was not answered, or the journal of what
     was removed from the history.
     """
 

@@ -83,7 +83,7 @@ def check_transaction_id(key: object) -> str:
 
 
 def check_reason(reason: object) -> str:
-    """Check why somebody does what nobody should do without a reason.
+    """Check the reason of an operation that needs one.
 
     Raises:
         InvalidInput: It is empty or no string.
@@ -95,7 +95,7 @@ def check_reason(reason: object) -> str:
 
 
 def check_text(name: str, value: object) -> str | None:
-    """Check what somebody wants to stand in the journal as he said it; None says nothing.
+    """Check a text that is recorded in the journal unchanged; None: no text.
 
     Raises:
         InvalidInput: It is no text that can be written.
@@ -135,7 +135,7 @@ def check_metadata(metadata: object) -> dict[str, Any]:
 
 
 def check_id(key: object, name: str = "transaction_id") -> str:
-    """Check what somebody asks for: a name that the store may know.
+    """Check a name that a caller looks up, which the store may know.
 
     Raises:
         InvalidInput: It is no text.
@@ -250,8 +250,8 @@ class QueueSettings:
             return
         if self.message_id is None:
             raise InvalidInput(
-                f"duplicate_window_seconds={window!r} needs message_id=, the column by which "
-                "duplicates are known.",
+                f"duplicate_window_seconds={window!r} needs message_id=: name the column that "
+                "identifies a message, or leave the window out.",
                 name="duplicate_window_seconds",
             )
         check_number("duplicate_window_seconds", window, 0.001, DUPLICATE_WINDOW_SECONDS_MAX)

@@ -159,7 +159,7 @@ class _Taker(ClaimPlanner):
 
     def _plan_claims(self) -> Plan | None:
         client, info = self.client, self.info
-        fold, stamp = client.state_for_update(info), client.stamp()
+        fold, stamp = client.states.for_update(info), client.stamp()
         owner = self._owner(fold)
         self.more, left = False, self.limit
         plan = Plan()

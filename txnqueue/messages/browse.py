@@ -47,9 +47,9 @@ def left(
     found = of_others = 0
 
     def count(part: QueuePart) -> tuple[int, int]:
-        fold, me = part.client.state_for_update(part.info), client.consumer
+        fold, me = part.client.states.for_update(part.info), client.consumer
         taken = fold.lanes_of_others(me) if ordered else ()
-        rules, version = client.newest(info).redelivery, upto_of(upto, part.info)
+        rules, version = client.cache.newest(info).redelivery, upto_of(upto, part.info)
         here, not_here = 0, fold.in_flight()
         waiting = (
             (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
@@ -92,9 +92,9 @@ def first(
     seen: dict[str, int] = {}  # what comes while the selector looks is left out
 
     def look(one: QueuePart, left: int) -> list[Part]:
-        fold = one.client.state_for_read(one.info)
+        fold = one.client.states.for_read(one.info)
         upto = seen.setdefault(fold.queue_id, fold.version)
-        ready = fold.receivable(now_ms, client.newest(info).redelivery, upto)
+        ready = fold.receivable(now_ms, client.cache.newest(info).redelivery, upto)
         found = list(_first_of(ready, info.name, left, selector))
         if one.info.transient:
             carried.extend(memory.carried(part.payload_id, part.send_id) for part in found)

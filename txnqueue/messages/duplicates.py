@@ -19,7 +19,7 @@ def left_out(client: Client, info: QueueInfo, fold: QueueState) -> LeftOut | Non
     """Make what says which messages of a queue are duplicates, by the fold as it is now.
 
     It reads the payload at most once for many messages, and nothing at all of what was sent
-    as a few rows: their ids stand in the journal.
+    as a few rows: their ids are in the journal.
 
     Args:
         client: Reads the payload; its lock must be held as long as the answer is used.

@@ -1,7 +1,7 @@
-"""Where messages stand after they were moved, rejected or sent back, and the entries that say so.
+"""Where messages are after they were moved, rejected or sent back, and the entries that say so.
 
 A move is a new position on the same payload: nothing is copied. The target's rules say in
-which lane each message stands; its priority, its delay and its time to live stay.
+which lane each message is; its priority, its delay and its time to live stay.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def target_of(client: Client, to: object) -> QueueInfo:
     """Find the queue that messages are to move to, which must be one of the same store.
 
     Raises:
-        InvalidInput: It is no queue, or stands in another store.
+        InvalidInput: It is no queue, or is in another store.
         QueueNotFound: There is no such queue.
     """
     if isinstance(to, str):
-        return client.queue(check_name(to))
+        return client.cache.queue(check_name(to))
     info, other = getattr(to, "info", None), getattr(to, "_client", None)
     if not isinstance(info, QueueInfo) or other is None:
         raise InvalidInput(f"to={to!r}: give a queue, or its name.", name="to")
-    if other.store_id != client.store_id:
+    if other.cache.store_id != client.cache.store_id:
         raise InvalidInput(
             f"The queue {info.name!r} is in the store {other.store.root!r}: messages move within "
             "one store. Receive and send them instead.",
@@ -49,7 +49,7 @@ def target_of(client: Client, to: object) -> QueueInfo:
 def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
     """Route messages to another queue, each to the lane that its rules give it.
 
-    The route raises ``NotRead`` to whoever holds a lock, if keys are to be read first.
+    The route raises ``NotRead`` to a caller with a lock, if keys are to be read first.
 
     Raises:
         InvalidInput: It is the same queue.
@@ -64,7 +64,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
 
     def check_now() -> None:
         nonlocal known, target
-        there = {one.queue_id: one for one in client.of(info).queues().values()}
+        there = {one.queue_id: one for one in client.of(info).states.queues().values()}
         known = there.get(known.queue_id, known)
         target = there.get(target.queue_id, target)
         if not same_columns(known, target):
@@ -107,7 +107,7 @@ def to_origin(client: Client) -> Route:
 
     The route raises ``QueueNotFound`` if a queue that they came from is gone.
     """
-    known = {info.queue_id for info in client.queues().values()}
+    known = {info.queue_id for info in client.states.queues().values()}
 
     def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         homes: dict[str, list[Segment]] = defaultdict(list)

@@ -107,7 +107,9 @@ class SendOptions:
                     raise InvalidInput(f"{what}: {name!r}: {value!r} is no string.", name=what)
         twice = sorted(headers.keys() & header_columns.keys())
         if twice:
-            raise InvalidInput(f"The header {twice[0]!r} is given by value and by column.")
+            raise InvalidInput(
+                f"The header {twice[0]!r} is given by value and by column: leave one of them out."
+            )
         return headers, header_columns
 
 

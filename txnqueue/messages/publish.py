@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
-from txnqueue.core import model, ranges, routing
+from txnqueue.core import exchanges, model, ranges
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Range
 from txnqueue.core.receipt import Receipt
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import POSITIONS_PER_SEND_MAX, QueueInfo
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, LimitExceeded
@@ -94,14 +94,14 @@ def routes_of(
     Returns:
         The routes, and the queues by the numbers that routes call them by.
     """
-    grouped = routing.by_queue(topology.bindings(info))
+    grouped = exchanges.by_queue(topology.bindings(info))
     queues = [topology.queues[queue_id] for queue_id in grouped]
     destinations = [
         Destination(tuple(mine), one.settings.lanes, one.settings.group_by)
         for one, mine in zip(queues, grouped.values(), strict=True)
     ]
-    otherwise, refuse = None, info.unroutable == routing.REFUSE
-    if info.unroutable == routing.DEAD_LETTER:
+    otherwise, refuse = None, info.unroutable == exchanges.REFUSE
+    if info.unroutable == exchanges.DEAD_LETTER:
         target = topology.queues.get(info.dead_letter_id or "")
         refuse = target is None  # the queue for them was dropped
         if target is not None:
@@ -244,16 +244,16 @@ def send_of(
     transaction_id: str,
 ) -> Send:
     """Write down how the rows of a publish are staged; they carry their routing keys."""
-    if routing.ROUTING_KEY in headers or routing.ROUTING_KEY in header_columns:
+    if exchanges.ROUTING_KEY in headers or exchanges.ROUTING_KEY in header_columns:
         raise InvalidInput(
-            f"The header {routing.ROUTING_KEY!r} is the publish's own: give routing_key= or "
+            f"The header {exchanges.ROUTING_KEY!r} is the publish's own: give routing_key= or "
             "routing_key_column=.",
             name="headers",
         )
     if routes.key_column is not None:
-        header_columns = {**header_columns, routing.ROUTING_KEY: routes.key_column}
+        header_columns = {**header_columns, exchanges.ROUTING_KEY: routes.key_column}
     elif routes.key:
-        headers = {**headers, routing.ROUTING_KEY: routes.key}
+        headers = {**headers, exchanges.ROUTING_KEY: routes.key}
     return Send(
         payload_id=info.payload_id,
         slice=slice_,

@@ -66,7 +66,7 @@ class Poller:
         for part in self._client.parts_of(self._info):
             with part.state() as fold:
                 waiting = [s for lane in fold.lanes.values() for s in lane.available]
-                rules = self._client.newest(self._info).redelivery
+                rules = self._client.cache.newest(self._info).redelivery
                 instants += [s.position.available_at_ms or 0 for s in waiting]
                 instants += [s.due_ms(rules) for s in waiting if s.failed_at_ms]
                 claims = list(fold.claims())
@@ -76,7 +76,7 @@ class Poller:
                     for c in claims
                     if isinstance(c.owner, AttemptOwner) and c.owner.is_branch
                 }
-                branches = map(Branch.of, part.client.key_states(held).values())
+                branches = map(Branch.of, part.client.states.key_states(held).values())
                 instants += [
                     b.ends_at_ms(now_ms, held[b.key]) for b in branches if b is not None and b.open
                 ]
@@ -176,10 +176,10 @@ def _give_back(memory: Client, one: HeldClaim) -> None:
     """Release messages in memory that are not delivered, because the rest of a claim failed."""
 
     def plan(_lost: int) -> Plan | None:
-        claim = memory.fold(one.info).claim(*one.claim.name)
+        claim = memory.states.fold(one.info).claim(*one.claim.name)
         if claim is None:
             return None
-        sequence = memory.fold(one.info).lanes[claim.lane].next_sequence
+        sequence = memory.states.fold(one.info).lanes[claim.lane].next_sequence
         released = Disposition(model.RELEASED)
         queue_id = one.info.queue_id
         entry = planning.settlement(

@@ -78,7 +78,7 @@ def remove(
     def plan_now() -> Plan | None:
         nonlocal more
         more = False
-        fold, stamp = client.state_for_update(info), client.stamp()
+        fold, stamp = client.states.for_update(info), client.stamp()
         found = Plan()
         left_out = duplicates.left_out(client, info, fold)
         left = limit if limit is None else limit - removed

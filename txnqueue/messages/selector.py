@@ -68,7 +68,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
         send_id, _, offset = str(said).rpartition(":")
         if not send_id or not offset.isdecimal():
             raise _no_id(said)
-        reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason stands
+        reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason counts
     found: dict[str | None, dict[str, list[int]]] = {}
     for send_id, offsets in reasons.items():
         for one, why in offsets.items():
@@ -83,7 +83,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
 
 
 def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
-    """Let Spark find the ranges of each reason; of several for one message the smallest stands."""
+    """Let Spark find the ranges of each reason; of several for one message the smallest counts."""
     from pyspark.sql import functions as F
 
     said, send_id = "coalesce(id, 'None')", "left(id, length(id) - length(offset) - 1)"
@@ -134,13 +134,21 @@ def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
     if isinstance(row, Mapping) and isinstance(message, Mapping) and "id" in message:
         if reason_column is not None and reason_column not in row:
             raise InvalidInput(
-                f"reason_column={reason_column!r} is no column of matching=.", name="reason_column"
+                f"reason_column={reason_column!r} is no column of matching=: name one of "
+                "its columns.",
+                name="reason_column",
             )
         why = None if reason_column is None else row[reason_column]
         return message["id"], None if why is None else check_text("reason_column", str(why))
     if isinstance(row, str):
-        raise InvalidInput("reason_column= names a column of matching=, and ids have none.")
-    raise InvalidInput(f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}.")
+        raise InvalidInput(
+            "reason_column= names a column of matching=, and ids have none: give messages "
+            "or rows, or leave it out."
+        )
+    raise InvalidInput(
+        f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}: give what "
+        "receive or browse returned, or its _message.id."
+    )
 
 
 def _no_id(said: object) -> InvalidInput:
@@ -209,7 +217,11 @@ class Selector:
         columns = getattr(matching, "columns", ())
         for name in self._on:
             if name not in schema.names or list(columns).count(name) != 1:
-                raise InvalidInput(f"on={name!r} is no column of both sides.", name=name)
+                raise InvalidInput(
+                    f"on={name!r} is no column of both sides: name columns that the queue and "
+                    "matching= have once each.",
+                    name=name,
+                )
         self._look_max = LOOK_MIN if few else None
         self._growth = LOOK_GROWTH
         self._seen: Wanted = {}
@@ -219,7 +231,7 @@ class Selector:
     def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         """Cut the wanted messages out of some segments of a lane, in the same order.
 
-        Whoever has enough asks for no more: what comes behind is not looked at.
+        The caller stops asking when it has enough: later messages are not looked at.
 
         Raises:
             NotRead: The next ones are to be looked at first, which takes a query.

@@ -66,7 +66,7 @@ class Account:
                     disposition = Disposition(kind, items, why)
                     chosen.setdefault(name_of(one), []).append(disposition)
         if named is None and self.held:
-            # The rest may be empty, depending on the data; nobody settles the rest twice.
+            # The rest may be empty, depending on the data; the rest is never settled twice.
             if not chosen and self._whole:
                 raise AlreadySettled(
                     "All messages of this batch are settled already: receive again to get more."
@@ -242,7 +242,7 @@ def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) ->
     Args:
         side: The view of the store that they are in.
         involved: The claims that the entries are about.
-        write: Given what we hold, the claim as it stands in the journal, and the next
+        write: Given what we hold, the claim as recorded in the journal, and the next
             sequence number of its lane, writes entries with sequence numbers from there.
     """
     entries: list[model.Entry] = []
@@ -281,7 +281,7 @@ def still_ours(
         SettlementPending: A transaction that is not decided yet settles it.
     """
     if one.info.queue_id not in folds:
-        folds[one.info.queue_id] = client.state_for_update(one.info)
+        folds[one.info.queue_id] = client.states.for_update(one.info)
     fold = folds[one.info.queue_id]
     claim = fold.claim(*one.claim.name)
     if claim is None:
@@ -290,8 +290,8 @@ def still_ours(
         return fold, claim
     # The transaction is read first and the queue after it: what it settled is seen then.
     bound = claim.bound
-    state = client.key_state(bound.key, archived_since=None)
-    fold = folds[one.info.queue_id] = client.fold(one.info)
+    state = client.states.key_states([bound.key])[bound.key]
+    fold = folds[one.info.queue_id] = client.states.fold(one.info)
     claim = fold.claim(*one.claim.name)
     if claim is None:
         raise _lost(one)
@@ -308,7 +308,7 @@ def check_held(one: HeldClaim, held: Claim, disposition: Disposition) -> None:
 
     Args:
         one: The claim as we got it.
-        held: The claim as it stands, of the reading that says the lane's next number: what
+        held: The claim as recorded, of the reading that says the lane's next number: what
             changes later bars the append.
         disposition: What is about to be settled.
 

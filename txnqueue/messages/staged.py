@@ -53,7 +53,7 @@ class StagedSend:
 
     @property
     def places(self) -> dict[Place, list[Run]]:
-        """The runs of each position, in the order in which the positions stand."""
+        """The runs of each position, in the order of the positions."""
         found: dict[Place, list[Run]] = {}
         for run in self.runs:
             place = (run.lane, run.priority, run.available_step, run.expires_step)

@@ -24,6 +24,7 @@ from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
+from txnqueue.storage.store import Store
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
@@ -65,42 +66,7 @@ class History:
                 is removed later, the state says so when it is asked for more.
         """
         self._client.open()
-        if commit_seq is not None and timestamp is not None:
-            raise InvalidInput("Give commit_seq or timestamp=, not both.")
-        if isinstance(commit_seq, datetime.datetime):
-            commit_seq, timestamp = None, commit_seq
-        if timestamp is not None:
-            return self._at(timestamp)
-        store = self._client.store
-        if commit_seq is None:
-            return Snapshot(self._client, Past(store))
-        newest = store.journal.version()
-        if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
-            raise InvalidInput(
-                f"commit_seq={commit_seq!r}: the newest commit of this store is "
-                f"{model.commit_seq(newest)}.",
-                name="commit_seq",
-            )
-        return self._after(Past(store, commit_seq), None)
-
-    def _at(self, timestamp: datetime.datetime) -> Snapshot:
-        if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
-            raise InvalidInput(
-                f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
-            )
-        at_ms = round(timestamp.timestamp() * 1000)
-        by_then = EntryFilter(recorded_upto_ms=at_ms)
-        commit_seq = Past(self._client.store).newest(by_then).commit_seq
-        return self._after(Past(self._client.store, commit_seq), at_ms)
-
-    def _after(self, past: Past, at_ms: int | None) -> Snapshot:
-        """Take the state after a commit.
-
-        Raises:
-            HistoryRemoved: It lies before the history's beginning.
-        """
-        past.check_known(past.upto)
-        return Snapshot(self._client, past, at_ms)
+        return Snapshot(self._client, *cut(self._client.store, commit_seq, timestamp))
 
     def trace(
         self,
@@ -204,7 +170,7 @@ class History:
             QueueNotFound: There never was one.
         """
         infos = [info for info in ever.values() if info.name == name]
-        infos = infos or [self._client.queue(name)]
+        infos = infos or [self._client.cache.queue(name)]
         own = [archive.of_lanes(info.queue_id, info.settings.lanes).shards for info in infos]
         shards = {model.FENCE, model.CATALOG, *(shard for found in own for shard in found or ())}
         return replace(wanted, shards=shards, queue_ids=[info.queue_id for info in infos])
@@ -219,7 +185,7 @@ class History:
         beginning = archive.beginning_of(self._client.store.journal)
         if beginning >= 0:
             return model.commit_seq(beginning)
-        return min(entry.commit_seq for entry in self._client.layouts())
+        return min(entry.commit_seq for entry in self._client.cache.layouts())
 
     def verify(self) -> VerificationResult:
         """Prove from the tables that the store keeps its promises.
@@ -238,9 +204,9 @@ class History:
         Returns:
             The messages, and the queues that were searched.
         """
-        entries = self._client.catalog_entries()
+        entries = self._client.cache.catalog_entries()
         infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
-        infos = infos or [self._client.queue(name)]
+        infos = infos or [self._client.cache.queue(name)]
         topology = Topology.of(entries)
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []
@@ -277,6 +243,53 @@ class History:
                     "partial=True searches what is still there; a message id finds any message.",
                     queue=name,
                 )
+
+
+def cut(
+    store: Store,
+    commit_seq: int | datetime.datetime | None = None,
+    timestamp: datetime.datetime | None = None,
+) -> tuple[Past, int | None]:
+    """Find what belongs to the state after a commit, as ``History.as_of`` takes it.
+
+    Returns:
+        What is known of it, and the instant that was asked for.
+
+    Raises:
+        InvalidInput: There is no such commit yet, or the instant has no time zone.
+        HistoryRemoved: It lies before the history's beginning.
+    """
+    if commit_seq is not None and timestamp is not None:
+        raise InvalidInput("Give commit_seq or timestamp=, not both.")
+    if isinstance(commit_seq, datetime.datetime):
+        commit_seq, timestamp = None, commit_seq
+    if timestamp is not None:
+        return _by_then(store, timestamp)
+    if commit_seq is None:
+        return Past(store), None
+    newest = store.journal.version()
+    if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
+        raise InvalidInput(
+            f"commit_seq={commit_seq!r}: the newest commit of this store is "
+            f"{model.commit_seq(newest)}.",
+            name="commit_seq",
+        )
+    return _known(Past(store, commit_seq)), None
+
+
+def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
+    if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
+        raise InvalidInput(
+            f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
+        )
+    at_ms = round(timestamp.timestamp() * 1000)
+    commit_seq = Past(store).newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
+    return _known(Past(store, commit_seq)), at_ms
+
+
+def _known(past: Past) -> Past:
+    past.check_known(past.upto)
+    return past
 
 
 def _check_sent(

@@ -39,9 +39,9 @@ class Metrics(Report[QueueMetrics]):
     def __init__(self, client: Client) -> None:
         """Measure; users get this from ``manager.metrics``."""
         client.open()
-        infos, now_ms = client.queues(), client.runtime.now_ms()
+        infos, now_ms = client.cache.queues(), client.runtime.now_ms()
         with client.lock:
-            folds = client.folds(infos.values())
+            folds = client.states.folds(infos.values())
             each = zip(infos.values(), folds, strict=True)
             parts = {info.queue_id: [_measured(info, fold, now_ms)] for info, fold in each}
         for info in infos.values():
@@ -170,7 +170,7 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
     """Count the dead letters of a queue; of a dead-letter queue, all that came into it."""
     here = info
     if info.dead_letter_id is not None:
-        known = {one.queue_id: one for one in client.queues().values()}
+        known = {one.queue_id: one for one in client.cache.queues().values()}
         if info.dead_letter_id not in known:
             raise QueueNotFound(
                 f"The queue {info.name!r} was dropped, and its dead letters with it: "

@@ -13,8 +13,8 @@ from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
+from txnqueue.core.exchanges import ExchangeInfo, arguments_of
 from txnqueue.core.model import Entry
-from txnqueue.core.routing import ExchangeInfo, arguments_of
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import QueueState, catalog
 from txnqueue.core.state.topology import Topology, binding_of

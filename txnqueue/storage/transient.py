@@ -132,7 +132,8 @@ class TransientPayload(MemoryPayload):
         found = self._known.get((payload_id, send_id))
         if found is None:
             raise PayloadRemoved(
-                f"The transient messages of send {send_id!r} are settled, and were forgotten."
+                f"The transient messages of send {send_id!r} are settled, and were "
+                "forgotten: read a batch before it is settled."
             )
         return found
 

@@ -1,6 +1,6 @@
 """An attempt of a transaction: what it is, what it has gathered, and what would decide it.
 
-What it sent is staged and named by nobody until the decision names it; what it received
+What it sent is staged and named by no entry until the decision names it; what it received
 is claimed by it; one append decides it all. A run of a transaction is an *attempt* of its
 id (the *key*): a rollback ends the attempt, not the key.
 """
@@ -98,7 +98,7 @@ class Attempt:
     def durable(self) -> bool:
         """Whether the journal must say what becomes of it.
 
-        An id that the client gave is written down there, unless all that it stands for is
+        An id that the client gave is written down there, unless all that it identifies is
         in memory, where it is remembered as long as that.
         """
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
@@ -113,12 +113,14 @@ class Attempt:
         if self.status is not Status.NOT_STARTED:
             return
         self.client.open()
-        self.begun = self.client.version_to_begin() if version is None else version
+        self.begun = self.client.cache.version_to_begin() if version is None else version
         self.status = Status.ACTIVE
         if self._look_up_first:
-            self._look_up(self.client.key_state(self.id))
+            self._look_up(self.client.cache.key_state(self.id))
             if not self.already_committed and self.client.store.transient.used:
-                self._look_up(self.client.transient.key_states([self.id])[self.id], memory=True)
+                self._look_up(
+                    self.client.transient.states.key_states([self.id])[self.id], memory=True
+                )
 
     def _look_up(self, state: TransactionState, *, memory: bool = False) -> None:
         """Find out whether the id was committed before, in the journal or in memory only."""
@@ -136,7 +138,7 @@ class Attempt:
                 transaction_id=self.id,
                 digest=digest,
             )
-        # Whoever repeats the work finishes it: its table changes may not be applied yet.
+        # A repetition of the work finishes it: its table changes may not be applied yet.
         self.status, self.already_committed = Status.COMMITTED, True
         if memory:
             self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
@@ -151,7 +153,7 @@ class Attempt:
     @property
     def slice(self) -> int:
         """The slice that its payload is staged into."""
-        return self.client.slice_of(self.begun)
+        return self.client.cache.slice_of(self.begun)
 
     @property
     def takes_work(self) -> bool:
@@ -267,7 +269,7 @@ class Attempt:
 
     def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         """Plan the append that rolls it back; None if it is decided, or surely never will be."""
-        state = self.client.key_state(self.id, archived_since=self.begun)
+        state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
         if decided is not None:
             if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
@@ -275,7 +277,7 @@ class Attempt:
             return None
         if state.is_over(self.owner):  # below the horizon: it never happened, for ever
             if self.deciding:  # unless an interrupted commit landed, long ago
-                self.client.never_decided(state, self.owner)
+                self.client.cache.never_decided(state, self.owner)
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
@@ -291,9 +293,9 @@ class Attempt:
         Raises:
             TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
         """
-        state = self.client.key_state(self.id, archived_since=self.begun)
+        state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decided(self.attempt_id)
-        if self.client.never_decided(state, self.owner):
+        if self.client.cache.never_decided(state, self.owner):
             raise TransactionAborted(
                 f"Transaction {self.id!r} was not decided in time: the store's maintenance has "
                 "closed the time in which it began. Run it again; maintain() says for how long a "
@@ -302,7 +304,9 @@ class Attempt:
             )
         if decided == model.COMMITTED:
             self.decision = state.decisions[self.attempt_id]
-            raise TransactionFinished(f"Transaction {self.id!r} is committed after all.")
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is committed after all: begin another one for more work."
+            )
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt_id]
             raise TransactionAborted(
@@ -312,7 +316,8 @@ class Attempt:
             )
         if decided is None and state.committed is not None:
             raise TransactionAborted(
-                f"Another attempt of transaction {self.id!r} was committed first.",
+                f"Another attempt of transaction {self.id!r} was committed first: use its receipt, "
+                "and do not repeat the work.",
                 transaction_id=self.id,
                 receipt=Receipt.of(state.committed),
             )

@@ -11,7 +11,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_text, describe_error
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
     HistoryRemoved,
@@ -45,7 +45,7 @@ def commit(attempt: Attempt) -> Receipt:
         The receipt; under an id that was committed before, the first one.
 
     Raises:
-        TransactionAborted: Surely not committed: somebody else aborted this attempt
+        TransactionAborted: Surely not committed: another client aborted this attempt
             after its lease, another attempt of the id was faster, or a queue is being
             dropped, which is then the error's cause.
         TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
@@ -136,7 +136,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
 
     Args:
         attempt: The attempt.
-        reason: Why; it stands in the journal.
+        reason: Why; it is recorded in the journal.
         counted: Whether the messages' deliveries count; not if they were not looked at.
 
     Raises:
@@ -266,7 +266,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         )
     if attempt.participants.transient.committed:
         _committed_in_memory(attempt)
-        raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")
+        raise _committed_after_all(attempt)
     if not attempt.claimed and not attempt.deciding:
         attempt.status = Status.ROLLED_BACK  # only staged: nothing anywhere names it
         return
@@ -281,8 +281,15 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         raise
     if attempt.decision is not None:
         _happened(attempt, attempt.decision)
-        raise TransactionFinished(f"Transaction {attempt.id!r} is committed after all.")
+        raise _committed_after_all(attempt)
     attempt.status = Status.ROLLED_BACK
+
+
+def _committed_after_all(attempt: Attempt) -> TransactionFinished:
+    return TransactionFinished(
+        f"Transaction {attempt.id!r} is committed after all and cannot be rolled back: begin "
+        "another one for more work."
+    )
 
 
 def _decide_prepared(
@@ -300,7 +307,7 @@ def _decide_prepared(
     if commit:
         attempt.receipt = receipt
         _carry_out(attempt)
-        entry = attempt.client.key_state(attempt.id).committed
+        entry = attempt.client.cache.key_state(attempt.id).committed
         if attempt.participants and entry is not None:
             attempt.receipt = receipt = receipt_of(attempt.client, entry)
     return receipt
@@ -339,7 +346,8 @@ def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
         attempt.status = Status.PREPARED
         rollback(attempt, f"{last.name} rolled back")
         raise TransactionAborted(
-            f"{last.name!r} could not commit, and transaction {attempt.id!r} was rolled back.",
+            f"{last.name!r} could not commit, and transaction {attempt.id!r} was rolled back: "
+            "begin it again.",
             transaction_id=attempt.id,
         )
     try:

@@ -42,7 +42,7 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
     if transaction_id.startswith("append:"):
         return _of_append(client, transaction_id)
     resolve(client, [transaction_id])
-    state = client.key_state(transaction_id)
+    state = client.cache.key_state(transaction_id)
     asked = None if attempt is None else attempt_named(transaction_id, attempt)
     attempts = len({*state.decisions, *state.prepared})
     if state.committed is not None:
@@ -74,13 +74,13 @@ def _of_absent(
     if not state.is_over(asked):
         reason = "it left no entry, and may still land: rollback makes sure that it does not"
         return Outcome(state.key, Status.UNDECIDED, None, reason, attempts)
-    client.check_known(asked)
+    client.cache.check_known(asked)
     return Outcome(state.key, Status.ROLLED_BACK, None, "never decided in time", attempts)
 
 
 def _in_memory(client: Client, transaction_id: str) -> Outcome:
     """Return the outcome of a transaction without durable work, as long as it is known."""
-    state = client.transient.key_states([transaction_id])[transaction_id]
+    state = client.transient.states.key_states([transaction_id])[transaction_id]
     attempts, entry = len(state.decisions), state.committed
     if entry is not None:
         receipt = Receipt.in_memory(transaction_id, entry.begun or 0, entry.recorded_at_ms)

@@ -71,7 +71,7 @@ class TwoPhase:
         self._connection = connection
         self._prepared = False
         self.xid = connection.xid(
-            FORMAT_ID, key, branch_of(transaction.owner, transaction.client.store_id, number)
+            FORMAT_ID, key, branch_of(transaction.owner, transaction.client.cache.store_id, number)
         )
         connection.tpc_begin(self.xid)
 
@@ -105,7 +105,7 @@ class LastResource:
         """Take part with a connection.
 
         Raises:
-            InvalidInput: It commits by itself, or has work of somebody else's open.
+            InvalidInput: It commits by itself, or has other work open.
         """
         by_itself = getattr(connection, "autocommit", None) is True
         if by_itself or getattr(connection, "isolation_level", "") is None:
@@ -124,7 +124,7 @@ class LastResource:
         _execute(connection, _CREATE)
 
     def decide(self) -> bool:
-        """Commit the database's work with a row that says so, unless somebody forbade it.
+        """Commit the database's work with a row that says so, unless another client forbade it.
 
         Returns:
             Whether it is committed, as the database itself tells.
@@ -145,7 +145,7 @@ class LastResource:
 
 
 class Auxiliary:
-    """A connection whose transactions stand for themselves; what is left open follows.
+    """A connection with transactions of its own; what is left open follows.
 
     It has the connection's ``cursor``, ``commit`` and ``rollback``; each begins the next
     transaction on the same connection.
@@ -243,7 +243,8 @@ class Participants:
         if last:
             if self.last is not None:
                 raise InvalidInput(
-                    f"{self.last.name!r} is the last resource already: only one can decide.",
+                    f"{self.last.name!r} is the last resource already, and only one can "
+                    f"decide: enlist {name!r} without last=True.",
                     name=name,
                 )
             self.last = LastResource(name, connection, self._transaction.attempt_id)
@@ -375,7 +376,7 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
             _execute(connection, _insert(attempt, model.ROLLED_BACK))
             connection.commit()
             return False
-        except Exception as error:  # somebody else was faster: the row tells
+        except Exception as error:  # another client was faster: the row tells
             logger.info("last resource resolved by another error=%s", error)
             connection.rollback()
             failed = error

@@ -18,7 +18,7 @@ from txnqueue.errors import (
     TransactionNotFound,
     TransactionNotPrepared,
 )
-from txnqueue.messages.claim import abort_branch
+from txnqueue.messages.takeover import abort_branch
 from txnqueue.transactions.table_applier import follow, is_applied
 
 
@@ -59,7 +59,7 @@ def decide_prepared(
 
     def plan(_lost: int) -> Plan | None:
         already.clear()
-        state = client.key_state(key)
+        state = client.cache.key_state(key)
         prepared = state.in_doubt
         branch = None if heuristic else _permitted(client, state)
         if branch is not None and branch.open and not commit:
@@ -124,7 +124,7 @@ def forget(client: Client, key: str) -> None:
     """
 
     def plan(_lost: int) -> Plan:
-        state = client.key_state(key)
+        state = client.cache.key_state(key)
         _permitted(client, state)
         for entry in state.heuristics.values():
             return branches.forget(entry, client.stamp())
@@ -143,7 +143,7 @@ def _check_found(client: Client, state: TransactionState) -> None:
     Raises:
         TransactionNotFound: Nothing was.
     """
-    if not (state.is_known or client.transient.key_states([state.key])[state.key].is_known):
+    if not (state.is_known or client.transient.states.key_states([state.key])[state.key].is_known):
         raise TransactionNotFound(
             f"Nothing is recorded of transaction {state.key!r}: check the id; recover() lists "
             "those that wait for a decision.",

@@ -33,7 +33,7 @@ _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
 @dataclass(frozen=True, slots=True)
 class WaitingChange:
-    """A change that was decided and is not applied, and what stands in its way.
+    """A change that was decided and is not applied, and what prevents it.
 
     Attributes:
         change_id: Names it for ``manager.apply_change`` and ``manager.waive_change``.
@@ -167,7 +167,7 @@ class Applier:
     def __init__(self, client: Client) -> None:
         """Work for a client."""
         self._client = client
-        self._store_id = client.store_id
+        self._store_id = client.cache.store_id
 
     def apply(
         self, table_ids: Iterable[str] | None = None, known: Iterable[Entry] | None = None
@@ -208,8 +208,8 @@ class Applier:
     def waive(self, change_id: str, reason: str) -> None:
         """Give a change up, for ever and on record.
 
-        The table takes the change's number first, so that nobody who is on the way applies it
-        afterwards, and whoever finds the number there knows that it was given up.
+        The table takes the change's number first, so that no client at work applies it
+        afterwards, and each later client finds by the number that it was given up.
 
         Raises:
             ChangeNotFound: There is no such change that waits, or it was applied already.
@@ -237,7 +237,7 @@ class Applier:
     def _unapplied(
         self, table_ids: Iterable[str] | None, known: Iterable[Entry] | None = None
     ) -> dict[str, list[Decided]]:
-        found = unapplied(self._client.table_entries(table_ids) if known is None else known)
+        found = unapplied(self._client.cache.table_entries(table_ids) if known is None else known)
         wanted = None if table_ids is None else set(table_ids)
         confirmed = _confirmed(self._client)
         return {
@@ -275,7 +275,7 @@ class Applier:
             reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
             if reason is not None:
                 return reason
-            if self._ended(one):  # somebody gave it up while we looked
+            if self._ended(one):  # another client gave it up meanwhile
                 return None
             version = self._patiently(one)
         except Exception as error:  # which is no outcome: the table's history tells
@@ -326,13 +326,13 @@ class Applier:
     def _surely_marked(self, one: Decided) -> TableCommit | None:
         try:
             return self._mark(one)
-        except Exception:  # then it waits, and whoever comes next looks again
+        except Exception:  # then it waits, and the next client looks again
             return None
 
     def _ended(self, one: Decided) -> bool:
         """Return whether the journal shows by now that the change was applied or waived."""
         stream = one.entry.stream
-        left = unapplied(self._client.table_entries([stream])).get(stream, ())
+        left = unapplied(self._client.cache.table_entries([stream])).get(stream, ())
         return all(other.entry.entry_id != one.entry.entry_id for other in left)
 
     def _confirm(self, one: Decided, mark: TableCommit) -> None:
@@ -359,16 +359,16 @@ def is_applied(client: Client, decision: Entry) -> bool:
     """Return whether a commit is carried out everywhere: in tables and in databases."""
     names = manifest_participants(decision.body)
     if names:
-        facts = client.table_entries(map(participant_stream, names))
+        facts = client.cache.table_entries(map(participant_stream, names))
         if unconfirmed([decision], [*facts, *client.confirmations]):
             # A decision leaves the journal once all have confirmed it.
-            state = client.key_state(decision.stream, archived_since=None)
+            state = client.cache.key_state(decision.stream, archived_since=None)
             if decision.attempt in state.decisions:
                 return False
     table_ids = decision.body.get("manifest", {}).get("tables", ())
     if not table_ids:
         return True
-    left = unapplied(client.table_entries(table_ids))
+    left = unapplied(client.cache.table_entries(table_ids))
     confirmed = _confirmed(client)
     return not any(
         one.entry.attempt == decision.attempt and one.entry.entry_id not in confirmed

@@ -79,7 +79,7 @@ def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> li
                     transaction_id=transaction_id,
                 ) from error
         found.append(replace(change, table_version=info.version))
-    return together(found) if client.layout >= _TOGETHER_SINCE else found
+    return together(found) if client.cache.layout >= _TOGETHER_SINCE else found
 
 
 def decided(change: Change, owner: AttemptOwner, stamp: Stamp) -> Entry:

@@ -91,7 +91,7 @@ class TransientWork:
         if self._owner is None:
             return False
         key = self._owner.key
-        state = self._client.transient.key_states([key])[key]
+        state = self._client.transient.states.key_states([key])[key]
         return state.decided(self._attempt) == model.COMMITTED
 
     @contextmanager
@@ -142,7 +142,7 @@ class TransientWork:
 
         def plan(_lost: int) -> Plan:
             for info in infos.values():
-                memory.check_open(info)
+                memory.states.check_open(info)
             rolled_back = self._others(owner, kind)
             stamp = memory.stamp()
             said = self._transaction.body(kind, stamp)
@@ -162,7 +162,7 @@ class TransientWork:
         what is committed here only cannot pass by them.
         """
         key, attempt = owner.key, owner.attempt
-        state = self._client.transient.key_states([key])[key]
+        state = self._client.transient.states.key_states([key])[key]
         own = state.decisions.get(attempt)
         if own is not None or state.committed is not None:
             why = own.reason if own is not None else "another attempt was committed first"
@@ -180,7 +180,7 @@ class TransientWork:
     def _plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         owner = self._owner
         assert owner is not None
-        state = self._client.transient.key_states([owner.key])[owner.key]
+        state = self._client.transient.states.key_states([owner.key])[owner.key]
         if state.decided(owner.attempt) is not None:
             return None
         stamp = self._client.stamp()
@@ -234,7 +234,7 @@ def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
 
     def look() -> TransactionState:
         """What was decided long ago, or surely never will be, counts as well."""
-        return client.key_state(key, archived_since=waiting.begun)
+        return client.cache.key_state(key, archived_since=waiting.begun)
 
     def plan(_lost: int) -> Plan | None:
         state = look()
@@ -248,5 +248,5 @@ def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
     decided = state.decided(attempt)
     if decided == model.COMMITTED:
         decide(client, attempt, commit=True)
-    elif decided or state.committed is not None or client.never_decided(state, owner):
+    elif decided or state.committed is not None or client.cache.never_decided(state, owner):
         decide(client, attempt, commit=False)

@@ -1,6 +1,6 @@
 """What a transaction has gathered, and how a decision says it.
 
-Sends that are staged, messages that are settled, changes of tables: nobody knows of them
+Sends that are staged, messages that are settled, changes of tables: no other client knows of them
 until a decision names them.
 """
 

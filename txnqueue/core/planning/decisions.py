@@ -83,7 +83,7 @@ def rollback(
     reason: str,
     said: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Plan the append that rolls an attempt back: its own, or as somebody's tombstone.
+    """Plan the append that rolls an attempt back: by its owner, or by a tombstone.
 
     Args:
         owner: The attempt.
@@ -116,7 +116,7 @@ def decide_prepared(
     """Plan the append that commits or rolls back a prepared attempt.
 
     It expects that the attempt is prepared and undecided, and nothing else: neither a
-    horizon nor a closing queue can stand in its way.
+    horizon nor a closing queue can prevent it.
 
     Args:
         prepared: What was prepared.
@@ -124,7 +124,7 @@ def decide_prepared(
         stamp: Who writes.
         reason: Why.
         said: What else the decision says.
-        heuristic: Whether an operator decides over the head of whoever coordinates: that is
+        heuristic: Whether an operator decides without the coordinator: that is
             on record until it is forgotten.
     """
     owner = AttemptOwner.of(prepared)

@@ -58,7 +58,7 @@ def mark(
         version: The version.
         body: What else it says.
         stamp: Who writes.
-        shard: Where it stands.
+        shard: The shard that it belongs to.
     """
     sequence = model.newest_sequence(e for e in entries if e.kind == kind) + 1
     entry = Entry(

@@ -15,7 +15,7 @@ from txnqueue.core.state import AttemptOwner, Errors, Position, Segment
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Why available messages leave a lane for good, and where they stand then.
+    """Why available messages leave a lane for good, and where they are then.
 
     Attributes:
         kind: ``dead_lettered``, ``expired``, ``duplicate``, ``purged`` or ``moved``.

@@ -96,7 +96,7 @@ def kept(
 ) -> Entry:
     """Write that a commit leaves what it did not settle of a claim with its consumer.
 
-    It stands behind the claim's settlements: from then on a lease holds what is left.
+    It comes after the claim's settlements: from then on a lease holds what is left.
     """
     body = {"v": 1, "deadline": deadline_ms}
     return _of_claim(queue_id, held, model.KEPT, stamp, owner=owner, count=count, body=body)

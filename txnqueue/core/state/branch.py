@@ -3,7 +3,7 @@
 A branch is known from its start. Each session's work is a *part*: sealed when the session
 ends or is suspended, with what it posts, settles and would give back. Whoever prepares or
 commits reads the parts from the journal, so that it may be another process than the
-sessions', and expects that nobody has written anything of the branch since: no session is
+sessions', and expects that no entry of the branch was written since: no session is
 at work, and no part is left out.
 """
 
@@ -48,7 +48,7 @@ class Ticket:
     """Who may work in a branch, and who may decide it; fixed when the branch is started.
 
     Attributes:
-        realm: Names the ticket: whoever works with the branch presents one of its realm.
+        realm: Names the ticket: each session in the branch presents one of its realm.
         associate: The principals that may work in the branch; None: any.
         coordinate: The principals that may decide it; None: any.
     """
@@ -83,7 +83,7 @@ class Branch:
         decision: What was decided.
         heuristic: The operator's decision, unless it is forgotten.
         lost: Whether the horizon has passed it while it was undecided and not prepared: then
-            nobody decides it any more, and it never happened.
+            it is never decided any more, and never happened.
     """
 
     key: str
@@ -115,7 +115,10 @@ class Branch:
             return None
         first = entries[0]
         if first.kind != model.STARTED:
-            raise StoreCorrupt(f"The branch {state.key!r} has entries, and was never started.")
+            raise StoreCorrupt(
+                f"The branch {state.key!r} has entries, and was never started: stop "
+                "writing to the store, and keep it as it is."
+            )
         default = timeout = first.body["timeout"]
         sessions: dict[str, str] = {}
         parts: dict[str, Entry] = {}
@@ -259,7 +262,7 @@ class Branch:
         return False
 
     def check_permitted(self, principal: str, role: str) -> None:
-        """Check that somebody may associate with it, or coordinate it.
+        """Check that a session may associate with it, or coordinate it.
 
         Raises:
             NotPermitted: It is restricted to others.
@@ -304,12 +307,15 @@ def found(state: TransactionState) -> Branch:
     """
     branch = Branch.of(state)
     if branch is None:
-        raise BranchNotFound(f"There is no branch {state.key!r}.", transaction_id=state.key)
+        raise BranchNotFound(
+            f"There is no branch {state.key!r}: check the xid, or start the branch first.",
+            transaction_id=state.key,
+        )
     return branch
 
 
 def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str) -> None:
-    """Check that a ticket lets somebody associate with a branch, or coordinate it.
+    """Check that a ticket permits to associate with a branch, or to coordinate it.
 
     Raises:
         NotPermitted: It names others.
@@ -338,7 +344,11 @@ def check_not_heuristic(key: str, ending: Ending) -> None:
 
 def ended_before(key: str) -> BranchNotFound:
     """Make the error that says that a session's work has ended before."""
-    return BranchNotFound(f"The work in branch {key!r} has ended before.", transaction_id=key)
+    return BranchNotFound(
+        f"The work in branch {key!r} has ended already: join the branch for more work, or resume "
+        "the work if it was suspended.",
+        transaction_id=key,
+    )
 
 
 def is_branch(key: str) -> bool:

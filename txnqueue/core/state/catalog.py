@@ -21,7 +21,7 @@ LATER = {
     for name in ("redelivery_delay_seconds", "redelivery_delay_seconds_max")
 }
 """Settings that came later, with their defaults: libraries that do not know them look past them.
-They stand beside the others, and only if they were set."""
+They are written beside the others, and only if they were set."""
 KINDS = (model.QUEUE_CREATED, model.QUEUE_ALTERED, model.QUEUE_CLOSING, model.QUEUE_DROPPED)
 
 

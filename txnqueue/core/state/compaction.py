@@ -40,8 +40,8 @@ RUNS_MAX = 10_000
 def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
     """Find the instant by which positions of a lane were posted that no window asks for.
 
-    A duplicate is told by what was posted less than a window before it: before what stands in
-    any lane, or is posted from now on, by whoever's clock.
+    A duplicate is told by what was posted less than a window before it: before what is in
+    any lane, or is posted from now on, by any client's clock.
 
     Returns:
         The instant; None if the queue does not look for duplicates.
@@ -346,7 +346,7 @@ def _restore(
     if missing:
         raise StoreCorrupt(
             f"The compaction of lane {lane.lane} names the position {missing[0]}, whose entry is "
-            "not there."
+            "not there: stop writing to the store, and keep it as it is."
         )
     for position_id, messages in named.items():
         fold.know(positions[position_id], messages)

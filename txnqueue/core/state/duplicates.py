@@ -2,7 +2,7 @@
 
 A message is a duplicate if an earlier one in commit order had the same id, was none itself,
 and was posted less than the queue's window before. What became of the earlier one does not
-matter, nor in which lane either stands: so whoever asks, whenever, gets the same answer.
+matter, nor in which lane either is: so every client gets the same answer at any time.
 
 What has left a lane is known from the lane's log: everything that leaves it is looked at
 before, and leaves as a duplicate or as something else. So no more is read than what waits,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES = 16
 NO_ID = bytes(DIGEST_BYTES)
-"""What stands for a message without an id; only what was moved here can be one."""
+"""The value for a message without an id; only what was moved here can be one."""
 IDS_IN_ENTRY_MAX = 500
 """The ids of one send that are written beside its positions; more are read from the payload."""
 LOOK_AHEAD = 100_000
@@ -130,7 +130,7 @@ class Duplicates:
         return position_id not in self._arrivals
 
     def of(self, position_id: PositionId) -> tuple[Range, ...]:
-        """Name the duplicates of a position that stands and was looked at."""
+        """Name the duplicates of a position that has messages left and was looked at."""
         return self._found.get(position_id, ())
 
     def to_look_at(self, position: Position, now_ms: int) -> list[Arrival]:
@@ -184,7 +184,7 @@ class Duplicates:
             first_at_ms = known.get(one)
             if first_at_ms is None:
                 first_at_ms = posted_at_ms - window_ms
-            # What was moved here somebody wanted here: it stays, and later sends know of it.
+            # What was moved here is here on purpose: it stays, and later sends know of it.
             if offset in gone or (not moved and posted_at_ms < first_at_ms + window_ms):
                 twice.append(offset)
             else:

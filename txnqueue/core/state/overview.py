@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import TransactionState, topology
 from txnqueue.core.state.branch import Branch

@@ -19,7 +19,7 @@ Errors = tuple[tuple[tuple[Range, ...], str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """That some messages stand in a queue: where their payload lies, in which order they go.
+    """Some messages in a queue: where their payload lies, and their order of delivery.
 
     ``origin`` says where a moved or dead-lettered position came from, and why;
     ``message_id`` is the payload's column that names its messages, if one does.
@@ -112,7 +112,7 @@ class Segment:
     def waits(self, now_ms: int, rules: Redelivery) -> bool:
         """Return whether the messages are to wait because their last delivery failed.
 
-        An instant that is too far ahead was recorded by a clock that nobody needs to wait for.
+        An instant that is too far ahead was recorded by a wrong clock, and is not waited for.
         """
         return (
             0 < self.failed_at_ms <= now_ms + CLOCKS_APART_MS
@@ -142,7 +142,7 @@ def in_turn(
     """Pass on what comes before the first message that waits because it failed, or all.
 
     Args:
-        segments: What stands in a lane, in order.
+        segments: The messages of a lane, in order.
         now_ms: The instant.
         rules: The queue's rules of redelivery.
         in_order: Whether nothing may overtake it.
@@ -210,13 +210,13 @@ Owner = LeaseOwner | AttemptOwner
 
 @dataclass(slots=True)
 class Claim:
-    """Messages in flight: what one entry of a lane's log claimed and nobody ended yet.
+    """Messages in flight: what one entry of a lane's log claimed and no entry has ended.
 
     ``counts`` says whether its end counts as a delivery; a claim made for a move has
     delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
     good when they would come back. ``deadline_ms`` was set at ``began_at_ms``, both by the clock
-    of whoever claimed or extended it, by an entry of ``version``; ``began_by_ms`` is the smallest
-    clock that anybody has recorded since, or shown when it was read.
+    of the client that claimed or extended it, by an entry of ``version``; ``began_by_ms`` is the
+    smallest clock that was recorded since, or shown when it was read.
     """
 
     lane: int

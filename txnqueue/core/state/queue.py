@@ -7,7 +7,7 @@ order. A fold is kept between calls and fed with what was appended since.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -37,7 +37,7 @@ class LaneState:
     ``touched`` is the place of the newest position that anything was ever taken of: all
     later ones wait untouched. ``log`` counts the entries since the newest compaction that
     the next one makes superfluous, ``log_from`` is the version of the first of them;
-    ``compactable`` says whether all are of kinds that a compaction can stand for. ``left_out``
+    ``compactable`` says whether all are of kinds that a compaction can replace. ``left_out``
     counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
     when each was posted: the queue's window may ask for them, and for no older ones. ``errors``
     says what the last delivery of messages failed with, as long as they are in the queue.
@@ -79,29 +79,43 @@ class LaneState:
         Raises:
             StoreCorrupt: Some of them are not available.
         """
+        low, high = self._run(position, wanted)
+        found = 0
+        rest: list[Segment] = []
+        for segment in self.available[low:high]:
+            have = ((segment.first, segment.last),)
+            left = ranges.difference(have, wanted)
+            found += segment.size - ranges.count(left)
+            rest.extend(segment.cut(first, last) for first, last in left)
+        if found != ranges.count(wanted):
+            raise StoreCorrupt(
+                f"An entry of lane {self.lane} takes messages of {position.position_id} that are "
+                "not available there: stop writing to the store, and keep it as it is."
+            )
+        self.available[low:high] = rest
+        self.touched = max(self.touched, position.place)
+
+    def standing(self, position: Position, wanted: tuple[Range, ...]) -> Iterator[Segment]:
+        """Pass on what of some messages of a position is available."""
+        low, high = self._run(position, wanted)
+        for segment in self.available[low:high]:
+            have = ((segment.first, segment.last),)
+            for first, last in ranges.intersection(have, wanted):
+                yield segment.cut(first, last)
+
+    def _run(self, position: Position, wanted: tuple[Range, ...]) -> tuple[int, int]:
+        """Find by bisection where segments of a position lie that hold some messages."""
         start = Segment(position, wanted[0][0], wanted[0][0])
         low = bisect_left(self.available, start.order, key=_ORDER)
         if low and self.available[low - 1].position is position:
             low -= 1
         high = low
-        found = 0
-        rest: list[Segment] = []
         while high < len(self.available):
             segment = self.available[high]
             if segment.position is not position or segment.first > wanted[-1][1]:
                 break
-            have = ((segment.first, segment.last),)
-            left = ranges.difference(have, wanted)
-            found += segment.size - ranges.count(left)
-            rest.extend(segment.cut(first, last) for first, last in left)
             high += 1
-        if found != ranges.count(wanted):
-            raise StoreCorrupt(
-                f"An entry of lane {self.lane} takes messages of {position.position_id} that are "
-                "not available there."
-            )
-        self.available[low:high] = rest
-        self.touched = max(self.touched, position.place)
+        return low, high
 
 
 class QueueState:
@@ -198,7 +212,10 @@ class QueueState:
         elif entry.kind == model.KEPT:
             self._kept(lane, entry)
         else:
-            raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
+            raise StoreCorrupt(
+                f"An entry of kind {entry.kind!r} lies in {entry.shard!r}: stop writing to the "
+                "store, and keep it as it is."
+            )
 
     def available(self, now_ms: int, rules: Redelivery) -> int:
         """Count what can be received at an instant, by whomever."""
@@ -221,7 +238,7 @@ class QueueState:
             rules: The queue's rules of redelivery.
             upto: Leave out what was posted after this version.
             without: Leave out these lanes.
-            in_order: Leave out what stands behind messages that wait because they failed.
+            in_order: Leave out what follows messages that wait because they failed.
         """
         return [
             (
@@ -237,7 +254,7 @@ class QueueState:
         ]
 
     def length(self) -> int:
-        """Count what stands in the queue: waiting, however long, or in flight."""
+        """Count what is in the queue: waiting, however long, or in flight."""
         waiting = sum(s.size for lane in self.lanes.values() for s in lane.available)
         return waiting + self.in_flight()
 
@@ -452,16 +469,23 @@ class QueueState:
         self.purged_in_flight += ranges.count(part)
         self._retire(lane, position_id, part)
 
-    def _take_items(self, lane: LaneState, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
+    def _supersede(self, lane: LaneState, entry: Entry) -> None:
+        """End the claims that an entry ends; it has no effect the second time."""
         for sequence, ended_at_ms in model.superseded(entry):
             ended = lane.claims.pop(sequence, None)
             if ended:
                 self._put_back(lane, ended, ended_at_ms)
+
+    def _take_items(self, lane: LaneState, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
+        self._supersede(lane, entry)
         items: dict[PositionId, tuple[Range, ...]] = dict(model.unpack_items(entry))
         for position_id, part in items.items():
             position = self._positions.get(position_id)
             if position is None:
-                raise StoreCorrupt(f"Lane {lane.lane} names the unknown position {position_id}.")
+                raise StoreCorrupt(
+                    f"Lane {lane.lane} names the unknown position {position_id}: stop "
+                    "writing to the store, and keep it as it is."
+                )
             lane.take(position, part)
         return items
 

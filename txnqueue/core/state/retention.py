@@ -62,7 +62,7 @@ def next_horizon(
 def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None:
     """Find how much of the history may be removed.
 
-    Whoever archives does so under the day that the journal said when it was read: so what is
+    Entries are archived under the day that the journal said when it was read: so what is
     kept under an earlier day had finished before that day was said. No clock decides that.
 
     Args:
@@ -86,7 +86,7 @@ def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None
 def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | None:
     """Find the newest day, if it was said by a clock that was more than a day ahead.
 
-    One's own clock is not enough to know: somebody else's has recorded an earlier day since.
+    The own clock does not tell: another client's may have recorded an earlier day since.
 
     Args:
         entries: The journal.
@@ -202,7 +202,7 @@ def staging_owners(entries: Iterable[Entry]) -> set[str]:
 def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: int) -> list[int]:
     """List the slices of an owner that cannot be needed again.
 
-    Nobody decides what began in such a slice, because it lies below the horizon; and no
+    What began in such a slice is never decided, because it lies below the horizon; and no
     entry names it.
     """
     wanted = set(named)
@@ -301,7 +301,7 @@ def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | No
 
 
 def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
-    """What the newest compaction of a lane stands for has finished, and a dropped queue."""
+    """What the newest compaction of a lane replaces has finished, and a dropped queue."""
     newest: dict[tuple[str | None, int | None], Entry] = {}
     for entry in entries:
         if entry.kind == model.COMPACTED:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnqueue.core import model, routing
+from txnqueue.core import exchanges, model
+from txnqueue.core.exchanges import Arguments, Binding, BindingAnswer, ExchangeAnswer, ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, Stamp
-from txnqueue.core.routing import Arguments, Binding, ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
-from txnqueue.core.state.closing import exchange_error
+from txnqueue.core.state.closure import exchange_error
 
 KINDS = (
     model.EXCHANGE_CREATED,
@@ -20,7 +20,7 @@ KINDS = (
     model.EXCHANGE_CLOSING,
     model.EXCHANGE_DROPPED,
 )
-DEFAULT = ExchangeInfo(routing.DEFAULT_EXCHANGE, "", routing.DIRECT, "", {})
+DEFAULT = ExchangeInfo(exchanges.DEFAULT_EXCHANGE, "", exchanges.DIRECT, "", {})
 """The exchange to which every queue is bound by its name."""
 
 
@@ -43,7 +43,7 @@ class Topology:
     """
 
     exchanges: dict[str, ExchangeInfo] = field(
-        default_factory=lambda: {routing.DEFAULT_EXCHANGE: DEFAULT}
+        default_factory=lambda: {exchanges.DEFAULT_EXCHANGE: DEFAULT}
     )
     ever: dict[str, ExchangeInfo] = field(default_factory=dict)
     queues: dict[str, QueueInfo] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Topology:
             known.append(exchange_id)
 
     def owners(self, queue_id: str) -> list[ExchangeInfo]:
-        """List the exchanges whose payload may stand in a queue: it is bound, or once was."""
+        """List the exchanges whose payload may be in a queue: it is bound, or once was."""
         return [self.ever[one] for one in self.posting.get(queue_id, ())]
 
     def known(self, info: ExchangeInfo) -> ExchangeInfo:
@@ -124,13 +124,13 @@ class Topology:
 
     def bindings(self, info: ExchangeInfo) -> list[Binding]:
         """List the bindings of an exchange to queues that there are."""
-        if info.name == routing.DEFAULT_EXCHANGE:
+        if info.name == exchanges.DEFAULT_EXCHANGE:
             return [Binding(queue_id, one.name) for queue_id, one in self.queues.items()]
         return [one for one in self.bound.get(info.exchange_id, ()) if one.queue_id in self.queues]
 
-    def query_exchange(self, name: str | None = None) -> routing.ExchangeAnswer:
+    def query_exchange(self, name: str | None = None) -> ExchangeAnswer:
         """Return what is known of an exchange; see ``protocols.dtx``."""
-        return routing.exchange_query(self.exchanges, name)
+        return exchanges.exchange_query(self.exchanges, name)
 
     def query_binding(
         self,
@@ -138,11 +138,11 @@ class Topology:
         queue: str | None = None,
         routing_key: str | None = None,
         arguments: Mapping[str, Any] | None = None,
-    ) -> routing.BindingAnswer:
+    ) -> BindingAnswer:
         """Return what is known of an exchange's bindings; see ``protocols.dtx``."""
         found = {name: self.bindings(info) for name, info in self.exchanges.items()}
         queue_ids = {info.name: queue_id for queue_id, info in self.queues.items()}
-        return routing.binding_query(
+        return exchanges.binding_query(
             self.exchanges,
             found,
             queue_ids,
@@ -174,7 +174,7 @@ def alter(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
 def close(
     info: ExchangeInfo, bound: Iterable[Entry], sequence: int, stamp: Stamp, reason: str | None
 ) -> Plan:
-    """Plan the first step of a drop: from now on nothing is published, and nobody is bound.
+    """Plan the first step of a drop: from now on nothing is published, and no queue is bound.
 
     Args:
         info: The exchange.

@@ -18,9 +18,9 @@ from txnqueue.errors import StoreCorrupt
 class TransactionState:
     """What the journal says of one transaction key, over all its attempts.
 
-    ``heuristics`` are the decisions of an operator that nobody has forgotten yet; ``branch``
+    ``heuristics`` are the decisions of an operator that are not forgotten yet; ``branch``
     is what sessions wrote that share the transaction, and ``began_by_ms`` the smallest clock
-    that anybody has recorded since; ``horizon`` is the version below which nobody decides any
+    recorded since by any client; ``horizon`` is the version below which no client decides any
     more, as far as was read.
     """
 
@@ -52,7 +52,10 @@ class TransactionState:
             elif entry.kind in model.BRANCH:
                 state.branch.append(entry)
             else:
-                raise StoreCorrupt(f"An entry of kind {entry.kind!r} lies in {entry.shard!r}.")
+                raise StoreCorrupt(
+                    f"An entry of kind {entry.kind!r} lies in {entry.shard!r}: stop writing to "
+                    "the store, and keep it as it is."
+                )
         return state
 
     @classmethod
@@ -97,7 +100,7 @@ class TransactionState:
     def is_over(self, owner: AttemptOwner) -> bool:
         """Return whether an attempt of the key has ended for ever.
 
-        Below the horizon nobody decides any more but what was prepared: there an attempt
+        Below the horizon only what was prepared is decided: there an attempt
         without a decision never happened, and a decision may have left for the archive.
         """
         if owner.attempt in self.decisions:

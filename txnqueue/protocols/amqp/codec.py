@@ -82,7 +82,10 @@ class ProtonCodec:
             if isinstance(found, Section):
                 sections.append(found)
             elif found is not None:
-                raise InvalidInput(f"{found!r} is no section that a queue takes.")
+                raise InvalidInput(
+                    f"{found!r} is no section that a queue takes: send a header, properties, "
+                    "application properties and a body."
+                )
         return tuple(sections)
 
     def encode_type(self, value: Any) -> bytes:
@@ -106,7 +109,9 @@ class ProtonCodec:
         """
         value, rest = self._read(octets)
         if rest:
-            raise InvalidInput(f"{len(rest)} octets too many.")
+            raise InvalidInput(
+                f"{len(rest)} octets follow the value: give the octets of one value."
+            )
         return value
 
     # -------------------------------------------------------------------------- helpers
@@ -212,7 +217,7 @@ def _plain(symbol: str) -> str:
 
 
 def _condition(symbol: str) -> Condition:
-    """Read why something was refused: in our words if there is one, else as it stands."""
+    """Read why something was refused: in our words if there is one, else unchanged."""
     for known in (TransactionError, ErrorCondition):
         with contextlib.suppress(ValueError):
             return known(symbol)

@@ -72,7 +72,7 @@ def read(kind: DataType, value: Any) -> Any:
 
 
 def _inside(kind: DataType, value: Any, convert: Conversion) -> Any:
-    """Convert what stands inside of a value; a value of another form stays as it is."""
+    """Convert the content of a value; a value of another form stays as it is."""
     if isinstance(kind, ArrayType) and isinstance(value, list | tuple):
         return [convert(kind.elementType, one) for one in value]
     if isinstance(kind, StructType) and isinstance(value, Mapping):

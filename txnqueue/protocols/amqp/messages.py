@@ -38,7 +38,7 @@ _PRIORITY, _TTL, _HEADER = "_priority", "_ttl_seconds", "_header_"
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A message that a queue will take: a row, and where it is to stand."""
+    """A message that a queue will take: a row, and its place in the queue."""
 
     row: Mapping[str, Any]
     priority: int | None = None
@@ -69,7 +69,9 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
             known = {REPLY_TO: section.reply_to, CORRELATION_ID: section.correlation_id}
             headers.update({name: value for name, value in known.items() if value is not None})
         else:
-            raise InvalidInput(f"{section!r} is no section of a message.")
+            raise InvalidInput(
+                f"{section!r} is no section of a message: give what decode() returned."
+            )
     row = bodies[0].value if len(bodies) == 1 and isinstance(bodies[0], AmqpValue) else None
     if not isinstance(row, Mapping):
         raise AmqpError(

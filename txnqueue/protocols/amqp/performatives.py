@@ -1,6 +1,6 @@
 """The performatives of AMQP 1.0 that links speak with, as far as transactions concern them.
 
-Whoever reads frames from a network makes these of them; in this process they are handed over.
+A reader of network frames makes these of them; in this process they are passed as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TXN_ID = "txn-id"
 
 
 class Role(enum.Enum):
-    """Which end of a link somebody is: the specification's boolean."""
+    """The role of an end of a link: the specification's boolean."""
 
     SENDER = False
     RECEIVER = True

@@ -68,7 +68,10 @@ class TransactionalResource:
         except ValueError as error:
             raise InvalidInput(f"capabilities: {error}.", name="capabilities") from error
         if TxnCapability.PROMOTABLE_TRANSACTIONS in self.capabilities:
-            raise InvalidInput("Transactions cannot be promoted.", name="capabilities")
+            raise InvalidInput(
+                "Transactions cannot be promoted: leave promotable-transactions out.",
+                name="capabilities",
+            )
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
 
@@ -89,7 +92,7 @@ class TransactionalResource:
 
     def queue_ids(self) -> set[str]:
         """Read the ids of the queues that are there and not being dropped."""
-        known = self._client().queues().values()
+        known = self._client().cache.queues().values()
         return {info.queue_id for info in known if not info.closing}
 
     def queue(self, address: str | None) -> Queue:
@@ -141,18 +144,27 @@ def _key_of_global(global_id: bytes | str) -> str:
     try:
         return global_id.decode()
     except (UnicodeDecodeError, AttributeError) as error:
-        raise InvalidInput(f"global-id {global_id!r} is no text.", name="global-id") from error
+        raise InvalidInput(
+            f"global-id {global_id!r} is no text: give a string, or its octets in UTF-8.",
+            name="global-id",
+        ) from error
 
 
 def txn_id_of(key: str) -> bytes:
     """Write the id of a local transaction as a txn-id: 17 octets."""
     if not model.is_generated_key(key):
-        raise InvalidInput(f"{key!r} is no local transaction's id.", name="txn-id")
+        raise InvalidInput(
+            f"{key!r} is no local transaction's id: give the id that the library generated.",
+            name="txn-id",
+        )
     return bytes([int(key[1], 16)]) + bytes.fromhex(key[3:])
 
 
 def key_of(txn_id: bytes) -> str:
     """Find the id under which the store knows a local transaction."""
     if len(txn_id) != 17 or txn_id[0] > 15:
-        raise InvalidInput(f"{txn_id!r} is no local transaction's txn-id.", name="txn-id")
+        raise InvalidInput(
+            f"{txn_id!r} is no local transaction's txn-id: give the octets that declare returned.",
+            name="txn-id",
+        )
     return model.generated_key(txn_id[0], txn_id[1:].hex())

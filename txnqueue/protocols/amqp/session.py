@@ -21,7 +21,7 @@ from txnqueue.protocols.amqp.performatives import (
     Transfer,
     transactions_named,
 )
-from txnqueue.protocols.amqp.sending import SendingLink
+from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.transactions import IncomingDelivery, LiveTransaction, OutgoingDelivery
 from txnqueue.protocols.amqp.types import (
     AmqpError,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
-    from txnqueue.protocols.amqp.sending import SendingLink
+    from txnqueue.protocols.amqp.sending_link import SendingLink
     from txnqueue.protocols.amqp.session import Session
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
@@ -116,7 +116,7 @@ class LiveTransaction:
         transaction: What it is in the store.
         control: The control link on which it was declared.
         deadline_ms: When it has taken too long; None: never.
-        distributed: Whether its discharge leaves the decision to whoever coordinates its
+        distributed: Whether its discharge leaves the decision to the coordinator of its
             global transaction.
         error: Why it can no longer be committed.
         ended: Whether it was rolled back.
@@ -259,7 +259,7 @@ class LiveTransaction:
         except TransactionFinished:
             self.committed()
             return
-        except Exception as failed:  # nobody can commit it any more: its leases end
+        except Exception as failed:  # it cannot be committed any more: its leases end
             logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
         self.ended, self.error = True, error
         for posted in self.incoming.values():
@@ -288,7 +288,7 @@ class LiveTransaction:
             raise
 
     def _say_outcomes(self) -> None:
-        """Tell the store's transaction how the messages end; what nobody spoke of is kept."""
+        """Tell the store's transaction how the messages end; those without an outcome are kept."""
         said = [(d, d.outcome) for d in self.deliveries if d.outcome is not None]
         apply(said, self.transaction)
         silent = {id(d.batch): d.batch for d in self.deliveries if d.acquired_in is self}

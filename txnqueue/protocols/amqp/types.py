@@ -165,7 +165,7 @@ class AmqpSequence:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A described type that means nothing here: it is legal, and whoever meets it refuses it."""
+    """A described type that means nothing here: it is legal, and refused where it is used."""
 
     descriptor: int | str
     value: Any

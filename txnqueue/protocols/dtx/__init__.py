@@ -1,6 +1,6 @@
 """AMQP's distributed transactions (dtx, after X/Open's XA) on the queues of a store.
 
-A *branch* of a distributed transaction is work on queues that somebody else decides: a
+A *branch* of a distributed transaction is work on queues that another party decides: a
 transaction manager, which prepares it, prepares its other resources, and then commits all of
 them. Any number of channels, in any number of driver processes, work in one branch.
 

@@ -28,7 +28,7 @@ from txnqueue.core.state.branch import (
     ending_of,
 )
 from txnqueue.core.state.branch import found as branch_found
-from txnqueue.core.state.closing import is_closed
+from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     BranchExists,
     BranchMisused,
@@ -37,7 +37,7 @@ from txnqueue.errors import (
     TransactionUnknown,
     TxnQueueError,
 )
-from txnqueue.messages.claim import abort_branch
+from txnqueue.messages.takeover import abort_branch
 from txnqueue.protocols.dtx.sessions import BranchSession
 
 Act = Callable[[Branch], "Plan | Ending"]
@@ -57,7 +57,7 @@ class Branches:
         Raises:
             BranchNotFound: There is none of this key.
         """
-        return branch_found(self._client.key_states([key])[key])
+        return branch_found(self._client.cache.key_states([key])[key])
 
     def session(self, key: str) -> BranchSession:
         """Make a session that does not work yet; by its name what landed unheard is found."""
@@ -93,8 +93,8 @@ class Branches:
             check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
         def plan(_lost: int) -> Plan | None:
-            begun = client.version_to_begin()  # anew, if the horizon has passed the last one
-            state = client.key_state(key)
+            begun = client.cache.version_to_begin()  # anew, if the horizon has passed the last one
+            state = client.cache.key_state(key)
             if any(entry.body.get("session") == mine.name for entry in state.branch):
                 return None
             if state.branch or state.decisions or state.prepared:
@@ -164,7 +164,10 @@ class Branches:
             if own.name in branch.suspended:
                 return own, own.name
             if not branch.suspended:
-                raise BranchMisused(f"Branch {key!r} is not suspended.", transaction_id=key)
+                raise BranchMisused(
+                    f"Branch {key!r} is not suspended: join it, or end it with suspend=True first.",
+                    transaction_id=key,
+                )
             return other, branch.suspended[0]
 
         return self._associate(key, ticket, [own, other], choose)
@@ -240,7 +243,7 @@ class Branches:
             ticket: Leaves out the branches of other realms.
         """
         self._client.open()
-        states = TransactionState.by_key(self._client.transaction_entries())
+        states = TransactionState.by_key(self._client.cache.transaction_entries())
         found = (Branch.of(state) for state in states.values())
         return [
             branch.key
@@ -266,7 +269,10 @@ class Branches:
         def act(branch: Branch) -> Plan | Ending:
             branch.check_ended("prepared")
             if branch.prepared is not None:
-                raise BranchMisused(f"Branch {key!r} is prepared.", transaction_id=key)
+                raise BranchMisused(
+                    f"Branch {key!r} is prepared already: commit it or roll it back.",
+                    transaction_id=key,
+                )
             stamp = self._client.stamp()
             if branch.rollback_only is not None:
                 return branches.rollback(branch, stamp, branch.rollback_only)
@@ -293,10 +299,12 @@ class Branches:
         def act(branch: Branch) -> Plan | Ending:
             branch.check_ended("committed")
             if one_phase != (branch.prepared is None):
-                raise BranchMisused(
-                    f"Branch {key!r} is {'' if one_phase else 'not '}prepared.",
-                    transaction_id=key,
+                remedy = (
+                    "is prepared: commit it without one_phase"
+                    if one_phase
+                    else "is not prepared: prepare it first, or commit it with one_phase=True"
                 )
+                raise BranchMisused(f"Branch {key!r} {remedy}.", transaction_id=key)
             stamp = self._client.stamp()
             if branch.prepared is not None:
                 return branches.decide(branch, stamp, commit=True)
@@ -372,7 +380,11 @@ class Branches:
         self._client.open()
         branch = self.find(key)
         if branch.ending is not None:
-            raise BranchNotFound(f"Branch {key!r} is {branch.ending.value}.", transaction_id=key)
+            raise BranchNotFound(
+                f"Branch {key!r} is {branch.ending.value}: its time-out can be asked for until it "
+                "ends.",
+                transaction_id=key,
+            )
         return branch.timeout_seconds
 
     # -------------------------------------------------------------------------- helpers
@@ -403,7 +415,9 @@ class Branches:
                 return Ending.DONE  # an earlier try landed, unheard
             if branch.prepared is not None:
                 raise BranchMisused(
-                    f"Branch {key!r} is prepared and takes no more work.", transaction_id=key
+                    f"Branch {key!r} is prepared and takes no more work: commit it or roll "
+                    "it back, and start another branch.",
+                    transaction_id=key,
                 )
             if branch.rollback_only is not None:
                 return Ending.ROLLED_BACK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_number
@@ -20,6 +22,7 @@ from txnqueue.protocols.dtx.replies import (
 from txnqueue.protocols.dtx.xid import Xid, check_xid
 
 if TYPE_CHECKING:
+    from txnqueue.protocols.dtx.branches import Branches
     from txnqueue.protocols.dtx.channel import Connection
 
 
@@ -49,10 +52,8 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed; the branch may or may not be prepared.
         """
-        check_xid(xid)
-        self._check_open()
-        with about_branches():
-            return STATUS[self._connection.branches.prepare(xid.transaction_id, ticket)]
+        with self._asked(xid) as branches:
+            return STATUS[branches.prepare(xid.transaction_id, ticket)]
 
     def commit(
         self, xid: Xid, *, one_phase: bool = False, ticket: Ticket | None = None
@@ -75,14 +76,8 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
-        check_xid(xid)
-        self._check_open()
-        with about_branches():
-            return STATUS[
-                self._connection.branches.commit(
-                    xid.transaction_id, one_phase=one_phase, ticket=ticket
-                )
-            ]
+        with self._asked(xid) as branches:
+            return STATUS[branches.commit(xid.transaction_id, one_phase=one_phase, ticket=ticket)]
 
     def rollback(self, xid: Xid, *, ticket: Ticket | None = None) -> XaStatus:
         """Roll a branch back: what it sent is dropped, what it received can be received again.
@@ -100,10 +95,8 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
-        check_xid(xid)
-        self._check_open()
-        with about_branches():
-            return STATUS[self._connection.branches.rollback(xid.transaction_id, ticket)]
+        with self._asked(xid) as branches:
+            return STATUS[branches.rollback(xid.transaction_id, ticket)]
 
     def recover(
         self, *, startscan: bool = False, endscan: bool = False, ticket: Ticket | None = None
@@ -154,10 +147,8 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
-        check_xid(xid)
-        self._check_open()
-        with about_branches():
-            self._connection.branches.forget(xid.transaction_id, ticket)
+        with self._asked(xid) as branches:
+            branches.forget(xid.transaction_id, ticket)
 
     def set_timeout(self, xid: Xid, seconds: float, *, ticket: Ticket | None = None) -> None:
         """Set how long a branch may take from its start until it is prepared.
@@ -172,28 +163,32 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed, or so long a time-out cannot be set.
         """
-        check_xid(xid)
-        self._check_open()
-        with about_branches():
+        with self._asked(xid) as branches:
             try:
                 check_number("seconds", seconds, 0, BRANCH_SECONDS_MAX)
             except LimitExceeded as error:
                 raise InternalError(str(error)) from error
-            ending = self._connection.branches.set_timeout(xid.transaction_id, seconds, ticket)
+            ending = branches.set_timeout(xid.transaction_id, seconds, ticket)
         if ending is not Ending.DONE:
             raise NotFound(f"{xid.transaction_id!r} is {ending.value}.")
 
     def get_timeout(self, xid: Xid) -> float:
         """Return how many seconds a branch may take: as last set, or the default.
 
-        That they are over is noticed by whoever works in the branch, decides it, wants what it
-        holds, or recovers.
+        That they are over is noticed by a client that works in the branch, decides it, wants
+        what it holds, or recovers.
 
         Raises:
             NotFound: There is no such branch, or it is completed.
             InternalError: It failed.
         """
+        with self._asked(xid) as branches:
+            return branches.timeout_seconds(xid.transaction_id)
+
+    @contextmanager
+    def _asked(self, xid: Xid) -> Iterator[Branches]:
+        """Check that the channel may be asked about a branch, and answer its errors by codes."""
         check_xid(xid)
         self._check_open()
         with about_branches():
-            return self._connection.branches.timeout_seconds(xid.transaction_id)
+            yield self._connection.branches

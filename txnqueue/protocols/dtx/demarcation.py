@@ -32,7 +32,7 @@ class DtxDemarcation(Lifetime):
     """Where the work of a channel in a branch begins and ends.
 
     Between ``start`` and ``end`` what ``queue`` gave works in the branch; outside of them
-    each call stands for itself.
+    each call is a transaction of its own.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -65,7 +65,7 @@ class DtxDemarcation(Lifetime):
         """Work in a branch from now on: a new one, or one that was started before.
 
         Args:
-            xid: The branch; without ``join`` and ``resume`` nobody may have used it before.
+            xid: The branch; without ``join`` and ``resume`` it must not have been used before.
             join: Whether the branch was started before, by this channel or another one.
             resume: Whether work in it goes on that was suspended, here or elsewhere.
             ticket: Who may work in the branch and who may decide it, when it is started; one

@@ -103,7 +103,9 @@ class Execution:
 
     def _newest(self) -> Entry | None:
         self._client.open()
-        mine = (e for e in self._client.shard_entries(self._shard) if e.stream == self._stream)
+        mine = (
+            e for e in self._client.cache.shard_entries(self._shard) if e.stream == self._stream
+        )
         return max(mine, key=lambda entry: entry.sequence or 0, default=None)
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.routing import BindingAnswer, ExchangeAnswer
+from txnqueue.core.exchanges import BindingAnswer, ExchangeAnswer
 from txnqueue.core.settings import check_text
 from txnqueue.core.state.branch import Ticket
 from txnqueue.core.state.topology import Topology
@@ -62,7 +62,7 @@ class Querying(Lifetime):
             ticket: As in ``exchange_query``.
 
         Returns:
-            Five bits that stand for themselves: exchange_not_found, queue_not_found,
+            Five independent bits: exchange_not_found, queue_not_found,
             queue_not_matched, key_not_matched, args_not_matched.
 
         Raises:
@@ -75,4 +75,4 @@ class Querying(Lifetime):
             return self._topology().query_binding(exchange, queue, routing_key, arguments)
 
     def _topology(self) -> Topology:
-        return self._manager._client.topology()
+        return self._manager._client.cache.topology()

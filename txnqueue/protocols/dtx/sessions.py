@@ -28,7 +28,7 @@ class BranchSession(Attempt):
             name: Tells it from all other sessions.
         """
         super().__init__(client)
-        self.keeps = False  # nobody tells this process of the commit
+        self.keeps = False  # this process does not learn of the commit
         self.takes_transient = False  # other processes may decide it, and prepare it
         self.id, self.name = branch, name
         self.belong_to(attempt, begun)
@@ -76,7 +76,7 @@ class BranchSession(Attempt):
         Raises:
             QueueNotFound: There is no such queue.
         """
-        return Queue(self.client, self.client.queue(name), self)
+        return Queue(self.client, self.client.cache.queue(name), self)
 
     def exchange(self, name: str) -> Exchange:
         """Give an exchange that publishes in the branch.

@@ -59,7 +59,7 @@ class TpcConnection:
     """A store of queues as a resource that a transaction manager decides.
 
     Between ``tpc_begin`` and the end of its transaction ``queue`` gives queues that work in
-    the branch; outside of it each call stands for itself.
+    the branch; outside of it each call is a transaction of its own.
     """
 
     def __init__(self, manager: QueueManager, *, ticket: Ticket | None = None) -> None:
@@ -111,7 +111,7 @@ class TpcConnection:
 
         Raises:
             CommandInvalid: No transaction is open, or it is prepared.
-            BranchRolledBack: It was rolled back, by its time-out or by somebody else.
+            BranchRolledBack: It was rolled back, by its time-out or by another client.
         """
         xid = self._open()
         if self._prepared is not None:

@@ -46,14 +46,15 @@ class Xid:
             )
         if len(self.data) > DATA_LENGTH_MAX:
             raise LimitExceeded(
-                f"An xid has {DATA_LENGTH_MAX} octets of data at most, not {len(self.data)}.",
+                f"The xid has {len(self.data)} octets of data, and {DATA_LENGTH_MAX} are the most: "
+                "use shorter ids.",
                 name="data",
             )
         lengths = (self.gtrid_length, self.bqual_length)
         if min(lengths) < 0 or sum(lengths) != len(self.data):
             raise InvalidInput(
                 f"An xid's lengths, {self.gtrid_length} and {self.bqual_length}, do not make up "
-                f"the {len(self.data)} octets of its data.",
+                f"the {len(self.data)} octets of its data: use Xid.of to build it of its parts.",
                 name="data",
             )
 

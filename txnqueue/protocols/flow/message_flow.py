@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.batch import claims_of
 from txnqueue.core.settings import check_flag, check_number
 from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.flow.processing import (
     LAKEHOUSE,
     DataSourceFailed,
     Processing,
     committed_after_all,
 )
-from txnqueue.protocols.reading import messages_of
 from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
@@ -130,9 +130,13 @@ class MessageFlow:
                 f"transacted={transacted!r}: say True, False or {AUTOMATIC!r}.", name="transacted"
             )
         if coordinated and not transacted:
-            raise InvalidInput("A flow without a main transaction has coordinated=False.")
+            raise InvalidInput(
+                "transacted=False with coordinated=True: give coordinated=False, as there is no "
+                "main transaction to coordinate.",
+                name="coordinated",
+            )
         if not all(callable(node) for node in nodes):
-            raise InvalidInput("A node is a function that gets a Processing.", name="nodes")
+            raise InvalidInput("nodes: give functions that take a Processing.", name="nodes")
         manager.queue(input_queue)
         self.manager = manager
         self.input_queue = input_queue
@@ -142,7 +146,9 @@ class MessageFlow:
         self._sources: dict[str, DataSource] = {}
         for source in data_sources:
             if source.name in self._sources or source.name == LAKEHOUSE:
-                raise InvalidInput(f"The data source name {source.name!r} is taken.")
+                raise InvalidInput(
+                    f"The data source name {source.name!r} is taken: use another one."
+                )
             self._sources[source.name] = source
         self._connections: dict[tuple[str, bool], Any] = {}
         self._uses: set[tuple[str, bool]] = set()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
-from txnqueue.protocols.reading import messages_of
+from txnqueue.protocols.deliveries import messages_of
 from txnqueue.transactions.participants import Auxiliary
 
 if TYPE_CHECKING:
@@ -190,7 +190,9 @@ class Processing:
 
     def _check(self) -> None:
         if self._ended:
-            raise TransactionFinished("This message has been processed.")
+            raise TransactionFinished(
+                "This message has been processed: call its methods inside the nodes only."
+            )
 
 
 class Immediate:

@@ -2,7 +2,7 @@
 
 A ``LocalQueueManager`` has a collection of transactions, a transaction a collection of
 operations: Enqueue, Dequeue with its reason, Move. A *message position* says that a message
-stands in a queue; a move makes a new position of the same message. The events Transaction
+is in a queue; a move makes a new position of the same message. The events Transaction
 Commit and Transaction Abort decide all operations of a transaction at once.
 
 Example::

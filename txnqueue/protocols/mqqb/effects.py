@@ -1,6 +1,6 @@
 """What the decision of a transaction did to positions, as the entries of the journal say.
 
-Where a message stands when somebody looks is something else: others may have taken it by then.
+Where a message is at a later look is something else: others may have taken it by then.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Effects:
     def _entries(self) -> list[Entry]:
         """What came since the transaction began: one query, however many operations ask."""
         if self._known is None:
-            self._known = []  # nobody asks again what could not be read
+            self._known = []  # what could not be read is not asked for again
             self._known = self._read()
         return self._known
 
@@ -132,7 +132,7 @@ class Effects:
         with side.lock:
             return any(
                 _within(claim.purging.get(position.position_id, ()), offset)
-                for claim in side.fold(info.in_memory()).claims()
+                for claim in side.states.fold(info.in_memory()).claims()
             )
 
 

@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 
 class State(enum.Enum):
-    """Whether a message can be dequeued where it stands."""
+    """Whether a message can be dequeued from its position."""
 
     AVAILABLE = "Available"
     LOCKED = "Locked"
@@ -40,7 +40,7 @@ class OperationType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What stands at a position: the same message, wherever it was moved to.
+    """The message at a position: the same message, wherever it was moved to.
 
     Attributes:
         identifier: Its id in the store, ``<send id>:<offset>``.
@@ -57,7 +57,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class MessagePosition:
-    """That a message stands in a queue.
+    """The place of a message in a queue.
 
     Attributes:
         queue_reference: The queue.
@@ -73,7 +73,7 @@ class MessagePosition:
 
     @property
     def state(self) -> State:
-        """Where it stands now, as the store's tables say."""
+        """Where it is now, as the store's tables say."""
         if self.position_id is None and self.pending() is not None:
             return State.LOCKED
         self._look()
@@ -90,7 +90,7 @@ class MessagePosition:
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """What the message carries, and ``_message``; None unless it stands there."""
+        """What the message carries, and ``_message``; None unless it is there."""
         self._look()
         return self.queue_reference.body_of(self)
 
@@ -136,7 +136,7 @@ class Queue:
 
         Args:
             reason: Why.
-            deleted: Is given what is Deleted at once, by the list's rules; None: nobody asks.
+            deleted: Is given what is Deleted at once, by the list's rules; None: not needed.
 
         Returns:
             How many are Deleted at once.
@@ -164,7 +164,7 @@ class Queue:
         return self._listed(one for found in self._in_each_part(standing) for one in found)
 
     def find(self, message: Message, wanted: Callable[[Position], bool]) -> MessagePosition | None:
-        """Find where a message stands here."""
+        """Find the position of a message here."""
         send_id, offset = message.place
 
         def here(fold: QueueState) -> list[Position]:
@@ -261,7 +261,7 @@ class Transaction:
         identifier: Its id in the store: ``manager.outcome`` knows it.
         transactional_operation_collection: What it will do.
         core: The plain transaction, if it was begun here; what is done with it through the
-            plain interface belongs to it. None: it is prepared, by somebody else or before.
+            plain interface belongs to it. None: it is prepared, by another client or before.
         prepared: The attempt that is prepared, if it was not begun here.
     """
 
@@ -315,7 +315,7 @@ def identifier_of(transaction: Transaction | str) -> str:
 
 
 def _standing(fold: QueueState, lane: LaneState) -> Iterator[tuple[Position, Range]]:
-    """List what stands in a lane, available or not."""
+    """List the messages of a lane, available or not."""
     for segment in lane.available:
         yield segment.position, (segment.first, segment.last)
     for claim in lane.claims.values():

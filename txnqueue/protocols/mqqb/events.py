@@ -17,7 +17,7 @@ class RStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessagePositionDeleted:
-    """The event Message Position Deleted: a message stands there no more, and why."""
+    """The event Message Position Deleted: a message is there no more, and why."""
 
     queue: Queue
     position: MessagePosition

@@ -121,7 +121,7 @@ class LocalQueueManager(Operations):
 
     def _look(self, core: CoreTransaction) -> str | None:
         """See how a transaction in doubt is decided, or that it is prepared."""
-        state = self._client.key_state(core.id)
+        state = self._client.cache.key_state(core.id)
         attempt = attempt_of(core)
         decided = state.decided(attempt.attempt_id)
         if decided is None and attempt.attempt_id in state.prepared:

@@ -35,7 +35,7 @@ def operations_of(
         prepared: The entry that prepared it.
         pending: Its identifier, while it is undecided.
     """
-    known = {info.queue_id: info for info in client.queues().values()}
+    known = {info.queue_id: info for info in client.cache.queues().values()}
     manifest: dict[str, Any] = prepared.body.get("manifest", {})
     found: list[TransactionalOperation] = []
     for entry in map(entry_from_json, manifest.get("entries", ())):
@@ -65,7 +65,7 @@ def _settles(
 ) -> Iterator[TransactionalOperation]:
     items: list[Item] = model.unpack_items(entry)
     with client.lock:
-        fold = client.fold(info)
+        fold = client.states.fold(info)
         claim = fold.claim(entry.claim_lane or 0, entry.claim_sequence or 0)
         if not items and claim is not None:  # all that it holds
             items = list(claim.items.items())

@@ -15,6 +15,7 @@ from txnqueue.core.settings import check_text, describe_error
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionNotFound
 from txnqueue.messages import acquisition, move
+from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
 from txnqueue.protocols.mqqb.elements import Message as QueueMessage
 from txnqueue.protocols.mqqb.elements import (
@@ -29,7 +30,6 @@ from txnqueue.protocols.mqqb.elements import (
 )
 from txnqueue.protocols.mqqb.events import Event, MessagePositionDeleted
 from txnqueue.protocols.mqqb.manifests import operations_of
-from txnqueue.protocols.reading import messages_of
 from txnqueue.queue import Queue as CoreQueue
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
@@ -75,7 +75,7 @@ class Operations:
         """The transactions that Transaction Commit and Transaction Abort find.
 
         Those begun here that are undecided, and those that are prepared in the store,
-        whoever prepared them.
+        whichever client prepared them.
         """
         return TransactionCollection(self._transactions)
 
@@ -101,7 +101,7 @@ class Operations:
         """
         core = self.manager.transaction(identifier, lease_seconds=lease_seconds)
         attempt_of(core).begin()
-        state = self._client.key_states([core.id])[core.id]
+        state = self._client.cache.key_states([core.id])[core.id]
         if core.already_committed or state.decisions or state.prepared or core.id in self._own:
             raise TransactionFinished(
                 f"The transaction identifier {core.id!r} was used before: take a new one.",
@@ -154,8 +154,8 @@ class Operations:
         """Take a message out of its queue.
 
         Args:
-            position: Where it stands: Available.
-            reason: The dequeue reason; it stands in the store's history.
+            position: Its position: Available.
+            reason: The dequeue reason; it is recorded in the store's history.
             transaction_identifier: The transaction whose commit deletes the position, or its
                 identifier; until then it is Locked. None deletes it at once.
 
@@ -186,7 +186,7 @@ class Operations:
         """Move a message to another queue: there it is a new position of the same message.
 
         Args:
-            position: Where it stands: Available.
+            position: Its position: Available.
             target_queue: The other queue's name; it has the same columns.
             transaction_identifier: As in ``dequeue_message``.
 
@@ -219,7 +219,7 @@ class Operations:
 
         Args:
             queue: The queue's name.
-            reason: Why; it stands in the store's history.
+            reason: Why; it is recorded in the store's history.
 
         Returns:
             How many positions are Deleted at once.
@@ -241,7 +241,7 @@ class Operations:
 
     def _transactions(self) -> dict[str, Transaction]:
         self._client.open()
-        entries = self._client.transaction_entries()
+        entries = self._client.cache.transaction_entries()
         found: dict[str, Transaction] = {}
         for identifier, transaction in self._own.items():
             core = transaction.core
@@ -265,7 +265,7 @@ class Operations:
 
     @contextmanager
     def _work(self, transaction: Transaction | str | None) -> Iterator[tuple[CoreTransaction, Add]]:
-        """Find the transaction that takes an operation; None: it stands for itself, and happens."""
+        """Find the transaction that takes an operation; None: it happens at once."""
         if transaction is not None:
             working = self._working(identifier_of(transaction))
             assert working.core is not None
@@ -275,7 +275,7 @@ class Operations:
         made = Transaction(alone.id, core=alone)
         try:
             yield alone, made.transactional_operation_collection.append
-        except BaseException as error:  # nobody saw the message: its delivery does not count
+        except BaseException as error:  # the message was not seen: its delivery does not count
             self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
             raise
         alone.commit()
@@ -305,8 +305,8 @@ class Operations:
     def _process(self, transaction: Transaction, effects: Effects, *, abort: bool = False) -> None:
         """Process each operation of a decided transaction in order, and remove it.
 
-        What was decided is decided, whoever cannot be told: it is logged. All events are known
-        before anybody hears of one, and may act on it.
+        What was decided is decided, though a listener cannot be told: that is logged. All events
+        are known before a listener hears of one, and may act on it.
         """
         operations = transaction.transactional_operation_collection
         what = effects.of_abort if abort else effects.of_commit

@@ -1,7 +1,7 @@
 """OpenAMQ's message transactions on the queues of a store.
 
-A *channel* has two lists. What it sent in a transaction stands in its ``transact_list`` until
-it commits; what was dispatched to it stands in its ``dispatch_list`` until it acknowledges it or
+A *channel* has two lists. What it sent in a transaction is in its ``transact_list`` until
+it commits; what was dispatched to it is in its ``dispatch_list`` until it acknowledges it or
 gives it back. A commit is one decision over both. A roll back drops what was sent and takes the
 acknowledgements back; it gives no message back to a queue: that is what ``unget`` is for.
 

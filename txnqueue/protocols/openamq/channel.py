@@ -244,7 +244,7 @@ class Channel(Dispatches):
     def close(self) -> Reply:
         """Roll the open transaction back, and give back whatever is dispatched.
 
-        Messages that nobody has looked at are as if they had never been dispatched; the
+        Messages that were not looked at are as if they had never been dispatched; the
         deliveries of the others count. Consumers of other channels that wait for them get them.
         """
         if self._closed:
@@ -275,7 +275,7 @@ class Channel(Dispatches):
         """Ask what became of a commit that was in doubt.
 
         Raises:
-            TransactionUnknown: Nobody knows yet; ``rollback`` decides it.
+            TransactionUnknown: The outcome is in doubt; ``rollback`` decides it.
             TransactionAborted: It was rolled back.
         """
         outcome = self._manager.outcome(transaction.id)
@@ -284,7 +284,9 @@ class Channel(Dispatches):
         if outcome.status is Outcome.ROLLED_BACK:
             self._rolled_back()
             raise TransactionAborted(
-                f"Transaction {transaction.id!r} was rolled back.", transaction_id=transaction.id
+                f"Transaction {transaction.id!r} was rolled back: what it received "
+                "comes again; repeat its work.",
+                transaction_id=transaction.id,
             )
         raise TransactionUnknown(
             f"The outcome of {transaction.id!r} is in doubt still: rollback() decides it, unless "

@@ -135,7 +135,7 @@ class Connection:
     def _deliver(consumer: Consumer) -> None:
         try:
             consumer.channel.deliver(consumer)
-        except Exception as error:  # what was sent is sent, whoever cannot get it now
+        except Exception as error:  # what was sent is sent, though it cannot be delivered now
             logger.warning("queue not dispatched queue=%s error=%s", consumer.queue, error)
 
     def __enter__(self) -> Connection:

@@ -152,7 +152,7 @@ class Dispatches:
                 continue
             try:
                 consumer.deliver(dispatch)
-            except Exception as error:  # what was committed is committed, whoever cannot take it
+            except Exception as error:  # what was committed is committed, though a consumer fails
                 logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
         return len(found)
 
@@ -220,7 +220,7 @@ class Dispatches:
 
         Args:
             tags: As in ``ack``. Those whose acknowledgement waits for the commit stay.
-            reason: Why; it stands in the dead letters' ``_message.origin.reason``.
+            reason: Why; it is recorded as the dead letters' ``_message.origin.reason``.
 
         Returns:
             How many were rejected.
@@ -277,7 +277,7 @@ class Dispatches:
         self._destroy(found)
 
     def _give_back(self, found: list[Dispatch]) -> list[str]:
-        """Give messages back; the delivery of those that nobody has looked at does not count.
+        """Give messages back; the delivery of those that were not looked at does not count.
 
         Returns:
             The queues that they are in again.

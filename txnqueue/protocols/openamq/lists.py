@@ -42,7 +42,7 @@ class Reply:
         dispatches: What was dispatched.
         receipt: The commit.
         consumer: The number of a new consumer, for ``cancel``.
-        published: What became of a publish: which queues get how many, and what nobody wants.
+        published: What became of a publish: which queues get how many, and what is unroutable.
     """
 
     status: Status = Status.OK
@@ -54,7 +54,7 @@ class Reply:
 
 
 class Delivery:
-    """What one receive brought: read once, whoever looks at which of its messages how often."""
+    """What one receive brought: read once, however often its messages are looked at."""
 
     def __init__(self, batch: Batch) -> None:
         """Hold a batch; nothing is read yet."""
@@ -159,7 +159,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Consumer:
-    """Somebody who waits on a channel for messages of a queue."""
+    """A consumer that waits on a channel for messages of a queue."""
 
     channel: Dispatches
     number: int
@@ -201,6 +201,6 @@ def held_by(client: Client, batch: Batch) -> Iterator[str]:
     for one in claims_of(batch):
         side = client.of(one.info)
         with side.lock:
-            claim = side.fold(one.info).claim(*one.claim.name)
+            claim = side.states.fold(one.info).claim(*one.claim.name)
         for position_id, ranges in claim.items.items() if claim is not None else ():
             yield from ids(one.positions[position_id].send_id, ranges)

@@ -1,8 +1,9 @@
 """Views for SQL: queues, transactions, dispatches, bindings, and one per queue.
 
-The views say in SQL what ``ledger`` says in Python: the state of each message that the
-journal's entries fold to. A query reads the journal at one version, so it never sees half
-of a transaction, and payload only where a commit has posted it.
+The view of a queue shows the state of each message that the journal's entries fold to. Temporary
+views stand still: the driver folds (``ledger``), and ``pieces`` joins it with the payload.
+The others say the fold in SQL (``messages``). A query reads the journal at one version, so it
+never sees half of a transaction, and payload only where a commit has posted it.
 
 A view is called like its queue, with '_' for '.' and '-'. If that is taken (by a view of the
 store, or by another queue), the queue's id follows instead of its name. A column of a queue's
@@ -14,34 +15,45 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidName, PlatformMissing
-from txnqueue.reports.history import History
+from txnqueue.reports.history import cut
+from txnqueue.reports.ledger import ledgers
+from txnqueue.reports.snapshot import Snapshot
+from txnqueue.reports.views.columns import Owner
 from txnqueue.reports.views.messages import messages
-from txnqueue.reports.views.store import bindings, dispatches, queues, transactions
+from txnqueue.reports.views.pieces import frame
+from txnqueue.reports.views.store import (
+    bindings,
+    dispatches,
+    queues,
+    still_known,
+    transactions,
+)
 from txnqueue.storage.journal.tables import TABLE_PREFIX, TableNames, identifier
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STORE_VIEWS = ("queues", "transactions", "dispatches", "bindings")
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
 
 
-def create_views(
-    client: Client, history: History, prefix: str, as_of: int | datetime.datetime | None
-) -> list[str]:
+def create_views(client: Client, prefix: str, as_of: int | datetime.datetime | None) -> list[str]:
     """Create the views of a store on the user's session.
 
-    With a path they are temporary, in a catalog schema permanent. Queues that are created
-    later get theirs by the next call.
+    In a catalog schema they are permanent, and follow the store. With a path they are temporary
+    and show the store as it is now: all of them the same commit.
 
     Args:
         client: The manager's view of the store.
-        history: Finds the state to show.
         prefix: Put before each name: letters, digits and '_'.
-        as_of: A commit_seq or an instant, to show the state then; None follows the store.
+        as_of: A commit_seq or an instant, to show the state then.
 
     Returns:
         The views' names, as SQL takes them.
@@ -51,11 +63,12 @@ def create_views(
         InvalidName: The prefix cannot begin a name, or a table has one of the names.
         InvalidInput: There is no such commit yet.
     """
+    spark, names = _tables(client)
+    if names.by_path:
+        return _temporary(client, spark, names, prefix, as_of)
     from pyspark.errors import AnalysisException
 
-    spark = client.store.spark
-    texts = of_store(client, history, prefix, as_of)
-    assert spark is not None
+    texts = of_store(client, prefix, as_of)
     for view, text in texts.items():
         try:
             spark.sql(text)
@@ -68,24 +81,66 @@ def create_views(
     return list(texts)
 
 
-def of_store(
-    client: Client, history: History, prefix: str, as_of: int | datetime.datetime | None
-) -> dict[str, str]:
-    """Write the statements that create the views of a store, by the views' names."""
-    names = getattr(client.store, "names", None)
-    if client.store.spark is None or not isinstance(names, TableNames):
+def _temporary(
+    client: Client,
+    spark: SparkSession,
+    names: TableNames,
+    prefix: str,
+    as_of: int | datetime.datetime | None,
+) -> list[str]:
+    """Create temporary views that stand still: those of queues from what the driver folds."""
+    store = client.store
+    past, at_ms = cut(store, as_of)
+    if at_ms is None:
+        now_ms = client.runtime.now_ms()
+        at_ms = now_ms if as_of is None else Snapshot(client, past).at_ms
+    entries = past.catalog()
+    infos = catalog.queues(entries)
+    texts = statements(names, {}, prefix, past.upto)
+    owners: dict[str, Owner] = {one.payload_id: one for one in Topology.of(entries).ever.values()}
+    owners |= {one.payload_id: one for one in catalog.every_queue(entries).values()}
+    told = ledgers(past, infos.values())
+    known = "true" if as_of is None else still_known(names, past.upto)
+    frames = {
+        prefix + view: frame(
+            spark,
+            names.payload,
+            infos[name],
+            owners,
+            told[infos[name].queue_id].pieces(at_ms),
+            condition=known,
+        )
+        for name, view in view_names(infos).items()
+    }
+    for text in texts.values():
+        spark.sql(text)
+    for view, shown in frames.items():
+        shown.createOrReplaceTempView(identifier(view))
+    return [*texts, *frames]
+
+
+def _tables(client: Client) -> tuple[SparkSession, TableNames]:
+    """Find the session and the tables that views are made of.
+
+    Raises:
+        PlatformMissing: The store is in memory.
+    """
+    spark, names = client.store.spark, getattr(client.store, "names", None)
+    if spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
     client.store.journal.archive.create()  # the views read it, also before anything is there
-    entries = client.catalog_entries()
+    return spark, names
+
+
+def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None) -> dict[str, str]:
+    """Write the statements that create views which are SQL alone, by the views' names."""
+    _, names = _tables(client)
+    entries = client.cache.catalog_entries()
     if as_of is None:
-        infos, ever = client.queues(), catalog.every_queue(entries)
+        infos, ever = client.cache.queues(), catalog.every_queue(entries)
         return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
-    if isinstance(as_of, datetime.datetime):
-        snapshot = history.as_of(timestamp=as_of)
-        commit_seq = snapshot.commit_seq
-    else:
-        snapshot = history.as_of(as_of)
-        commit_seq = as_of
+    snapshot = Snapshot(client, *cut(client.store, as_of))
+    commit_seq = as_of if isinstance(as_of, int) else snapshot.commit_seq
     entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
     topology = Topology.of(entries)

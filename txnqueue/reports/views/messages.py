@@ -6,16 +6,13 @@ from collections.abc import Mapping
 
 from txnqueue.core import model
 from txnqueue.core.redelivery import CLOCKS_APART_MS
-from txnqueue.core.routing import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state.topology import Topology
 from txnqueue.messages.move import once_same_columns
+from txnqueue.reports.views.columns import Owner, content_of, shown
 from txnqueue.reports.views.store import entries_query
-from txnqueue.storage.journal.tables import TableNames, identifier, literal, literals
-from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
+from txnqueue.storage.journal.tables import TableNames, literal, literals
 
-Owner = QueueInfo | ExchangeInfo
-"""Whose payload it is."""
 _SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
 _CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
 _DROPPED = literal(model.QUEUE_DROPPED)
@@ -23,6 +20,10 @@ _RETIRING = literals((model.ACCEPTED, model.REJECTED, model.MOVED))
 _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
 _ALTERED = literal(model.QUEUE_ALTERED)
 _PURGED, _PURGE_PENDING = literal(model.PURGED), literal(model.PURGE_PENDING)
+_ONCE = "rand() >= 0.0"
+"""Always true, but Spark evaluates what depends on chance once, wherever a query names it."""
+_CHOSEN_FROM = 4
+"""From so many payload tables on it is cheaper to ask first which of them matter."""
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "
@@ -51,19 +52,16 @@ def messages(
     fence, mine = literal(model.FENCE), literal(model.queue_stream(info.queue_id))
     gone = f"shard = {fence} AND stream = {mine} AND kind = {_DROPPED}"
     which = f"shard = {backlog} OR startswith(shard, {lanes}) OR ({gone})"
-    columns = [column["name"] for column in info.schema["fields"]]
+    owners = _owners(ever, info, exchanges)
     payload = "\n  UNION ALL ".join(
         f"SELECT {literal(owner.payload_id)} AS payload_id, slice, send_id, send_offset, headers, "
-        f"struct({_content(info, owner)}) AS content FROM {names.payload(owner.payload_id)}"
-        for owner in _owners(ever, info, exchanges)
+        f"struct({content_of(info, owner)}) AS content FROM {names.payload(owner.payload_id)}"
+        f"{_if_posted(names, info, owner) if len(owners) >= _CHOSEN_FROM else ''}"
+        for owner in owners
     )
     now = "unix_millis(current_timestamp())" if at_ms is None else literal(at_ms)
-    shown = [f"d.content.{identifier(name)} AS {identifier(name)}" for name in columns]
-    folded = {name.lower() for name in columns}
-    for name, expression in _COLUMNS.items():
-        alias = f"_{name}" if name in folded else name
-        shown.append(f"{expression.replace('{now}', now)} AS {identifier(alias)}")
-    selected = ",\n  ".join(shown)
+    told = {name: expression.replace("{now}", now) for name, expression in _COLUMNS.items()}
+    selected = ",\n  ".join(shown(info, told))
     known = info.settings
     limit = f"coalesce(altered.deliveries_max, {known.deliveries_max})"
     rules = _RULES.format(
@@ -74,7 +72,7 @@ def messages(
     return (
         f"WITH entries AS (\n{_FLAT}\n"
         f"  FROM (SELECT *, from_json(body, {literal(_SAID)}) AS said\n"
-        f"  FROM ({entries_query(names, commit_seq, which)}))),\n"
+        f"  FROM ({entries_query(names, commit_seq, which)}))\n  WHERE {_ONCE}),\n"
         f"{_FOLD},\n{rules}\n"
         f"SELECT {selected}\n"
         "FROM posted p CROSS JOIN rules\n"
@@ -86,17 +84,22 @@ def messages(
     )
 
 
-def _content(info: QueueInfo, owner: Owner) -> str:
-    """List a queue's columns as another one's payload has them: what came later is null."""
-    there = {column["name"] for column in owner.schema["fields"]}
-    if there.issuperset(column["name"] for column in info.schema["fields"]):
-        return ", ".join(identifier(column["name"]) for column in info.schema["fields"])
-    from pyspark.sql.types import StructType
+def _if_posted(names: TableNames, info: QueueInfo, owner: Owner) -> str:
+    """Write the condition that a queue ever got messages whose payload one table has.
 
-    from txnqueue.storage.payload.queries import null_column
-
-    types = StructType.fromJson(dict(info.schema)).fields
-    return ", ".join(identifier(c.name) if c.name in there else null_column(c) for c in types)
+    A move may bring any other queue's payload along, also later, so that the view knows the table;
+    but Spark asks this once for all tables, and opens no partition of those that it is false for.
+    """
+    posted = (
+        f"shard = {literal(model.backlog_shard(info.queue_id))} AND kind = {literal(model.POSTED)}"
+    )
+    both = " UNION ALL ".join(
+        f"SELECT body FROM {table} WHERE {posted}" for table in (names.journal, names.archive)
+    )
+    said = f"(SELECT collect_set(get_json_object(body, '$.payload')) FROM ({both}))"
+    return (
+        f" WHERE if(array_contains({said}, {literal(owner.payload_id)}), slice IS NOT NULL, false)"
+    )
 
 
 def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
@@ -150,11 +153,8 @@ _COLUMNS = {
     "settled_in": "t.settlement.transaction_key",
     "settled_at": "coalesce(t.settlement.recorded_at, x.recorded_at)",
     "reason": "coalesce(t.settlement.reason, if(t.settlement IS NULL, x.reason, NULL), p.reason)",
-    "headers": "d.headers",
-    "correlation_id": f"try_element_at(d.headers, {literal(CORRELATION_ID)})",
-    "reply_to": f"try_element_at(d.headers, {literal(REPLY_TO)})",
 }
-"""The columns of a queue's view behind the payload's. The claim is the one that holds the
+"""What a queue's view tells of each message. The claim is the one that holds the
 message or that the settlement ended; the reason is the settlement's, else why it came here."""
 
 # Spark 4.2 loses columns when fields of a struct are taken above two generators: so what a

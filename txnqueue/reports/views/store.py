@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnqueue.core import model
-from txnqueue.core.routing import HEADERS, X_MATCH
+from txnqueue.core.exchanges import HEADERS, X_MATCH
 from txnqueue.core.state import catalog
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
@@ -34,11 +34,11 @@ def entries_query(names: TableNames, commit_seq: int | None, which: str) -> str:
     """
     upto = ""
     if commit_seq is not None:  # a view may outlive what the history knows
-        lost = literal(f"HistoryRemoved: the state after commit_seq {commit_seq} was removed")
+        lost = _lost(commit_seq)
         which = f"{which} OR {_REMOVED}"
         upto = (
             f" AND if({_REMOVED},\n"
-            f"    if(begun * 1024 > {commit_seq}, CAST(raise_error({lost}) AS boolean), false),\n"
+            f"    if(begun * 1024 > {commit_seq}, {lost}, false),\n"
             f"    version * 1024 + ordinal <= {commit_seq})"
         )
     return (
@@ -52,6 +52,16 @@ def entries_query(names: TableNames, commit_seq: int | None, which: str) -> str:
         f"      FROM {names.archive} WHERE {which}))\n"
         f"  WHERE nth = 1{upto}"
     )
+
+
+def still_known(names: TableNames, commit_seq: int) -> str:
+    """Write a condition that is true, or fails: the history then begins after a commit."""
+    return f"if({_beginning(names)} * 1024 > {commit_seq}, {_lost(commit_seq)}, true)"
+
+
+def _lost(commit_seq: int) -> str:
+    said = literal(f"HistoryRemoved: the state after commit_seq {commit_seq} was removed")
+    return f"CAST(raise_error({said}) AS boolean)"
 
 
 def _beginning(names: TableNames) -> str:

@@ -33,10 +33,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Which units of an append went in, and the version that it made (None: none did)."""
+    """Which units of an append went in, and where.
+
+    Attributes:
+        won: Which ones.
+        version: The version that it made; None: none did.
+        ordinal: The place of the first unit among all those of the version.
+    """
 
     won: tuple[bool, ...]
     version: int | None
+    ordinal: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
 from txnqueue.storage.journal.feed import ChangeFeed, changes
 from txnqueue.storage.journal.filters import EntryFilter
+from txnqueue.storage.journal.groups import Groups, Request, groups_of
+from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.rows import NAMES, entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
@@ -37,6 +39,8 @@ _RANGES = "array<struct<first:bigint,last:bigint>>"
 FEED_VERSIONS_MAX = 200
 """What is further back than this many versions is read from the files: the change feed opens one
 commit of Delta's log after the other."""
+CREATED = 0
+"""The version that CREATE TABLE makes: there are no entries in it."""
 KNOWN_SECONDS_MAX = 30.0
 """What was the newest version so long ago is asked for again before it is relied on."""
 
@@ -45,13 +49,17 @@ class DeltaJournal:
     """The journal as a Delta table, partitioned by shard."""
 
     def __init__(
-        self, statements: Statements, monotonic: Callable[[], float] = time.monotonic
+        self,
+        statements: Statements,
+        monotonic: Callable[[], float] = time.monotonic,
+        groups: Groups | None = None,
     ) -> None:
         """Use the journal of a store; it need not exist yet.
 
         Args:
             statements: Runs what is said in SQL.
             monotonic: Seconds; it only decides when the newest version is asked for again.
+            groups: Puts appends together; without it those of this process to this journal.
         """
         self._statements = statements
         self._session = statements.session
@@ -64,9 +72,14 @@ class DeltaJournal:
         self._known: int | None = None
         self._known_at = 0.0
         self._refused = -1
+        self._shared = groups
+        self._log = CommitLog(statements, self._table)
 
     def exists(self) -> bool:
         """Return whether the journal is there."""
+        names = self._statements.names
+        if names.by_path and self._log.is_absent(f"{names.root}/journal/_delta_log"):
+            return False
         try:
             self._statements.run(
                 lambda: self._session.sql(f"DESCRIBE DETAIL {self._table}").collect()
@@ -88,6 +101,9 @@ class DeltaJournal:
 
     def version(self) -> int:
         """Read the newest version."""
+        if self._known is not None and self._log.is_newest(self._known):
+            self._learn_newest(self._known)
+            return self._known
         history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
         rows = self._statements.run(lambda: self._session.sql(history).select("version").collect())
         self._learn_newest(int(rows[0][0]))
@@ -105,11 +121,11 @@ class DeltaJournal:
         What is new it reads from the change feed, whose cost is that of what came since; what
         is far back, or older than Delta's log, from the shards' files, which hold everything.
         """
-        return self._read(f"shard IN ({literals(sorted(shards))})", after, upto)
+        return self._read(frozenset(shards), after, upto)
 
     def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
         """Read every entry of every shard after a version, and up to one."""
-        return self._read("true", after, upto)
+        return self._read(None, after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that one of some filters lets through."""
@@ -135,8 +151,23 @@ class DeltaJournal:
             AppendConflict: Delta reports that another commit was faster.
             StatementRefused: Spark cannot read the MERGE; nothing landed.
         """
+        request = Request(tuple(units), metadata, self._insert)
+        try:
+            answer = self._statements.result_of_append(self._groups.submit(request))
+        except Exception as error:
+            if surely_not_begun(error, lambda: self._analyse(admitted(self._table, units))):
+                raise StatementRefused() from error
+            raise
+        appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
+        if appended.version is not None:
+            self._learn_newest(appended.version)
+        return appended
+
+    def _insert(
+        self, units: Sequence[Unit], metadata: Mapping[str, object]
+    ) -> tuple[int, int | None]:
+        """Insert the units of a group, each wholly or not at all, by one MERGE."""
         statement = merge(self._table, units)
-        total = sum(len(unit.entries) for unit in units)
 
         def run(session: SparkSession) -> tuple[int, str | None]:
             session.conf.set(USER_METADATA, json.dumps(metadata))
@@ -144,20 +175,10 @@ class DeltaJournal:
             inserted = session.sql(statement).collect()[0]["num_inserted_rows"]
             return int(inserted), session.conf.get(LAST_COMMIT, None)
 
-        try:
-            inserted, version = self._statements.append(run)
-        except Exception as error:
-            if surely_not_begun(error, lambda: self._analyse(admitted(self._table, units))):
-                raise StatementRefused() from error
-            raise
-        if inserted == 0:
-            return Appended((False,) * len(units), None)
-        if version is None:
+        inserted, version = self._statements.append(run)
+        if inserted and version is None:
             raise StoreCorrupt("The MERGE inserted rows, and the session knows no Delta commit.")
-        self._learn_newest(int(version))
-        if inserted == total:
-            return Appended((True,) * len(units), int(version))
-        return Appended(self._won(units, int(version)), int(version))
+        return inserted, int(version) if inserted and version is not None else None
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
         """Delete entries that stand in the archive under a day, by one MERGE.
@@ -198,37 +219,61 @@ class DeltaJournal:
 
     # -------------------------------------------------------------------------- helpers
 
+    @property
+    def _groups(self) -> Groups:
+        if self._shared is None:
+            spark, names = self._statements.user, self._statements.names
+            self._shared = groups_of(spark, names, self._log.table_id)
+        return self._shared
+
     def _analyse(self, query: str) -> None:
         self._statements.run(lambda: self._session.sql(query).schema)
 
-    def _read(self, wanted: str, after: int, upto: int | None) -> Reading:
-        """Read from the change feed if it surely reaches back so far, else from the files.
+    def _read(self, shards: frozenset[str] | None, after: int, upto: int | None) -> Reading:
+        """Read entries; None: of all shards.
+
+        What this process has appended itself is known; nearly always that is all there is. What
+        others appended is read from the change feed if it surely reaches back so far, else from
+        the files.
+        """
+        wanted = "true" if shards is None else f"shard IN ({literals(sorted(shards))})"
+        if upto is not None:
+            return self._read_files(wanted, after, upto)
+        recent, reached = self._groups.tail.after(max(after, CREATED))
+        mine = tuple(e for e in recent if shards is None or e.shard in shards)
+        if self._log.is_newest(reached):
+            self._learn_newest(reached)
+            return Reading(mine, reached)
+        if after < CREATED:  # what is in the tail may have left the journal meanwhile
+            return self._read_files(wanted, after, None)
+        reading = self._read_new(wanted, reached)
+        return Reading((*mine, *reading.entries), reading.version)
+
+    def _read_new(self, wanted: str, after: int) -> Reading:
+        """Read what came since a version from the change feed, or else from the files.
 
         The feed refuses versions that are older than Delta keeps deleted files, or whose
         commits have left the log; by which error it says so is up to Delta. So whatever it
         fails with, the files answer. What it refused once it is not asked for again.
         """
-        if after < 0 or upto is not None or after <= self._refused:
-            return self._read_files(wanted, after, upto)
-        if self.known_version() - after > FEED_VERSIONS_MAX:
-            return self._read_files(wanted, after, upto)
+        if after <= self._refused or self.known_version() - after > FEED_VERSIONS_MAX:
+            return self._read_files(wanted, after, None)
         try:
             return self._read_since(wanted, after)
         except Exception as refused:
             try:
-                reading = self._read_files(wanted, after, upto)
+                reading = self._read_files(wanted, after, None)
             except Exception as error:
                 raise error from refused
             logger.info("change feed refused after=%s error=%s", after, _first_line(refused))
             self._refused = max(self._refused, after)
             return reading
 
-    def _won(self, units: Sequence[Unit], version: int) -> tuple[bool, ...]:
-        """Find which units of a group went in: each is there as a whole."""
-        shards = {entry.shard for unit in units for entry in unit.entries[:1]}
-        found = self._read(f"shard IN ({literals(sorted(shards))})", version - 1, None)
-        there = {entry.append_id for entry in found.entries}
-        return tuple(unit.append_id in there for unit in units)
+    def _landed(self, units: Sequence[Unit], version: int) -> set[str]:
+        """Find which appends went in with a version: each is there as a whole."""
+        shards = frozenset(entry.shard for unit in units for entry in unit.entries[:1])
+        found = self._read(shards, version - 1, None).entries
+        return {entry.append_id for entry in found if entry.version == version}
 
     def _learn(self, version: int) -> None:
         """Remember a version that exists; others may be newer."""

@@ -83,6 +83,11 @@ class Statements:
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     @property
+    def closed(self) -> bool:
+        """Whether its manager was closed."""
+        return self._closed
+
+    @property
     def appending(self) -> SparkSession:
         """The session of appends to the journal; nothing else ever uses it."""
         return self._made("appending", SETTINGS)
@@ -123,11 +128,18 @@ class Statements:
             with self._locks.of("journal").held():
                 return statement(self.appending)
 
-        under_way = self._submit(self._appends, locked)
+        return self.result_of_append(self._submit(self._appends, locked))
+
+    def result_of_append(self, under_way: Future[Result]) -> Result:
+        """Wait for an append; if the caller is interrupted, what follows waits for it.
+
+        Raises:
+            AppendConflict: Delta reports that another commit was faster.
+        """
         try:
             return _committed(under_way)
         except BaseException:
-            if not under_way.done():  # we are interrupted: what follows waits for it
+            if not under_way.done():
                 self._left.add(under_way)
                 under_way.add_done_callback(self._left.discard)
             raise

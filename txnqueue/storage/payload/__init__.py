@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txnqueue.core.exchanges import Binding
 from txnqueue.core.model import Range
-from txnqueue.core.routing import Binding
 from txnqueue.errors import InvalidInput
 from txnqueue.types import Message
 

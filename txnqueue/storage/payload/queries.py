@@ -83,11 +83,8 @@ def piece_bits(parts: Sequence[Part]) -> int:
     """Return how many of an offset's lowest bits vary inside a piece of a range.
 
     Rows are joined with the ranges of their piece, and not each row with each range of its send.
-    Pieces are about as long as ranges are, so that there are not many more of them.
     """
-    found = [part.ranges for part in parts]
-    average = sum(map(ranges.count, found)) // max(1, sum(map(len, found)))
-    return average.bit_length()
+    return ranges.bin_bits([part.ranges for part in parts])
 
 
 def in_piece(bits: int) -> str:

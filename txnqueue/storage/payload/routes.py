@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txnqueue.core import routing
-from txnqueue.core.routing import Binding
+from txnqueue.core import exchanges
+from txnqueue.core.exchanges import Binding
 from txnqueue.errors import LimitExceeded, Unroutable
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload import Destination, Routes, Send
@@ -49,7 +49,8 @@ def unroutable(exchange: str) -> Unroutable:
 def key_too_long(column: str) -> LimitExceeded:
     """Build the error for a column with a routing key that is too long."""
     return LimitExceeded(
-        f"Column {column!r} holds a routing key of more than {routing.KEY_LENGTH_MAX} characters.",
+        f"Column {column!r} holds a routing key of more than {exchanges.KEY_LENGTH_MAX} "
+        "characters: publish with shorter keys.",
         column=column,
     )
 
@@ -74,13 +75,13 @@ def routes_of(
     if routes is None:
         return [""] * table.num_rows
     keys = _keys(routes, table)
-    rules = [routing.rule_of(routes.kind, one.bindings) for one in routes.destinations]
+    rules = [exchanges.rule_of(routes.kind, one.bindings) for one in routes.destinations]
     lanes = [_lanes(send, number, one, table) for number, one in enumerate(routes.all)]
     known: dict[object, list[int]] = {}
     found = []
     for row, key in enumerate(keys):
         said = headers[row] or {}
-        alike = frozenset(said.items()) if routes.kind == routing.HEADERS else key
+        alike = frozenset(said.items()) if routes.kind == exchanges.HEADERS else key
         if alike not in known:
             known[alike] = [number for number, rule in enumerate(rules) if rule(key, said)]
         numbers = known[alike]
@@ -111,7 +112,7 @@ def _keys(routes: Routes, table: pa.Table) -> list[str]:
         return [routes.key] * table.num_rows
     found = table.column(routes.key_column).to_pylist()
     keys = ["" if key is None else header_text(key) for key in found]
-    if max(map(len, keys), default=0) > routing.KEY_LENGTH_MAX:
+    if max(map(len, keys), default=0) > exchanges.KEY_LENGTH_MAX:
         raise key_too_long(routes.key_column)
     return keys
 
@@ -147,7 +148,7 @@ def route_columns(send: Send, place: Column, headers: Column) -> tuple[Column, C
     key: Column = F.lit(routes.key)
     if routes.key_column is not None:
         key = F.coalesce(F.col(identifier(routes.key_column)).cast("string"), F.lit(""))
-        too_long = F.length(key) > F.lit(routing.KEY_LENGTH_MAX)
+        too_long = F.length(key) > F.lit(exchanges.KEY_LENGTH_MAX)
         key = F.when(too_long, F.raise_error(F.lit(LONG_KEY))).otherwise(key)
     full: list[Column] = []
     common: list[Column] = []
@@ -171,12 +172,12 @@ def route_columns(send: Send, place: Column, headers: Column) -> tuple[Column, C
 def _wanted(kind: str, bindings: Sequence[Binding], key: Column, headers: Column) -> Column:
     from pyspark.sql import functions as F
 
-    if kind == routing.FANOUT:
+    if kind == exchanges.FANOUT:
         return F.lit(bool(bindings))
-    if kind == routing.HEADERS:
+    if kind == exchanges.HEADERS:
         return _any([_headers_wanted(one, headers) for one in bindings])
     keys = sorted({one.routing_key for one in bindings})
-    if kind == routing.DIRECT:
+    if kind == exchanges.DIRECT:
         return key.isin(keys)
     # Each word of a key stands behind a dot, so that the empty key has none.
     words = F.when(key == "", F.lit("")).otherwise(F.concat(F.lit("."), key))
@@ -193,7 +194,7 @@ def _headers_wanted(one: Binding, headers: Column) -> Column:
         for name, value in one.arguments
     ]
     found = [F.coalesce(column, F.lit(False)) for column in asked]
-    if one.match == routing.ANY:
+    if one.match == exchanges.ANY:
         return _any(found)
     return ~_any([~column for column in found])
 
@@ -233,8 +234,8 @@ def expression_of(pattern: str) -> str:
     that is enough, and keeps the time short however many there are.
     """
     pieces: list[list[str]] = [[]]
-    for word in routing.pattern_words(pattern):
-        if word == routing.ANY_WORDS:
+    for word in exchanges.pattern_words(pattern):
+        if word == exchanges.ANY_WORDS:
             pieces.append([])
         else:
             pieces[-1].append(_word_expression(word))
@@ -247,5 +248,5 @@ def expression_of(pattern: str) -> str:
 
 def _word_expression(word: str) -> str:
     """Write one word of a pattern, whole."""
-    text = "[^.]*" if word == routing.ONE_WORD else _SPECIAL.sub(r"\\\g<0>", word)
+    text = "[^.]*" if word == exchanges.ONE_WORD else _SPECIAL.sub(r"\\\g<0>", word)
     return f"\\.{text}(?![^.])"

@@ -19,7 +19,7 @@ from txnqueue.protocols.amqp.types import (
     Released,
     TransactionalState,
 )
-from txnqueue.protocols.reading import written_messages
+from txnqueue.protocols.deliveries import written_messages
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch

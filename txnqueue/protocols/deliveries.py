@@ -1,4 +1,4 @@
-"""Read what was claimed on somebody's behalf; what cannot be read is given back."""
+"""Read what was claimed for a protocol's client; what cannot be read is given back."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class ExchangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BindingAnswer:
-    """What is known of the bindings of an exchange: each bit stands for itself.
+    """What is known of the bindings of an exchange: the bits are independent.
 
     Attributes:
         exchange_not_found: There is no such exchange.
@@ -139,7 +139,7 @@ def topic_matches(pattern: str, key: str) -> bool:
     """Return whether a key matches a pattern: "*" is one word, "#" any number of words.
 
     Each "#" takes as few words as it can; only the last one met is tried again, which is
-    enough: a later start of what stands before it leaves less for the rest.
+    enough: a later start of what precedes it leaves less for the rest.
     """
     wanted, words = pattern_words(pattern), words_of(key)
     at = back = here = 0
@@ -226,7 +226,8 @@ def check_key(key: object, name: str = "routing_key") -> str:
         raise InvalidInput(f"{name}={key!r}: give a string.", name=name)
     if len(key) > KEY_LENGTH_MAX:
         raise LimitExceeded(
-            f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most.", name=name
+            f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most: use a shorter key.",
+            name=name,
         )
     return key
 

@@ -1,0 +1,1 @@
+"""What is measured, by what a user does."""

@@ -1,0 +1,44 @@
+"""The first minute of a process: session, first queue, first send, first receive and commit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.bench.case import Case, Comparison, Parts, Side
+from tests.bench.world import World
+
+PROJECT = Path(__file__).resolve().parents[3]
+TARGET = 1.3
+
+
+def makers(world: World) -> Mapping[str, Callable[[], Case]]:
+    """Name the case, and what prepares it."""
+    return {"cold": lambda: _cold(world)}
+
+
+def _cold(world: World) -> Case:
+    return Case(
+        "cold",
+        "in a fresh process: session, first queue, first send, first receive and commit",
+        {
+            "txnqueue": Side("txnqueue", lambda: _started(world, "queue")),
+            "floor": Side("session, CREATE, INSERT, MERGE, read", lambda: _started(world, "raw")),
+        },
+        [Comparison(target=TARGET)],
+        rounds_max=5,
+        warms=False,
+    )
+
+
+def _started(world: World, what: str) -> Parts:
+    command = [sys.executable, "-m", "tests.bench.fresh", what, str(world.path("cold"))]
+    done = subprocess.run(
+        command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,65 @@
+"""A fresh process that does the first things once, and prints what each took."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.bench.case import Parts, steps
+from tests.bench.floors import RawTable
+
+
+def queue(spark: Callable[[], Any], folder: Path) -> Parts:
+    """Use the library for the first time."""
+    from tests.bench.floors import aggregate
+    from tests.bench.world import SCHEMA
+    from txnqueue import QueueManager
+
+    row = {"order_id": 1, "customer": "ada", "amount": 9.5}
+    made: list[Any] = []
+
+    def receive() -> None:
+        with made[0].transaction() as tx:
+            aggregate(made[1].receive(transaction=tx).df, 1)
+
+    def create() -> None:
+        made.append(QueueManager(spark(), str(folder)))
+        made.append(made[0].create_queue("orders", SCHEMA))
+
+    return steps(
+        session=spark,
+        create=create,
+        send=lambda: made[1].send([row]),
+        receive=receive,
+    )()
+
+
+def raw(spark: Callable[[], Any], folder: Path) -> Parts:
+    """Do the like with plain Delta."""
+    made: list[RawTable] = []
+    merge = (
+        f"MERGE INTO delta.`{folder}` t USING (SELECT 2L AS order_id, 'bob' AS customer, "
+        "3.0D AS amount) s ON t.order_id = s.order_id WHEN NOT MATCHED THEN INSERT *"
+    )
+    return steps(
+        session=spark,
+        CREATE=lambda: made.append(RawTable(spark(), folder)),
+        INSERT=lambda: made[0].insert(1),
+        MERGE=lambda: spark().sql(merge).collect(),
+        read=lambda: made[0].aggregate(1, 1),
+    )()
+
+
+def main(what: str, folder: str) -> None:
+    from txnqueue import local_spark
+
+    parts = (queue if what == "queue" else raw)(local_spark, Path(folder))
+    print(json.dumps(parts), flush=True)
+    local_spark().stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,214 @@
+"""Which appends share a statement, what each of them is told, and what need not be read."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from txnqueue.core.model import Condition, Entry, Unit, next_sequence
+from txnqueue.storage.journal import Appended
+from txnqueue.storage.journal.groups import (
+    ENTRIES_MAX,
+    UNITS_MAX,
+    Groups,
+    Request,
+    metadata,
+    take,
+)
+from txnqueue.storage.journal.memory import MemoryJournal
+from txnqueue.storage.journal.tail import Tail
+
+WAIT_SECONDS = 20
+
+
+def unit(name: str, sequence: int = 1, lane: int = 0, entries: int = 1) -> Unit:
+    """Take the next number of a lane's stream."""
+    shard, stream = f"lane/q/{lane}", f"lane/{lane}"
+    rows = [
+        Entry(shard, stream, "claimed", sequence=sequence if n == 0 else None, body={"n": n})
+        for n in range(entries)
+    ]
+    return Unit.of(name, rows, [next_sequence(shard, stream, sequence)])
+
+
+def fact(name: str) -> Unit:
+    """Say something that depends on no lane."""
+    return Unit.of(name, [Entry("backlog/q", "lane/0", "posted", count=1)], [])
+
+
+def request(one: Unit, insert: Any = None, **about: object) -> Request:
+    return Request((one,), {"operation": "test", **about}, insert or refuse)
+
+
+def refuse(units: Sequence[Unit], about: Mapping[str, object]) -> Any:
+    raise AssertionError("it is not its turn")
+
+
+def test_what_waits_shares_a_statement() -> None:
+    waiting = deque(request(unit(f"u{n}", lane=n)) for n in range(3))
+    expected = list(waiting)
+    assert take(waiting) == (expected, [])
+    assert not waiting
+
+
+def test_what_an_earlier_one_breaks_is_planned_anew() -> None:
+    first, second, other = (
+        request(unit(n, lane=lane)) for n, lane in [("a", 0), ("b", 0), ("c", 1)]
+    )
+    assert take(deque([first, second, other])) == ([first, other], [second])
+
+
+def test_sends_do_not_wait_for_claims() -> None:
+    claim, send = request(unit("a")), request(fact("b"))
+    waiting = deque([claim, send])
+    assert take(waiting) == ([claim], [])
+    assert take(waiting) == ([send], [])
+
+
+def test_what_failed_with_others_is_tried_alone() -> None:
+    first, second = request(fact("a")), request(fact("b"))
+    for alone in ("a", "b"):
+        waiting = deque([first, second])
+        assert take(waiting, frozenset([alone])) == ([first], [])
+        assert list(waiting) == [second]
+
+
+def test_a_statement_is_not_larger_than_spark_reads_at_once() -> None:
+    many = deque(request(unit(f"u{n}", lane=n)) for n in range(UNITS_MAX + 5))
+    assert len(take(many)[0]) == UNITS_MAX
+    large = deque(request(unit(f"u{n}", lane=n, entries=ENTRIES_MAX)) for n in range(2))
+    assert len(take(large)[0]) == 1, "the first one is never refused"
+
+
+def test_the_history_says_what_each_unit_of_a_group_is() -> None:
+    one = request(fact("a"), actor="x", transaction_id="t1")
+    two = request(fact("b"), actor="x", transaction_id="t2")
+    assert metadata([one]) == one.metadata
+    assert metadata([one, two]) == {
+        "operation": "test",
+        "actor": "x",
+        "group": [{"transaction_id": "t1"}, {"transaction_id": "t2"}],
+    }
+
+
+class Gate:
+    """A journal in memory whose first statement waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self.groups = Groups(concerns_one=lambda error: isinstance(error, ValueError))
+        self.begun, self.open = threading.Event(), threading.Event()
+        self.statements: list[list[str]] = []
+        self.fails: Callable[[list[str]], Exception | None] = lambda names: None
+
+    def insert(self, units: Sequence[Unit], about: Mapping[str, object]) -> tuple[int, int | None]:
+        self.begun.set()
+        assert self.open.wait(WAIT_SECONDS)
+        names = [one.append_id for one in units]
+        self.statements.append(names)
+        error = self.fails(names)
+        if error is not None:
+            raise error
+        appended = self.journal.append(units, about)
+        won = [one for one, there in zip(units, appended.won, strict=True) if there]
+        return sum(len(one.entries) for one in won), appended.version
+
+    def together(self, units: Sequence[Unit]) -> list[Any]:
+        """Append something; while that is on its way, units that then share a statement."""
+        first = self.groups.submit(request(fact("first"), self.insert))
+        assert self.begun.wait(WAIT_SECONDS)
+        answers = [self.groups.submit(request(one, self.insert)) for one in units]
+        self.open.set()
+        first.result(WAIT_SECONDS)
+        for answer in answers:
+            answer.exception(WAIT_SECONDS)
+        return answers
+
+
+def test_each_request_is_told_its_own_place() -> None:
+    gate = Gate()
+    answers = gate.together([unit("a", lane=0), unit("b", lane=1), unit("c", lane=0)])
+    assert [a.result().appended for a in answers] == [
+        Appended((True,), 2, 0),
+        Appended((True,), 2, 1),
+        Appended((False,), None),
+    ]
+    assert gate.statements == [["first"], ["a", "b"]]
+    places = {e.append_id: (e.version, e.ordinal) for e in gate.journal.entries()}
+    assert places == {"first": (1, 0), "a": (2, 0), "b": (2, 1)}
+    assert gate.groups.tail.after(0) == (sorted(gate.journal.entries(), key=lambda e: e.place), 2)
+
+
+def test_one_that_cannot_be_read_does_not_take_the_others_with_it() -> None:
+    gate = Gate()
+    gate.fails = lambda names: ValueError("bad") if "bad" in names else None
+    answers = gate.together([fact("a"), fact("bad"), fact("b")])
+    assert [a.exception() is None for a in answers] == [True, False, True]
+    assert {e.append_id for e in gate.journal.entries()} == {"first", "a", "b"}
+
+
+def test_after_a_failure_each_is_tried_by_itself() -> None:
+    gate = Gate()
+    gate.fails = lambda names: OSError("no reply") if len(names) > 1 else None
+    answers = gate.together([fact("a"), fact("b")])
+    assert [type(a.exception()) for a in answers] == [OSError, OSError]
+    again = [gate.groups.submit(request(fact(name), gate.insert)) for name in "ab"]
+    assert [one.result(WAIT_SECONDS).appended.won for one in again] == [(True,), (True,)]
+    assert gate.statements == [["first"], ["a", "b"], ["a"], ["b"]]
+
+
+def test_what_is_stale_is_refused_without_a_statement() -> None:
+    gate = Gate()
+    gate.together([unit("a")])
+    late = gate.groups.submit(request(unit("late"), refuse))
+    assert late.result(WAIT_SECONDS).appended == Appended((False,), None)
+
+
+# -------------------------------------------------------------------------------- tails
+
+
+def entry(shard: str = "lane/q/0", **columns: Any) -> Entry:
+    return Entry(shard, "lane/0", "claimed", **columns)
+
+
+def test_a_tail_ends_before_the_first_version_that_is_not_known() -> None:
+    tail = Tail()
+    for version in (3, 4, 6):
+        tail.add(version, [entry(sequence=version)])
+    assert [e.version for e in tail.after(2)[0]] == [3, 4]
+    assert tail.after(2)[1] == tail.after(4)[1] == 4
+    assert tail.after(5)[1] == 6
+    assert tail.after(1) == ([], 1)
+
+
+def test_a_tail_forgets_the_oldest_versions_and_knows_that_it_has() -> None:
+    tail = Tail(entries_max=10)
+    for version in range(1, 9):
+        tail.add(version, [entry(sequence=version, ranges=((0, 1), (3, 4)))])
+    assert tail.after(0) == ([], 0)
+    assert [e.version for e in tail.after(5)[0]] == [6, 7, 8]
+    assert not tail.breaks([next_sequence("lane/q/0", "lane/0", 9)])
+    assert tail.breaks([next_sequence("lane/q/0", "lane/0", 8)])
+
+
+def test_a_tail_has_entries_as_readers_get_them() -> None:
+    tail = Tail()
+    tail.add(1, [entry(body={"items": [("a", 1)], 2: None}, ranges=[[0, 1]])])
+    ((found,), _) = tail.after(0)
+    assert (found.body, found.ranges, found.version) == (
+        {"items": [["a", 1]], "2": None},
+        ((0, 1),),
+        1,
+    )
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_that_something_is_there_may_be_told_by_older_versions(present: bool) -> None:
+    tail = Tail()
+    tail.add(1, [entry(sequence=1)])
+    condition = Condition("lane/q/0", "lane/0", kinds=("claimed",), present=present)
+    assert tail.breaks([condition]) is not present

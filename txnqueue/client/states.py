@@ -1,0 +1,196 @@
+"""The newest states of queues: of their durable parts, or of their transient parts."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from txnqueue.client.cache import Cache
+from txnqueue.client.readers import StateReader
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import custody, model
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import QueueState, TransactionState, catalog
+from txnqueue.core.state.closure import closed_error
+from txnqueue.errors import QueueClosed
+from txnqueue.storage.store import Store
+from txnqueue.storage.transient import TransientStore
+
+
+class StateSource(Protocol):
+    """Where states are read: the tables of a store, or the memory of the process.
+
+    Attributes:
+        lock: Must be held as long as a state is used; it does not change meanwhile.
+        serial: Whether appends are made with the lock, one after the other.
+    """
+
+    lock: threading.RLock
+    serial: bool
+
+    def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
+        """Bring the states of some queues up to the newest version."""
+        ...
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: by name the queues, or their transient parts."""
+        ...
+
+    def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
+        """Read what the journal says of some transaction keys."""
+        ...
+
+    def landed(self) -> None:
+        """Record that an append has landed."""
+        ...
+
+
+class States:
+    """The states of the queues of one source, each at the newest version that was read."""
+
+    def __init__(self, source: StateSource, cache: Cache, runtime: Runtime) -> None:
+        """Read from a source.
+
+        Args:
+            source: Where the states are.
+            cache: Learns which queues were altered or closed.
+            runtime: The clock.
+        """
+        self._source = source
+        self._cache = cache
+        self._runtime = runtime
+
+    def fold(self, info: QueueInfo) -> QueueState:
+        """Bring the state of a queue up to the newest version: one query, of what is new."""
+        (fold,) = self.folds([info])
+        return fold
+
+    def folds(self, infos: Iterable[QueueInfo]) -> list[QueueState]:
+        """Bring the states of some queues up to the newest version: one query, of what is new.
+
+        Those that were not read before take one more for each thousand shards. One thread at
+        a time: what two have read at once would be applied twice.
+        """
+        with self._source.lock:
+            wanted = list(infos)
+            folds = self._source.read(wanted)
+            now_ms = self._runtime.now_ms()
+            for info, fold in zip(wanted, folds, strict=True):
+                fold.seen_at(now_ms)
+                self._learn_of(info, fold)
+            return folds
+
+    def for_update(self, info: QueueInfo) -> QueueState:
+        """Read the state of a queue that is about to be worked on.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        fold = self.fold(info)
+        self.check_open(info)
+        return fold
+
+    def for_read(self, info: QueueInfo) -> QueueState:
+        """Read the state of a queue that is about to be looked at, which may be closing.
+
+        Raises:
+            QueueNotFound: It was dropped.
+        """
+        fold = self.fold(info)
+        if fold.closed is not None and fold.closed.kind == model.QUEUE_DROPPED:
+            self.check_open(info)
+        return fold
+
+    def check_open(self, info: QueueInfo) -> None:
+        """Check that nothing was read so far of a queue's being dropped; it costs nothing.
+
+        Raises:
+            QueueClosed: It is being dropped.
+            QueueNotFound: It is gone.
+        """
+        if isinstance(self._cache.closed(info), QueueClosed):  # it may be gone by now
+            self.fold(info)
+        error = self._cache.closed(info)
+        if error is not None:
+            raise copy.copy(error)
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: by name the queues, or their transient parts."""
+        return self._source.queues()
+
+    def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
+        """Read what the journal says of some transaction keys: one query."""
+        return self._source.key_states(keys)
+
+    def _learn_of(self, info: QueueInfo, fold: QueueState) -> None:
+        cache = self._cache
+        if fold.altered is not None:
+            known = cache.newest(info)
+            if fold.altered.body["sequence"] > known.sequence:
+                cache.learn(catalog.told(fold.altered, known))
+        if fold.closed is not None:
+            cache.learn_closed(closed_error(fold.closed))
+
+
+class StoredStates:
+    """The states in a store's tables; each read applies the entries that are new."""
+
+    def __init__(self, store: Store, cache: Cache) -> None:
+        """Look at a store; nothing is read yet."""
+        self.lock = custody.new_lock()
+        self.serial = False
+        self._cache = cache
+        self._reader = StateReader(store.journal, custody.Custody(self.lock))
+
+    def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
+        """Bring the states of some queues up to the newest version."""
+        return self._reader.read(infos)
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: the queues by name."""
+        return self._cache.queues()
+
+    def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
+        """Read what the journal says of some transaction keys: one query."""
+        return self._cache.key_states(keys)
+
+    def landed(self) -> None:
+        """Do nothing: the next read finds what has landed."""
+
+
+class TransientStates:
+    """The states in the memory of the process, which all its managers share.
+
+    The catalog is the durable store's; nothing here makes a Delta commit, or waits for one.
+    """
+
+    def __init__(self, store: TransientStore, cache: Cache) -> None:
+        """Look at the transient messages of the store whose catalog is cached."""
+        self.lock = store.lock
+        self.serial = True
+        self._store = store
+        self._cache = cache
+
+    def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
+        """Bring the states of the transient parts of some queues up to now."""
+        store = self._store
+        described = ((info.queue_id, info.settings) for info in infos)
+        return [store.fold(name, has.lanes, has.duplicate_window_ms) for name, has in described]
+
+    def queues(self) -> dict[str, QueueInfo]:
+        """Read the catalog: the transient parts of the queues by name."""
+        return {name: info.in_memory() for name, info in self._cache.queues().items()}
+
+    def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
+        """Read what is known in memory of some transaction keys."""
+        wanted = sorted(set(keys))
+        shards = [model.transaction_shard(key) for key in wanted]
+        entries = self._store.journal.read(shards).entries
+        return {key: TransactionState.of(key, entries) for key in wanted}
+
+    def landed(self) -> None:
+        """Remove from memory what nothing needs any more, once it is much."""
+        self._store.landed()

@@ -1,0 +1,293 @@
+"""Group commit: what several threads and managers of a process append goes in by one statement.
+
+While one group is on its way the next one gathers. Nothing ever waits for a group to fill.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
+
+from txnqueue.core.model import Condition, Entry, Unit
+from txnqueue.errors import TxnQueueError
+from txnqueue.storage.journal import Appended
+from txnqueue.storage.journal.sessions import is_connect
+from txnqueue.storage.journal.tail import Tail
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txnqueue.storage.journal.tables import TableNames
+
+UNITS_MAX = 64
+"""How many units share a statement; a version has places for 1,024."""
+ENTRIES_MAX = 1_000
+"""How many entries share a statement: its text is parsed as a whole."""
+
+_making = threading.Lock()
+_known: WeakValueDictionary[tuple[int, str, str], Groups] = WeakValueDictionary()
+
+Insert = Callable[[Sequence[Unit], Mapping[str, object]], tuple[int, int | None]]
+"""Inserts the units whose conditions hold; returns how many rows went in, and the version."""
+
+
+class Worker(Protocol):
+    """Runs what it is given, in that order."""
+
+    def submit(self, fn: Callable[[], None], /) -> object:
+        """Run a function, now or later."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one append that shared a statement with others.
+
+    Attributes:
+        appended: What is known of its units.
+        unread: Whether only some units of the statement went in: the journal tells which.
+    """
+
+    appended: Appended
+    unread: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """An append that waits for its turn.
+
+    Attributes:
+        units: What is appended; mostly one.
+        metadata: What the store's history shall say of it.
+        insert: Runs the statement of a group that this request is the first of.
+        answer: What became of it.
+    """
+
+    units: tuple[Unit, ...]
+    metadata: Mapping[str, object]
+    insert: Insert
+    answer: Future[Answer] = field(default_factory=Future)
+
+    @property
+    def reads_lanes(self) -> bool:
+        """Whether it depends on what is claimed: what only sends must not wait for that."""
+        return any(shard.startswith("lane/") for unit in self.units for shard in unit.reads)
+
+
+class Groups:
+    """The appends of this process to one journal, and the thread that carries them out."""
+
+    def __init__(
+        self,
+        worker: Worker | None = None,
+        concerns_one: Callable[[Exception], bool] = lambda _error: False,
+    ) -> None:
+        """Wait for the first one.
+
+        Args:
+            worker: Carries out one group after the other; without it a thread.
+            concerns_one: Whether one request alone can be to blame for an error.
+        """
+        self.tail = Tail()
+        self._concerns_one = concerns_one
+        self._worker: Worker = worker or ThreadPoolExecutor(1, "txnqueue groups")
+        self._lock = threading.Lock()
+        self._waiting: deque[Request] = deque()
+        self._alone: set[str] = set()
+
+    def submit(self, request: Request) -> Future[Answer]:
+        """Let an append take part in the next group that has room for it."""
+        with self._lock:
+            self._waiting.append(request)
+        self._worker.submit(self._carry_out_next)
+        return request.answer
+
+    @staticmethod
+    def resolved(
+        answer: Answer, units: Sequence[Unit], landed: Callable[[int], Collection[str]]
+    ) -> Appended:
+        """Complete an answer: where only a part of a group went in, find out which.
+
+        Args:
+            answer: What became of a request.
+            units: What the request was about.
+            landed: Reads which appends are in a version, by their ids.
+        """
+        appended = answer.appended
+        if not answer.unread or appended.version is None:
+            return appended
+        there = landed(appended.version)
+        return replace(appended, won=tuple(unit.append_id in there for unit in units))
+
+    # ------------------------------------------------------------------------- one group
+
+    def _carry_out_next(self) -> None:
+        with self._lock:
+            for request in [one for one in self._waiting if self._is_stale(one)]:
+                self._waiting.remove(request)
+                _refuse(request)
+            group, stale = take(self._waiting, frozenset(self._alone))
+        if group:
+            self._carry_out(group)
+        for request in stale:  # only now: what they depend on has landed, or has not
+            _refuse(request)
+
+    def _is_stale(self, request: Request) -> bool:
+        return all(self.tail.breaks(unit.conditions) for unit in request.units)
+
+    def _carry_out(self, group: Sequence[Request]) -> None:
+        """Insert the units of a group, and tell each request what became of it."""
+        units = [unit for request in group for unit in request.units]
+        try:
+            inserted, version = group[0].insert(units, metadata(group))
+        except BaseException as error:
+            self._fail(group, error)
+        else:
+            self._answer(group, units, inserted, version)
+
+    def _answer(
+        self, group: Sequence[Request], units: Sequence[Unit], inserted: int, version: int | None
+    ) -> None:
+        entries = numbered(units)
+        if version is not None and inserted == len(entries):
+            self.tail.add(version, entries)
+        with self._lock:
+            self._alone.difference_update(unit.append_id for unit in units)
+        firsts = accumulate((len(request.units) for request in group), initial=0)
+        for request, first in zip(group, firsts, strict=False):
+            won = (version is not None,) * len(request.units)
+            answer = Answer(Appended(won, version, first), unread=0 < inserted < len(entries))
+            request.answer.set_result(answer)
+
+    def _fail(self, group: Sequence[Request], error: BaseException) -> None:
+        """Tell all requests of a group that it failed, or try each by itself.
+
+        If one of them is to blame, the others must not fail with it again.
+        """
+        if len(group) > 1 and isinstance(error, Exception) and self._concerns_one(error):
+            for request in group:
+                self._carry_out([request])
+            return
+        if len(group) > 1:
+            with self._lock:
+                self._alone.update(unit.append_id for r in group for unit in r.units)
+        for request in group:
+            request.answer.set_exception(error)
+
+
+def groups_of(spark: SparkSession, names: TableNames, table_id: str) -> Groups:
+    """Return the groups of all managers of this process that append to one journal.
+
+    What a path means all sessions of a Spark application agree about; a name in a catalog, and
+    what a server knows under Spark Connect, belong to the session.
+
+    Args:
+        spark: The user's session.
+        names: How the store's tables are called.
+        table_id: The journal's own id: another store may have been created in the same place.
+    """
+    shares = names.by_path and not is_connect(spark)
+    key = (id(spark.sparkContext if shares else spark), names.journal, table_id)
+    with _making:
+        found = _known.get(key)
+        if found is None:
+            found = _known[key] = Groups(concerns_one=_concerns_one)
+        return found
+
+
+def _concerns_one(error: Exception) -> bool:
+    from pyspark.errors import AnalysisException
+
+    return isinstance(error, AnalysisException | TxnQueueError)
+
+
+def _refuse(request: Request) -> None:
+    request.answer.set_result(Answer(Appended((False,) * len(request.units), None)))
+
+
+def take(
+    waiting: deque[Request], alone: frozenset[str] = frozenset()
+) -> tuple[list[Request], list[Request]]:
+    """Take the next group out of the waiting requests.
+
+    It begins with the request that waited longest. What would break the conditions of a later
+    one is not asked of it again: that one is stale, and planned anew.
+
+    Args:
+        waiting: The requests, longest first; those that are taken leave it.
+        alone: The append ids of units that get a statement for themselves.
+
+    Returns:
+        Those that share a statement, and those that are stale if it succeeds.
+    """
+    group: list[Request] = []
+    stale: list[Request] = []
+    left: list[Request] = []
+    for request in waiting:
+        if not _fits(request, group, alone):
+            left.append(request)
+        elif breaks([unit for one in group for unit in one.units], request.units):
+            stale.append(request)
+        else:
+            group.append(request)
+    waiting.clear()
+    waiting.extend(left)
+    return group, stale
+
+
+def _fits(request: Request, group: Sequence[Request], alone: frozenset[str]) -> bool:
+    if not group:
+        return True
+    if request.reads_lanes != group[0].reads_lanes:
+        return False
+    if any(unit.append_id in alone for one in (request, *group[:1]) for unit in one.units):
+        return False
+    units = [unit for one in (*group, request) for unit in one.units]
+    return len(units) <= UNITS_MAX and sum(len(unit.entries) for unit in units) <= ENTRIES_MAX
+
+
+def breaks(earlier: Iterable[Unit], later: Iterable[Unit]) -> bool:
+    """Return whether units that land break what others expect that are to land after them."""
+    expected: dict[str, list[Condition]] = {}
+    for unit in later:
+        for condition in unit.conditions:
+            if not condition.present:
+                expected.setdefault(condition.shard, []).append(condition)
+    return any(
+        condition.matches(entry)
+        for unit in earlier
+        for entry in unit.entries
+        for condition in expected.get(entry.shard, ())
+    )
+
+
+def numbered(units: Sequence[Unit]) -> list[Entry]:
+    """Give the entries of units the places that they have in a statement."""
+    return [
+        replace(entry, ordinal=number)
+        for number, unit in enumerate(units)
+        for entry in unit.entries
+    ]
+
+
+def metadata(group: Sequence[Request]) -> Mapping[str, object]:
+    """Say in the store's history what a group is: what all say, and what each unit is besides.
+
+    The list ``group`` is in the order of the units: their ordinals are its indexes.
+    """
+    first, *others = [request.metadata for request in group]
+    if not others:
+        return first
+    shared = {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
+    own = [
+        {key: value for key, value in request.metadata.items() if key not in shared}
+        for request in group
+        for _ in request.units
+    ]
+    return {**shared, "operation": shared.get("operation", "group"), "group": own}

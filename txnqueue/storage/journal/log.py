@@ -1,0 +1,94 @@
+"""The folder of Delta's commits, looked at without a Spark job."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.storage.journal.sessions import is_connect
+
+if TYPE_CHECKING:
+    from txnqueue.storage.journal.statements import Statements
+
+logger = logging.getLogger("txnqueue")
+_COORDINATED = ("catalog", "coordinated")
+"""What the features are called by which commits are elsewhere than in the folder."""
+
+
+class CommitLog:
+    """The commits of one Delta table, each a file that is called by its version."""
+
+    def __init__(self, statements: Statements, table: str) -> None:
+        """Look at nothing yet.
+
+        Args:
+            statements: Runs what asks Spark.
+            table: The table, quoted for SQL.
+        """
+        self._statements = statements
+        self._table = table
+        self._described: tuple[str, str] | None = None
+        self._files: Any = None
+
+    @property
+    def table_id(self) -> str:
+        """What tells the table from another one that was created in its place."""
+        return self._statements.run(self._describe)[0]
+
+    def is_newest(self, version: int) -> bool:
+        """Return whether a version of the table surely is the newest one.
+
+        The next one is not there, and this one is: Delta removes old commits in their order, so
+        that a log which was cleaned up beyond both of them is told from one that ends here.
+
+        Returns:
+            False also if that cannot be told: over Spark Connect, where a catalog keeps the
+            commits, or if the storage does not answer.
+        """
+        if is_connect(self._statements.user):
+            return False
+        try:
+            return self._statements.run(lambda: self._ends_with(version))
+        except Exception as error:
+            if self._statements.closed:
+                raise
+            logger.info("commits not listed table=%s error=%s", self._table, type(error).__name__)
+            return False
+
+    def is_absent(self, folder: str) -> bool:
+        """Return whether a folder surely is not there; False also if that cannot be told."""
+        if is_connect(self._statements.user):
+            return False
+        try:
+            return not self._statements.run(lambda: self._is_there(folder))
+        except Exception as error:
+            if self._statements.closed:
+                raise
+            logger.info("folder not found folder=%s error=%s", folder, type(error).__name__)
+            return False
+
+    def _ends_with(self, version: int) -> bool:
+        _, folder = self._describe()
+        if not folder:
+            return False
+        after, newest = (f"{folder}/{number:020d}.json" for number in (version + 1, version))
+        return not self._is_there(after) and self._is_there(newest)
+
+    def _is_there(self, name: str) -> bool:
+        session: Any = self._statements.session
+        path = session._jvm.org.apache.hadoop.fs.Path(name)
+        if self._files is None:
+            settings = session._jsparkSession.sessionState().newHadoopConf()
+            self._files = path.getFileSystem(settings)
+        return bool(self._files.exists(path))
+
+    def _describe(self) -> tuple[str, str]:
+        """Find the table's id, and the folder of its commits: "" if not all of them are there."""
+        if self._described is None:
+            query = self._statements.session.sql(f"DESCRIBE DETAIL {self._table}")
+            (detail,) = query.select("id", "location", "tableFeatures").collect()
+            features = [str(feature).lower() for feature in detail["tableFeatures"] or ()]
+            elsewhere = any(sign in feature for feature in features for sign in _COORDINATED)
+            folder = "" if elsewhere else f"{detail['location']}/_delta_log"
+            self._described = str(detail["id"]), folder
+        return self._described
