@@ -10,8 +10,12 @@ import pytest
 from rich.console import Console
 
 from tests.bench import __main__ as command
+from tests.conftest import LONG
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not LONG, reason="a long run: the floor is a table of a hundred commits"),
+]
 
 
 def test_one_round_of_a_case_gives_json(spark: Any, tmp_path: Path) -> None:
