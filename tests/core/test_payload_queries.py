@@ -55,3 +55,12 @@ def test_many_ranges_are_joined_and_not_named_one_by_one(ranges: int, joined: bo
     ends = f"BETWEEN 0L AND {10 * ranges - 10}L"
     assert (ends in literal_places(parts)) == joined
     assert counted(said) == ranges
+
+
+def test_places_of_moved_and_of_sent_messages_have_the_same_types() -> None:
+    origin = {"queue": "other", "reason": "moved", "delivery_count": 2, "error": None}
+    moved = Part("q-1", 3, "a", ((0, 4),), "q", 0, 0, 0, "t1", origin)
+    said = guard("t", [moved, part("b", (7, 7))])
+    assert "'t1', 'other', 'moved', 2L, CAST(NULL AS string))" in said
+    nothing = ["string", "string", "string", "bigint", "string"]
+    assert f"{', '.join(f'CAST(NULL AS {kind})' for kind in nothing)})" in said
