@@ -265,3 +265,16 @@ def test_a_frame_has_every_message_or_fails(
     monkeypatch.undo()
     with pytest.raises(Exception, match="PayloadRemoved"):
         batch.df.where("i < 3").collect()
+
+
+def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
+    spark: Any, manager: QueueManager, queue: Any
+) -> None:
+    other = manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
+    queue.send(numbers(spark, 4))
+    assert queue.move(other) == 4
+    assert other.move(queue, "i < 2") == 2
+    queue.send(numbers(spark, 2))
+    rows = queue.receive(10).df.select("i", "_message.origin.queue").collect()
+    expected = [(0, None), (0, other.name), (1, None), (1, other.name)]
+    assert sorted(map(tuple, rows), key=str) == sorted(expected, key=str)
