@@ -39,8 +39,6 @@ _RANGES = "array<struct<first:bigint,last:bigint>>"
 FEED_VERSIONS_MAX = 200
 """What is further back than this many versions is read from the files: the change feed opens one
 commit of Delta's log after the other."""
-CREATED = 0
-"""The version that CREATE TABLE makes: there are no entries in it."""
 KNOWN_SECONDS_MAX = 30.0
 """What was the newest version so long ago is asked for again before it is relied on."""
 
@@ -93,11 +91,14 @@ class DeltaJournal:
     def create(self) -> None:
         """Create the journal; no error if it is there."""
 
-        def statement(session: SparkSession) -> None:
+        def statement(session: SparkSession) -> str | None:
             session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
+            session.conf.unset(LAST_COMMIT)
             session.sql(create_journal(self._statements.names)).collect()
+            return session.conf.get(LAST_COMMIT, None)
 
-        self._statements.committing("journal", statement)
+        if self._statements.committing("journal", statement) == "0":
+            self._groups.tail.add(0, ())  # a journal that was there may begin with entries
 
     def version(self) -> int:
         """Read the newest version."""
@@ -239,12 +240,12 @@ class DeltaJournal:
         wanted = "true" if shards is None else f"shard IN ({literals(sorted(shards))})"
         if upto is not None:
             return self._read_files(wanted, after, upto)
-        recent, reached = self._groups.tail.after(max(after, CREATED))
+        recent, reached = self._groups.tail.after(after)
         mine = tuple(e for e in recent if shards is None or e.shard in shards)
-        if self._log.is_newest(reached):
+        if reached >= 0 and self._log.is_newest(reached):
             self._learn_newest(reached)
             return Reading(mine, reached)
-        if after < CREATED:  # what is in the tail may have left the journal meanwhile
+        if after < 0:  # what is in the tail may have left the journal meanwhile
             return self._read_files(wanted, after, None)
         reading = self._read_new(wanted, reached)
         return Reading((*mine, *reading.entries), reading.version)
