@@ -15,7 +15,7 @@ from txnqueue.errors import StoreCorrupt
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import OFFSETS_PER_TASK, Run, Send
 from txnqueue.storage.payload.commits import StagedCommit, StagedFile, find_commit
-from txnqueue.storage.payload.numbering import spread_runs
+from txnqueue.storage.payload.frame_arrangement import spread_runs
 from txnqueue.storage.payload.writes import check_complete
 
 SEND = Send("q-1", 3, "send", None, 1, None)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from tests.reports.views_folding import quick_session
 from txnqueue.core.exchanges import Binding, read_arguments
 from txnqueue.storage.payload import Destination, Routes, Send
 from txnqueue.storage.payload.arrangement import widened
-from txnqueue.storage.payload.numbering import headers_column
+from txnqueue.storage.payload.frame_arrangement import headers_column
 from txnqueue.storage.payload.routes import route_columns, routes_of, sets_of
 from txnqueue.storage.payload.rows import arrow_table
 

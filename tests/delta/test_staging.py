@@ -14,7 +14,7 @@ from tests.delta.counting import Cost
 from txnqueue import QueueManager
 from txnqueue.admin import creation
 from txnqueue.errors import StoreCorrupt
-from txnqueue.storage.payload import commits, numbering, queries, writes
+from txnqueue.storage.payload import commits, frame_arrangement, queries, writes
 from txnqueue.storage.payload.commits import StagedCommit
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ def queue(manager: QueueManager) -> Any:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """The queries that read rows back."""
     found: Reads = []
-    plain = numbering.runs_query
+    plain = frame_arrangement.runs_query
 
     def noted(*said: Any) -> str:
         found.append(plain(*said))

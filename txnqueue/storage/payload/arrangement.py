@@ -1,6 +1,6 @@
 """Arrange the rows of a send that are in this process: where each stands in the queue.
 
-``payload.delta`` lets Spark do the same for DataFrames and for large tables.
+``payload.frame_arrangement`` lets Spark do the same for DataFrames and for large tables.
 """
 
 from __future__ import annotations

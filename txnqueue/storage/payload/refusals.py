@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.arrangement import wrong_priority, wrong_seconds
+from txnqueue.storage.payload.frame_arrangement import NO_PRIORITY, NO_SECONDS
 from txnqueue.storage.payload.nulls import NULL_INSIDE, column_of
-from txnqueue.storage.payload.numbering import NO_PRIORITY, NO_SECONDS
 from txnqueue.storage.payload.routes import LONG_KEY, NO_ROUTE, key_too_long, unroutable
 from txnqueue.storage.payload.schemas import wrong_null
 

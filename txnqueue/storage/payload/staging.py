@@ -13,8 +13,7 @@ from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.payload import Run, Send
 from txnqueue.storage.payload.arrangement import arrange, widened
 from txnqueue.storage.payload.commits import find_commit
-from txnqueue.storage.payload.frames import check_not_streaming
-from txnqueue.storage.payload.numbering import (
+from txnqueue.storage.payload.frame_arrangement import (
     aligned,
     arranged_frame,
     numbered,
@@ -24,6 +23,7 @@ from txnqueue.storage.payload.numbering import (
     stands_anywhere,
     stored,
 )
+from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.payload.refusals import of_rows
 from txnqueue.storage.payload.rows import arrow_table
 from txnqueue.storage.payload.writes import check_complete, check_written, options_of

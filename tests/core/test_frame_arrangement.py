@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.errors import LimitExceeded
-from txnqueue.storage.payload import Placing, Routes, Run, Send, numbering
+from txnqueue.storage.payload import Placing, Routes, Run, Send, frame_arrangement
 
 BOTH = pa.schema({"first": pa.int64(), "count": pa.int64()})
 
@@ -25,15 +25,15 @@ BOTH = pa.schema({"first": pa.int64(), "count": pa.int64()})
 def test_very_many_runs_are_refused_before_they_become_objects(
     monkeypatch: pytest.MonkeyPatch, routes: Routes | None, name: str, remedy: str
 ) -> None:
-    monkeypatch.setattr(numbering, "RUNS_PER_SEND_MAX", 2)
+    monkeypatch.setattr(frame_arrangement, "RUNS_PER_SEND_MAX", 2)
     note = {"queue": "orders"} if routes is None else {"exchange": "events"}
     schema: Any = None
     send = Send("p", 0, "s", schema, 2, "n", note=note, routes=routes)
-    assert "LIMIT 3" in numbering.runs_query(send, "t")
+    assert "LIMIT 3" in frame_arrangement.runs_query(send, "t")
     rows = pa.table({"lane": [1, 0, 0], "first": [0, 9, 3], "count": [3, 1, 2]})
-    assert numbering.runs_of(send, rows.slice(1)) == [Run(0, 3, 2), Run(0, 9, 1)]
+    assert frame_arrangement.runs_of(send, rows.slice(1)) == [Run(0, 3, 2), Run(0, 9, 1)]
     with pytest.raises(LimitExceeded, match=remedy) as told:
-        numbering.runs_of(send, rows)
+        frame_arrangement.runs_of(send, rows)
     assert told.value.name == name
 
 
@@ -48,8 +48,8 @@ def test_lanes_share_the_rows_of_tasks_evenly_and_each_once(
 ) -> None:
     schema: Any = None
     send = Send("p", 0, send_id, schema, lanes, None, placing=Placing(priority=7))
-    assert numbering.stands_anywhere(send)
-    runs = numbering.spread_runs(send, spans)
+    assert frame_arrangement.stands_anywhere(send)
+    runs = frame_arrangement.spread_runs(send, spans)
     assert runs == sorted(runs, key=lambda run: (run.lane, run.first))
     assert all(run.count > 0 and run.priority == 7 for run in runs)
     assert ranges.normalised(run.range for run in runs) == ranges.normalised(spans)
@@ -57,8 +57,8 @@ def test_lanes_share_the_rows_of_tasks_evenly_and_each_once(
     by_lane = [sum(r.count for r in runs if r.lane == lane) for lane in range(lanes)]
     assert max(by_lane) - min(by_lane) <= 1
     rows = pa.table({"first": [f for f, _ in spans], "count": [z - f + 1 for f, z in spans]})
-    assert numbering.runs_of(send, rows.cast(BOTH)) == runs
-    assert "arrangement" not in numbering.runs_query(send, "t")
+    assert frame_arrangement.runs_of(send, rows.cast(BOTH)) == runs
+    assert "arrangement" not in frame_arrangement.runs_query(send, "t")
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_only_rows_that_say_nothing_of_their_place_may_stand_anywhere(
 ) -> None:
     schema: Any = None
     send = replace(Send("p", 0, "s", schema, 2, None), **what)
-    assert numbering.stands_anywhere(send) == anywhere
+    assert frame_arrangement.stands_anywhere(send) == anywhere
