@@ -56,7 +56,8 @@ FOR_USERS = {
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
     "Report": "df json rows",
-    "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues transactions",
+    "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
+    "transactions",
     "DeclarationResult": "action changes queue",
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "

@@ -286,7 +286,7 @@ def drop_surely(
     *,
     sure: bool,
 ) -> None:
-    """Drop what somebody surely means, and say how far that has come."""
+    """Drop something after the user confirmed it, and say how far that has come."""
     if not sure:
         raise typer.BadParameter(f"{what} would be gone: say --yes.")
     result = drop()

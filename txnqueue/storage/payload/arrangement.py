@@ -136,7 +136,7 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
 
     Raises:
         InvalidInput: A priority is none.
-        Unroutable: Nobody wants some of the rows, and that refuses them all.
+        Unroutable: No binding matches some rows, and the exchange refuses such a publish.
     """
     if send.order_by:
         table = table.take(_ordering(send.order_by, table))

@@ -128,7 +128,7 @@ def source_rows(
 
 
 def _without(schema: StructType, filled: Container[str], given: Sequence[str]) -> StructType:
-    """Leave the columns out that rows do not have, and something else fills in, or nobody can.
+    """Leave out columns that the rows lack and that are filled in otherwise, or cannot be.
 
     Raises:
         SchemaMismatch: A column is given that cannot be staged.
