@@ -298,7 +298,7 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
     if data.null_count and not column.nullable:
         raise SchemaMismatch(
             f"Column {column.name!r} may not be null, and is in {data.null_count} of {len(data)} "
-            "rows.",
+            "rows: fill it, or declare the column without NOT NULL.",
             column=column.name,
             in_rows=True,
         )
