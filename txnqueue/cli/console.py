@@ -195,12 +195,12 @@ _Output = Annotated[
 ]
 _Actor = Annotated[
     str | None,
-    typer.Option(help="Who is written into the history.", rich_help_panel=_COMMON),
+    typer.Option(help="The actor, as the history names it.", rich_help_panel=_COMMON),
 ]
 _Consumer = Annotated[
     str | None,
     typer.Option(
-        help="Who holds leases; the same again takes over at once.", rich_help_panel=_COMMON
+        help="The consumer that holds the leases; a later run of the same name takes them over at once.", rich_help_panel=_COMMON
     ),
 ]
 _RunId = Annotated[
