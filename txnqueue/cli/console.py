@@ -200,7 +200,8 @@ _Actor = Annotated[
 _Consumer = Annotated[
     str | None,
     typer.Option(
-        help="The consumer that holds the leases; a later run of the same name takes them over at once.", rich_help_panel=_COMMON
+        help="The consumer that holds the leases; a later run of that name takes over at once.",
+        rich_help_panel=_COMMON,
     ),
 ]
 _RunId = Annotated[
