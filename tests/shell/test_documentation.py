@@ -37,7 +37,8 @@ def test_the_examples_run(pages: list[str], spark: Any, tmp_path: Path) -> None:
 
 def test_every_how_to_page_is_run() -> None:
     stored = {str(path.relative_to(PROJECT)) for path in (PROJECT / "docs/how-to").glob("*.md")}
-    assert stored == set(PAGES["the how-to pages"])
+    elsewhere = {"docs/how-to/schedulers.md"}  # test_schedulers.py, beside schedulers that stand in
+    assert stored == {*PAGES["the how-to pages"], *elsewhere}
 
 
 def test_every_link_leads_somewhere() -> None:

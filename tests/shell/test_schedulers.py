@@ -1,0 +1,141 @@
+"""The page about schedulers: its code runs up to the schedulers' own calls, its commands are ours.
+
+Airflow and Dagster stand in by modules of a few lines; ``txnqueue`` is a program that records how
+it is called and ends with the code that it is told.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+from typer.main import get_command
+
+from txnqueue.cli.main import app
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "schedulers.md"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PROGRAM = """#!/bin/sh
+echo "$@" >> {calls}
+[ "$1" = consume ] && exit $(cat {code})
+exit 0
+"""
+
+
+class AirflowFailException(Exception):
+    """What Airflow does not retry."""
+
+
+class RetryRequested(Exception):
+    """What Dagster retries."""
+
+    def __init__(self, max_retries: int, seconds_to_wait: float) -> None:
+        super().__init__(max_retries, seconds_to_wait)
+
+
+class Failure(Exception):
+    """What Dagster does not retry, if it says so."""
+
+    def __init__(self, description: str, *, allow_retries: bool = True) -> None:
+        assert not allow_retries
+        super().__init__(description)
+
+
+def decorator(*given: Any, **_: object) -> Any:
+    """Decorate nothing, with or without arguments."""
+    return given[0] if given else lambda function: function
+
+
+class Scene:
+    """The page's code in a namespace, and the program that it calls."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._calls, self._code = folder / "calls", folder / "code"
+        program = folder / "txnqueue"
+        program.write_text(_PROGRAM.format(calls=self._calls, code=self._code))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        stands_in: dict[str, dict[str, Any]] = {
+            "airflow": {},
+            "airflow.exceptions": {"AirflowFailException": AirflowFailException},
+            "airflow.sdk": {"dag": decorator, "task": decorator},
+            "dagster": {
+                "Failure": Failure,
+                "RetryRequested": RetryRequested,
+                "job": decorator,
+                "op": decorator,
+            },
+        }
+        for name, members in stands_in.items():
+            module = ModuleType(name)
+            vars(module).update(members)
+            monkeypatch.setitem(sys.modules, name, module)
+        self.names: dict[str, Any] = {}
+        self._code.write_text("0")
+        for language, text in _BLOCK.findall(PAGE.read_text()):
+            if language == "python":
+                exec(text, self.names)
+        self._calls.write_text("")
+
+    def end(self, code: int, call: Callable[[], object]) -> tuple[type[BaseException] | None, Any]:
+        """Let a run end with a code: what the scheduler hears, and what was called."""
+        self._code.write_text(str(code))
+        self._calls.write_text("")
+        heard: type[BaseException] | None = None
+        try:
+            call()
+        except Exception as error:
+            heard = type(error)
+        return heard, [line.split()[0] for line in self._calls.read_text().splitlines()]
+
+
+CODES = {0: "done", 1: "retry", 2: "stop", 3: "stop", 4: "stop", 6: "stop", 75: "retry",
+         76: "retry", 77: "done"}  # fmt: skip
+RECOVERED = {76, 77}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_schedulers_hear_what_may_be_repeated(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    calls = ["consume", *(["recover"] if code in RECOVERED else [])]
+    airflow = {"done": None, "retry": RuntimeError, "stop": AirflowFailException}
+    heard = scene.end(code, lambda: scene.names["consume_orders"](run_id="manual/1"))
+    assert heard == (airflow[CODES[code]], calls)
+
+    class Context:
+        run_id = "r-1"
+
+    dagster = {"done": None, "retry": RetryRequested, "stop": Failure}
+    heard = scene.end(code, lambda: scene.names["consume_orders_op"](Context))
+    assert heard == (dagster[CODES[code]], calls)
+
+
+def test_the_page_names_every_exit_code() -> None:
+    (cli,) = re.findall(
+        r"\n## Exit codes\n(.*?)\n```", (PAGE.parents[1] / "cli.md").read_text(), re.DOTALL
+    )
+    known = {int(code) for code in re.findall(r"^\| (\d+) \|", cli, re.MULTILINE)}
+    rows = re.findall(r"^\| ([\d, *]+) \| (?:no|yes|\*\*no)", PAGE.read_text(), re.MULTILINE)
+    assert {int(code) for row in rows for code in row.split(",")} == known
+    assert known - {5} == CODES.keys()  # consume never ends with 5
+
+
+def test_the_commands_are_commands_of_ours() -> None:
+    blocks = _BLOCK.findall(PAGE.read_text())
+    lines = [line for kind, text in blocks if kind == "console" for line in text.splitlines()]
+    group: Any = get_command(app)
+    for line in lines:
+        program, name, *arguments = shlex.split(line)
+        assert program == "txnqueue"
+        group.commands[name].make_context(name, arguments, resilient_parsing=False)
+    assert len(lines) >= 3
