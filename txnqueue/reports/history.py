@@ -19,6 +19,7 @@ from txnqueue.core.settings import QueueInfo, check_id
 from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
@@ -195,6 +196,49 @@ class History:
         """
         self._client.open()
         return verify(self._client)
+
+    def report(
+        self,
+        after: int | datetime.datetime | None = None,
+        upto: int | datetime.datetime | None = None,
+        *,
+        payload: bool = False,
+        verify: bool = True,
+    ) -> AuditReport:
+        """Report what happened between two moments, for an auditor.
+
+        All entries are read once, in a stream, and twice more to verify the store.
+
+        Args:
+            after: The moment to begin after: a commit_seq, or an aware instant; all that is
+                known when left out.
+            upto: The moment to end with; now when left out.
+            payload: Whether to show the rows of some dead letters of each cause.
+            verify: Whether to verify the store as it is now.
+
+        Returns:
+            The figures, which can be written as one HTML page.
+
+        Raises:
+            InvalidInput: There is no such commit yet, an instant has no time zone, or the second
+                moment comes before the first.
+            HistoryRemoved: A moment lies before the history's beginning.
+
+        Example::
+
+            closed = datetime.datetime(2026, 9, 30, 22, tzinfo=datetime.timezone.utc)
+            manager.history.report(after=closed).save("audit.html")
+        """
+        self._client.open()
+        store = self._client.store
+        last = cut(store, upto)
+        first = None if after is None else cut(store, after)
+        if first is not None and first[0].upto > last[0].upto:
+            raise InvalidInput(
+                f"upto={upto!r} comes before after={after!r}: give the earlier moment first.",
+                name="upto",
+            )
+        return audit(self._client, first, last, payload=payload, proof=verify)
 
     def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
         """Find messages that were sent to a queue, or to any dropped one of that name.

@@ -123,3 +123,10 @@ def plain(value: object) -> object:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode()
     return str(value)
+
+
+def printable(text: str) -> str:
+    """Write out control characters, so that no message steers who reads it."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )

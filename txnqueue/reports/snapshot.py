@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, reduce
@@ -21,6 +20,7 @@ from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.reports.report import Report
+from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.payload import Part
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
@@ -187,7 +187,7 @@ class Snapshot:
         ]
 
     def _counts(self) -> list[QueueCounts]:
-        tallies = {info.queue_id: _Tally(info) for info in self._infos.values()}
+        tallies = {info.queue_id: Tally(info) for info in self._infos.values()}
         beginning = self._past.beginning
         for entry in self._past.stream(Order.COMMIT):
             if entry.shard == model.FENCE:
@@ -306,62 +306,6 @@ class Snapshot:
                             one = part_of(position, piece, info.name, lane.lane, count)
                             parts[state].append(one)
         return parts
-
-
-class _Tally:
-    """Folds one queue, entry by entry, and counts what became of its messages."""
-
-    def __init__(self, info: QueueInfo) -> None:
-        """Begin before the first entry."""
-        self._info = info
-        self.fold = QueueState(info.queue_id, info.settings.lanes)
-        self._shards = frozenset(self.fold.shards)
-        self._counts: Counter[str] = Counter()
-        self._before: tuple[int, int] | None = None
-
-    def add(self, entry: Entry, *, known: bool) -> None:
-        """Record an entry; only those from the history's beginning on count."""
-        if known and self._before is None:
-            self._before = (self.fold.length(), self.fold.purged_in_flight)
-        if entry.shard in self._shards:
-            self.fold.apply(entry)
-        if known:
-            self._counts[entry.kind] += entry.count or 0
-
-    def row(self, at_ms: int) -> QueueCounts:
-        """Give what ``counts`` shows of it."""
-        fold, info = self.fold, self._info
-        length, purged_before = self._before or (fold.length(), fold.purged_in_flight)
-        standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
-        available = fold.available(at_ms, info.redelivery)
-        posted = length + self._counts[model.POSTED]
-        removed = {kind: self._counts[kind] for kind in sorted(model.REMOVALS)}
-        over = sum(
-            s.size
-            for lane in fold.lanes.values()
-            for s in lane.available
-            if s.position.expired(at_ms)
-        )
-        removed[model.PURGED] += fold.purged_in_flight - purged_before
-        gone = sum(removed.values())
-        rejected = self._counts[model.REJECTED]
-        in_flight = fold.in_flight()
-        return {
-            "queue": info.name,
-            "lanes": info.settings.lanes,
-            "posted": posted,
-            "available": available,
-            "delayed": standing - available - over,
-            "in_flight": in_flight,
-            "purge_pending": fold.purge_pending(),
-            "accepted": posted - standing - in_flight - gone - rejected,
-            "rejected": rejected,
-            "dead_lettered": removed[model.DEAD_LETTERED],
-            "expired": removed[model.EXPIRED] + over,
-            "purged": removed[model.PURGED],
-            "moved": removed[model.MOVED],
-            "duplicates": removed[model.DUPLICATE],
-        }
 
 
 def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
