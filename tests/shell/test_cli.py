@@ -19,8 +19,9 @@ from typer.testing import CliRunner  # noqa: E402
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
+from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
-from txnqueue.reports.report import plain, printable  # noqa: E402
+from txnqueue.reports.report import plain  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from txnqueue.reports.report import plain, printable
+from txnqueue.core.markup import printable
+from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult

@@ -5,19 +5,26 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.markup import records
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.errors import TxnQueueError
 from txnqueue.messages.claim import part_of
 from txnqueue.reports.audit.depths import Depths
-from txnqueue.reports.audit.figures import AuditFigures, DeadLetterCause, Moment, instant
+from txnqueue.reports.audit.figures import (
+    AuditFigures,
+    DeadLetterCause,
+    Moment,
+    QueueDifference,
+    instant,
+)
 from txnqueue.reports.audit.outside import FollowedChanges, Heuristics, by_table
 from txnqueue.reports.audit.work import Attempts, Causes, Events, Runs
 from txnqueue.reports.causes import SAMPLES_MAX, CountedCause, counted, standing
@@ -78,6 +85,13 @@ class AuditReport:
         import json
 
         return json.dumps(plain(asdict(self)), ensure_ascii=False)
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook what came and went; nothing is read."""
+        rows = [asdict(one) for one in self.figures.differences]
+        last = self.figures.last.commit_seq
+        caption = f"After commit {self.figures.first.commit_seq} up to {last}; save(path) the page"
+        return records(caption, rows, [field.name for field in fields(QueueDifference)])
 
     def __repr__(self) -> str:
         """Tell what it is about."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
-from txnqueue.core import model
+from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo, check_id
 from txnqueue.core.state import catalog, retention
@@ -29,6 +29,8 @@ from txnqueue.storage.store import Store
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
+LOOKED = 10
+"""So many versions of the journal a notebook looks at."""
 _STEPS = (
     "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
     "run_id recorded_at commit_seq"
@@ -125,7 +127,7 @@ class History:
             _check_sent(past, entries, searched, steps)
             self._check_there(queue, searched, past)
         found_steps = [step for path in steps for step in path]
-        return Report(self._client, lambda: found_steps, _STEPS)
+        return Report(self._client, lambda: found_steps, _STEPS, is_short=True)
 
     def changes(
         self, after: int = -1, upto: int | None = None, *, queue: str | None = None
@@ -239,6 +241,20 @@ class History:
                 name="upto",
             )
         return audit(self._client, first, last, payload=payload, proof=verify)
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show in a notebook what the newest commits say: the newest versions are read."""
+        newest = self._client.store.journal.version()
+        rows = self.changes(model.commit_seq(max(newest - LOOKED, 0)) - 1).rows()[::-1]
+        columns = ("commit_seq", "recorded_at", "kind", "queue", "table", "count")
+        caption = f"The last entries; the history begins with commit {self.horizon()}"
+        who = ("transaction_id", "actor", "run_id", "reason")
+        return markup.records(caption, rows, (*columns, *who))
+
+    def __repr__(self) -> str:
+        """Show where the store is."""
+        return f"<History of {self._client.store.root}>"
 
     def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
         """Find messages that were sent to a queue, or to any dropped one of that name.

@@ -49,7 +49,9 @@ class Metrics(Report[QueueMetrics]):
                     parts[info.queue_id].append(_measured(info, state, now_ms))
         self._measured = [_row(client, info, parts) for info in infos.values()]
         columns = " ".join(["queue", *GAUGES])
-        super().__init__(client, lambda: [row.copy() for row in self._measured], columns)
+        super().__init__(
+            client, lambda: [row.copy() for row in self._measured], columns, is_short=True
+        )
 
     def prometheus(self) -> str:
         """Write the rows in Prometheus' text format, one gauge per number.
@@ -154,7 +156,9 @@ class DeadLetters(Report[DeadLetterCount]):
         """Count them; users get this from ``queue.dead_letters``."""
         client.open()
         self._counted = _counted(client, info)
-        super().__init__(client, lambda: [row.copy() for row in self._counted], _COLUMNS)
+        super().__init__(
+            client, lambda: [row.copy() for row in self._counted], _COLUMNS, is_short=True
+        )
 
     def __len__(self) -> int:
         """Count the dead letters."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
-from txnqueue.core import model, ranges
+from txnqueue.core import markup, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo, arguments_of
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
@@ -71,6 +71,10 @@ class Snapshot:
         """The last commit that belongs to it; -1: there is none."""
         return self._newest.commit_seq
 
+    def __repr__(self) -> str:
+        """Show where the store is."""
+        return f"<Snapshot of {self._client.store.root}>"
+
     def queues(self) -> Report[QueueRow]:
         """Report every queue and its settings, with the columns of the SQL view ``queues``.
 
@@ -78,7 +82,7 @@ class Snapshot:
         deliveries_max int, dead_letter_id string, created_at timestamp, created_by string,
         closing boolean.
         """
-        return Report(self._client, self._queues, _QUEUES)
+        return Report(self._client, self._queues, _QUEUES, is_short=True)
 
     def counts(self) -> Report[QueueCounts]:
         """Report what became of each queue's messages.
@@ -115,7 +119,7 @@ class Snapshot:
         Columns: kind (bound), exchange, queue, routing_key string, arguments map of strings,
         reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return Report(self._client, lambda: binding_rows(self._catalog), BINDINGS)
+        return Report(self._client, lambda: binding_rows(self._catalog), BINDINGS, is_short=True)
 
     def messages(self, queue: str, limit: int | None = None) -> Report[Message]:
         """Report the messages that were in a queue: the payload, ``_message`` and ``state``.
@@ -141,6 +145,15 @@ class Snapshot:
             " ".join([*schema.names, MESSAGE_COLUMN, state]),
             lambda: self._frame(info, state, limit),
         )
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show the queues in a notebook; of the journal's entries only the catalog's are read."""
+        at = datetime.datetime.fromtimestamp(self.at_ms / 1000, datetime.timezone.utc)
+        caption = f"Queues after commit {self.commit_seq}, {at:%Y-%m-%d %H:%M:%S} UTC"
+        columns = ("queue", "lanes", "lease_seconds", "created_at", "created_by", "closing")
+        asked = "counts() tells what became of their messages, messages(queue) lists them"
+        return f"{markup.records(caption, self._queues(), columns)}<p>{asked}</p>"
 
     # -------------------------------------------------------------------------- helpers
 

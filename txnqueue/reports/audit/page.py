@@ -12,9 +12,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
+from txnqueue.core.markup import printable
 from txnqueue.errors import PlatformMissing
 from txnqueue.reports.audit.figures import AuditFigures, Moment, QueueDifference
-from txnqueue.reports.report import plain, printable
+from txnqueue.reports.report import plain
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:
