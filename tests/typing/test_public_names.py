@@ -19,8 +19,8 @@ from txnqueue.storage.payload.schemas import MESSAGE_TYPE
 from txnqueue.testing import memory_manager
 
 FOR_USERS = {
-    "AuditFigures": "attempts causes changes dead_letters depth_every_versions depths differences "
-    "events events_left_out first heuristics lanes last runs tables",
+    "AuditFigures": "attempts beginning causes changes dead_letters depth_every_versions depths "
+    "differences events events_left_out first heuristics lanes last runs tables",
     "AuditReport": "figures html json made_at made_by payload proof root save",
     "Auxiliary": "commit connection cursor execute name rollback",
     "Batch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "

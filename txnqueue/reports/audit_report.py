@@ -31,7 +31,7 @@ from txnqueue.reports.causes import SAMPLES_MAX, CountedCause, counted, standing
 from txnqueue.reports.report import plain
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.reports.verification import VerificationResult, verify
-from txnqueue.storage.journal import EntryFilter, Order
+from txnqueue.storage.journal import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _figures(
     names = {queue_id: info.name for queue_id, info in ever.items()}
     depths = Depths(ever.values(), after, newest.commit_seq, beginning)
     runs, causes, events = Runs(names), Causes(names), Events(names)
-    attempts = Attempts(after, _horizon(past), past.beginning)
+    attempts = Attempts(after, past.horizon(), past.beginning)
     changes, heuristics = FollowedChanges(after), Heuristics(after)
     first_ms = 0
     for entry in past.stream(Order.COMMIT):
@@ -160,13 +160,12 @@ def _figures(
         else:
             first_ms = max(first_ms, entry.recorded_at_ms)
     depths.finish(max(0, newest.recorded_at_ms) if at_ms is None else at_ms)
-    if first is not None and first[1] is not None:
-        first_ms = first[1]
     found, left_out = events.lines()
     ended = changes.lines()
     return AuditFigures(
-        first=Moment(after, instant(first_ms) if first_ms else None),
+        first=Moment(after, None if first is None else instant(first[1] or first_ms)),
         last=Moment(newest.commit_seq, instant(depths.at_ms)),
+        beginning=beginning,
         differences=tuple(sorted(depths.differences(), key=lambda one: one.queue)),
         depths=tuple(depths.points),
         depth_every_versions=depths.every_versions,
@@ -181,14 +180,6 @@ def _figures(
         tables=tuple(by_table(ended)),
         heuristics=heuristics.lines(),
     )
-
-
-def _horizon(past: Past) -> int:
-    """Read how far the horizon had advanced; only needed if decisions can be missing."""
-    if past.beginning < 0:
-        return -1
-    advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
-    return model.horizon(past.find(advanced))
 
 
 def _dead_letters(client: Client, depths: Depths, *, payload: bool) -> Iterator[DeadLetterCause]:

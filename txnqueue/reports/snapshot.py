@@ -22,7 +22,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
-from txnqueue.storage.journal import EntryFilter, Newest, Order
+from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.payload import Part
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import (
@@ -248,7 +248,7 @@ class Snapshot:
 
     def _transactions(self) -> list[TransactionRow]:
         found: dict[str, Entry] = {}
-        horizon = self._horizon()
+        horizon = self._past.horizon()
         rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
         for entry in self._past.stream(Order.COMMIT):
             if entry.attempt is None:
@@ -310,13 +310,6 @@ class Snapshot:
                 name=name,
             )
         return self._infos[name]
-
-    def _horizon(self) -> int:
-        """Read how far the horizon had advanced; only needed if decisions can be missing."""
-        if self._past.beginning < 0:
-            return -1
-        advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
-        return model.horizon(self._past.find(advanced))
 
     def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
         """Return whether the decision of an attempt may be missing because it was removed."""

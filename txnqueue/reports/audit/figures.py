@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from txnqueue.types import DeadLetterCount
@@ -21,7 +21,8 @@ class Moment:
 
     Attributes:
         commit_seq: The last commit that belongs to it; -1: before the first one.
-        at: What is delayed and expired then goes by this instant; None before the first commit.
+        at: What is delayed and expired then goes by this instant; None: all that is known comes
+            after the moment.
     """
 
     commit_seq: int
@@ -315,6 +316,7 @@ class AuditFigures:
     Attributes:
         first: The moment that the report begins after.
         last: The moment that it ends with.
+        beginning: The first commit_seq whose state is known; -1: nothing was ever removed.
         differences: What came and went in each queue between the two.
         depths: What the queues held, after commits between the two.
         depth_every_versions: So many versions of the journal lie between two points of a queue;
@@ -333,6 +335,7 @@ class AuditFigures:
 
     first: Moment
     last: Moment
+    beginning: int = -1
     differences: tuple[QueueDifference, ...] = ()
     depths: tuple[DepthPoint, ...] = ()
     depth_every_versions: int = 1
@@ -344,5 +347,5 @@ class AuditFigures:
     causes: tuple[Cause, ...] = ()
     dead_letters: tuple[DeadLetterCause, ...] = ()
     changes: tuple[TableChange, ...] = ()
-    tables: tuple[TableLag, ...] = field(default=())
+    tables: tuple[TableLag, ...] = ()
     heuristics: tuple[HeuristicDecision, ...] = ()

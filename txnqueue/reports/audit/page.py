@@ -289,11 +289,10 @@ def _tables(report: AuditReport) -> dict[str, Any]:
     newest = {point.queue: point for point in figures.depths}
     there = [newest[one.queue] for one in figures.differences if one.there and one.queue in newest]
     flows = [(label, "n") for _, label in _FLOWS]
-    beginning = figures.first.commit_seq + 1
     return {
         "first": _moment(figures.first),
         "last": _moment(figures.last),
-        "beginning": _beginning(figures, beginning),
+        "beginning": figures.beginning,
         "glance": list(_glance(report)),
         "difference_columns": [("queue", ""), ("before", "n"), *flows, ("after", "n")],
         "differences": differences,
@@ -351,11 +350,6 @@ def _difference(one: QueueDifference) -> tuple[Any, ...]:
     name = one.queue if one.there else f"{one.queue} (dropped)"
     flows = (getattr(one, field) for field, _ in _FLOWS)
     return (name, one.messages_before, *flows, one.messages_after)
-
-
-def _beginning(figures: AuditFigures, first: int) -> int:
-    """Return the commit that the history begins with, if anything was removed before it."""
-    return 0 if figures.first.at is not None or first <= 0 else first
 
 
 def _glance(report: AuditReport) -> Iterator[tuple[str, str, str]]:
