@@ -185,6 +185,7 @@ def test_a_change_of_a_table_is_followed_to_its_end() -> None:
     (change,) = applied
     assert (change.table, change.operation, change.rows) == ("gold", "append", 2)
     assert change.transaction_id == "close/9"
+    assert (change.status, change.lag_seconds) == ("unconfirmed", None)
     shop.clock.advance(5)
     shop.manager.queue("orders").send(
         [{"n": 1}]
@@ -193,7 +194,7 @@ def test_a_change_of_a_table_is_followed_to_its_end() -> None:
     assert [one.status for one in figures.changes] == ["applied"]
     assert figures.changes[0].lag_seconds == 0.0
     (table,) = figures.tables
-    assert (table.decided, table.applied, table.waiting) == (1, 1, 0)
+    assert (table.decided, table.applied, table.unconfirmed) == (1, 1, 0)
 
 
 def test_what_an_operator_decided_is_on_record_until_it_is_forgotten() -> None:

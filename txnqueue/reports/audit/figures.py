@@ -244,7 +244,8 @@ class TableChange:
         run_id: In which run.
         commit_seq: The commit that decided.
         decided_at: When.
-        status: applied, waived or waiting, at the second moment.
+        status: applied or waived as the journal had recorded by the second moment, else
+            unconfirmed: its client may have applied it, and records that with its next append.
         ended_at: When it was recorded that it is applied or waived.
         reason: Why it was waived.
     """
@@ -263,7 +264,7 @@ class TableChange:
 
     @property
     def lag_seconds(self) -> float | None:
-        """How long the table lagged behind the decision, at most; None while it waits."""
+        """How long the table lagged behind the decision, at most; None while unconfirmed."""
         if self.ended_at is None:
             return None
         return max(0.0, (self.ended_at - self.decided_at).total_seconds())
@@ -277,7 +278,7 @@ class TableLag:
     decided: int
     applied: int
     waived: int
-    waiting: int
+    unconfirmed: int
     lag_seconds_median: float | None
     lag_seconds_max: float | None
 
@@ -328,7 +329,7 @@ class AuditFigures:
         events_left_out: How many older entries are not among them.
         causes: Why messages went astray.
         dead_letters: The dead letters at the end, by cause.
-        changes: Changes of tables that were decided or ended between the two, or wait.
+        changes: Changes of tables that were decided or ended between the two, or are unconfirmed.
         tables: The same by table.
         heuristics: Heuristic decisions between the two, and older ones that are on record.
     """

@@ -22,27 +22,27 @@ class FollowedChanges:
             after: The commit_seq of the first moment.
         """
         self._after = after
-        self._waiting: dict[PositionId, Entry] = {}
+        self._unconfirmed: dict[PositionId, Entry] = {}
         self._ended: list[TableChange] = []
 
     def see(self, entry: Entry) -> None:
         """Record the next entry, in commit order, also from before the first moment."""
         if entry.kind == model.CHANGE_DECIDED:
-            self._waiting[entry.entry_id] = entry
+            self._unconfirmed[entry.entry_id] = entry
         elif entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
             append_id, index = entry.body["change"]
-            decided = self._waiting.pop((append_id, index), None)
+            decided = self._unconfirmed.pop((append_id, index), None)
             if decided is not None and max(entry.commit_seq, decided.commit_seq) > self._after:
                 self._ended.append(_change(decided, entry))
 
     def lines(self) -> tuple[TableChange, ...]:
-        """Return the changes in the order of their decisions; what waits is among them."""
-        found = [*self._ended, *(_change(one) for one in self._waiting.values())]
+        """Return the changes in the order of their decisions; the unconfirmed are among them."""
+        found = [*self._ended, *(_change(one) for one in self._unconfirmed.values())]
         return tuple(sorted(found, key=lambda one: one.commit_seq))
 
 
 def _change(decided: Entry, ended: Entry | None = None) -> TableChange:
-    status = "waiting"
+    status = "unconfirmed"
     if ended is not None:
         status = "applied" if ended.kind == model.CHANGE_APPLIED else "waived"
     return TableChange(
@@ -72,7 +72,7 @@ def by_table(changes: Iterable[TableChange]) -> Iterator[TableLag]:
             decided=len(found),
             applied=sum(change.status == "applied" for change in found),
             waived=sum(change.status == "waived" for change in found),
-            waiting=sum(change.status == "waiting" for change in found),
+            unconfirmed=sum(change.status == "unconfirmed" for change in found),
             lag_seconds_median=statistics.median(lags) if lags else None,
             lag_seconds_max=max(lags, default=None),
         )

@@ -314,12 +314,12 @@ def _tables(report: AuditReport) -> dict[str, Any]:
         "more_dead": len(figures.dead_letters[CAUSES_MAX:]),
         "table_columns": [
             ("table", ""),
-            *((name, "n") for name in ("decided", "applied", "waived", "waiting")),
+            *((name, "n") for name in ("decided", "applied", "waived", "not confirmed")),
             *((name, "n") for name in ("lag, median", "lag, at most")),
         ],
         "tables": [
             (
-                *(t.table, t.decided, t.applied, t.waived, t.waiting),
+                *(t.table, t.decided, t.applied, t.waived, t.unconfirmed),
                 *(_seconds(t.lag_seconds_median), _seconds(t.lag_seconds_max)),
             )
             for t in figures.tables
@@ -331,7 +331,7 @@ def _tables(report: AuditReport) -> dict[str, Any]:
         "heuristics": [
             (
                 *(h.transaction_id, h.decision, _at(h.at), h.actor, h.run_id, h.reason),
-                h.commit_seq,
+                str(h.commit_seq),
                 "no: still on record" if h.forgotten_at is None else _at(h.forgotten_at),
                 h.forgotten_by,
             )
@@ -357,7 +357,7 @@ def _glance(report: AuditReport) -> Iterator[tuple[str, str, str]]:
     figures = report.figures
     decided = [one.status for one in figures.attempts]
     dead = sum(one.count["waiting"] + one.count["in_flight"] for one in figures.dead_letters)
-    waiting = sum(one.waiting for one in figures.tables)
+    unconfirmed = sum(one.unconfirmed for one in figures.tables)
     on_record = sum(one.forgotten_at is None for one in figures.heuristics)
     yield "Messages in the queues", _counted(_sum(figures, "messages_after")), ""
     yield "Posted between", _counted(_sum(figures, "posted")), ""
@@ -365,7 +365,7 @@ def _glance(report: AuditReport) -> Iterator[tuple[str, str, str]]:
     yield "Transactions committed", _counted(decided.count(model.COMMITTED)), ""
     yield "Attempts rolled back", _counted(decided.count(model.ROLLED_BACK)), ""
     yield "Dead letters", _counted(dead), "bad" if dead else ""
-    yield "Table changes waiting", _counted(waiting), "bad" if waiting else ""
+    yield "Table changes not confirmed", _counted(unconfirmed), ""
     yield "Heuristic decisions on record", _counted(on_record), "bad" if on_record else ""
     if report.proof is None:
         yield "Proof", "not asked for", ""

@@ -335,7 +335,7 @@
           { ...axis, size: 75, values: (u, splits) => splits.map(values) },
         ],
         series: [
-          { label: "commit" },
+          { label: "commit", value: (u, value) => (value == null ? NOTHING : String(value)) },
           ...lines.map(([label, number, dash]) => ({
             label,
             stroke: color(`--series-${number}`),
