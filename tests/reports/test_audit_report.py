@@ -197,6 +197,24 @@ def test_a_change_of_a_table_is_followed_to_its_end() -> None:
     assert (table.decided, table.applied, table.unconfirmed) == (1, 1, 0)
 
 
+def test_what_a_drain_did_is_told_by_its_run() -> None:
+    shop = Shop(0, steps=0)
+    orders = shop.manager.queue("orders")
+    orders.send([{"n": n} for n in range(5)])
+    orders.drain(lambda batch, tx: None, batch_size=3, run_id="night-7")
+    figures = shop.manager.history.report(verify=False).figures
+    (night,) = [run for run in figures.runs if run.run_id == "night-7"]
+    assert (night.accepted, night.queues) == (5, ("orders",))
+    assert {one.run_id for one in figures.attempts if "night" in one.transaction_id} == {"night-7"}
+    job = shop.client("a")
+    job._client.runtime.run_id = "job 8"
+    job.queue("orders").send([{"n": 1}])
+    (said,) = [
+        run for run in job.history.report(verify=False).figures.runs if run.run_id == "job 8"
+    ]
+    assert said.sent == 1
+
+
 def test_what_an_operator_decided_is_on_record_until_it_is_forgotten() -> None:
     shop = Shop(0, steps=0)
     tx = shop.manager.transaction("bank/1")

@@ -113,7 +113,8 @@ class RunLine:
     """What one actor did in one run: how often, and of how many messages.
 
     Attributes:
-        run_id: The run of a job; None: none was said.
+        run_id: The run of a job; where none was said, the run of the drain, which its transactions
+            ``<run id>/<n>`` are named by; else None.
         actor: Who.
         first_at: When it wrote first.
         last_at: When it wrote last.

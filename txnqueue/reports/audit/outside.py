@@ -51,7 +51,7 @@ def _change(decided: Entry, ended: Entry | None = None) -> TableChange:
         rows=decided.count,
         transaction_id=decided.transaction_key or "",
         actor=decided.actor,
-        run_id=decided.run_id,
+        run_id=model.run_of(decided),
         commit_seq=decided.commit_seq,
         decided_at=instant(decided.recorded_at_ms),
         status=status,
@@ -99,7 +99,7 @@ class Heuristics:
                 decision=str(entry.body["decision"]),
                 reason=entry.reason,
                 actor=entry.actor,
-                run_id=entry.run_id,
+                run_id=model.run_of(entry),
                 at=instant(entry.recorded_at_ms),
                 commit_seq=entry.commit_seq,
             )

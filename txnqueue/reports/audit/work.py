@@ -45,7 +45,7 @@ class Runs:
     def see(self, entry: Entry) -> None:
         """Record the next entry between the two moments."""
         at_ms = entry.recorded_at_ms
-        name = (entry.run_id, entry.actor)
+        name = (model.run_of(entry), entry.actor)
         sums = self._sums.get(name)
         if sums is None:
             sums = self._sums[name] = _RunSums(at_ms, at_ms)
@@ -158,7 +158,7 @@ class Attempts:
                 status=sums.status,
                 reason=said.reason,
                 actor=said.actor,
-                run_id=said.run_id,
+                run_id=model.run_of(said),
                 began_at=instant(sums.began_ms),
                 decided_at=instant(said.recorded_at_ms) if sums.decision else None,
                 commit_seq=said.commit_seq if sums.decision else None,
@@ -262,7 +262,7 @@ class Events:
                 table=self._tables.get(entry.stream),
                 reason=entry.reason,
                 actor=entry.actor,
-                run_id=entry.run_id,
+                run_id=model.run_of(entry),
             )
         )
 
