@@ -195,7 +195,7 @@ PICTURES = {
         {
             room: Box(410, 32 + 61 * n, f"*{room}\n{place}", 760, fill)
             for n, (room, place, fill) in enumerate([
-                ("cli/ · protocols/ · testing",
+                ("cli/ · protocols/ · testing · plots",
                  "the shell; five specifications in their own words; stores in memory", "plain"),
                 ("manager · queue · batch · transaction · table · exchange · drain · heartbeat",
                  "what users hold: one public class in the file of its name", "good"),

@@ -62,12 +62,22 @@ install() {
     fi
     note "installing what pyproject.toml names"
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
-        -c conf/constraints.txt -e '.[spark,cli,connect,demo,postgres,notebook,docs,test]') >"$log" 2>&1 \
+        -c conf/constraints.txt -e '.[spark,cli,report,plots,connect,demo,postgres,notebook,docs,test]') >"$log" 2>&1 \
         || { tail -n 20 "$log" >&2; stop "pip could not install it; all of its output is in $log."; }
     # The one package without wheels: nothing but the octets of AMQP needs it.
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
         -c conf/constraints.txt -e '.[amqp]') >"$log" 2>&1 \
         || note "python-qpid-proton could not be built, which takes a C compiler: the octets of AMQP and their tests are left out."
+}
+
+ensure_browser() {  # for the tests of the audit page, which are skipped without
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null && return 0
+    if [ "$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then
+        note "installing Chromium"
+        { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y \
+            --no-install-recommends chromium fonts-dejavu-core; } >"$log" 2>&1 && return 0
+    fi
+    note "there is no Chromium: the tests that open the audit page are left out."
 }
 
 prepare() {
@@ -76,6 +86,7 @@ prepare() {
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_now)" ]; then
         rm -f "$stamp"
         install
+        ensure_browser
         stamp_now >"$stamp"
     fi
     # Looks for Delta's jars and the class archive, and starts Spark only for what is not there yet.

@@ -13,6 +13,8 @@ from txnqueue.version import __version__
 __all__ = [
     "NOT_GIVEN",
     "Assignments",
+    "AuditFigures",
+    "AuditReport",
     "Auxiliary",
     "Batch",
     "BindingRow",
@@ -93,6 +95,8 @@ if TYPE_CHECKING:
     from txnqueue.messages.send import SendResult
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
+    from txnqueue.reports.audit.figures import AuditFigures
+    from txnqueue.reports.audit_report import AuditReport
     from txnqueue.reports.history import History
     from txnqueue.reports.metrics import DeadLetters, Metrics
     from txnqueue.reports.report import Report
@@ -133,6 +137,8 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "Assignments": "table",
+        "AuditFigures": "reports.audit.figures",
+        "AuditReport": "reports.audit_report",
         "Auxiliary": "transactions.participants",
         "Batch": "batch",
         "BindingRow": "types",

@@ -26,7 +26,7 @@ from txnqueue.admin.retention import Retention
 from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries, Runtime
-from txnqueue.core import exchanges, model
+from txnqueue.core import exchanges, markup, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
@@ -176,6 +176,12 @@ class QueueManager:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show the queues with what is in them in a notebook; it reads what ``metrics()`` reads."""
+        columns = ("queue", "available", "in_flight", "delayed", "dead", "oldest_age_seconds")
+        return markup.records(f"Queues of {self.root}", self.metrics().rows(), columns)
 
     def __repr__(self) -> str:
         """Show where the store is."""

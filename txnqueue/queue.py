@@ -11,6 +11,7 @@ from txnqueue.admin.alteration import alter
 from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
+from txnqueue.core import markup
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -18,7 +19,7 @@ from txnqueue.core.settings import (
     check_number,
     check_text,
 )
-from txnqueue.core.state import QueueState, Segment
+from txnqueue.core.state import QueueState, Segment, catalog
 from txnqueue.drain import Bounds, Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.messages import acquisition, browse, removal
@@ -28,6 +29,7 @@ from txnqueue.messages.receive import Poller
 from txnqueue.messages.selector import Selector
 from txnqueue.messages.send import SendResult, is_kept, staged
 from txnqueue.messages.staged import StagedSend
+from txnqueue.platform.progress import counting, showing_progress
 from txnqueue.reports.metrics import DeadLetters
 from txnqueue.results import DrainResult
 from txnqueue.storage.payload import Part, messages_of
@@ -80,6 +82,24 @@ class Queue:
         from pyspark.sql.types import StructType
 
         return StructType.fromJson(dict(self._info.schema))
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show depth, dead letters and columns in a notebook.
+
+        It reads the states of the queue and of its dead-letter queue, and no payload.
+        """
+        info = self._info
+        dead = len(self.dead_letters()) if info.dead_letter_id is not None else "none are kept"
+        state = [
+            *(("available", self.depth()), ("in flight", self.in_flight())),
+            *(("dead letters", dead), ("lanes", info.settings.lanes)),
+            *(("group_by", info.settings.group_by), ("lease_seconds", info.settings.lease_seconds)),
+        ]
+        columns = [(name, catalog.type_named(kind)) for name, kind in catalog.columns(info.schema)]
+        return markup.table(f"Queue {self.name}", ("", "now"), state) + markup.table(
+            "Columns", ("name", "type"), columns
+        )
 
     def __repr__(self) -> str:
         """Show the name and the store."""
@@ -291,6 +311,7 @@ class Queue:
         header_columns: Mapping[str, str] | None = None,
         durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
+        progress: bool = False,
     ) -> SendResult:
         """Send messages: one per row.
 
@@ -315,6 +336,8 @@ class Queue:
                 out. Others are kept in the memory of this process only, with the same
                 transactions and no Delta commit: they are gone when the process ends.
             transaction: The transaction that sends them; None commits at once.
+            progress: Whether to show in a notebook or a terminal that it is under way, and for
+                how long.
 
         Returns:
             The number of messages and the send id.
@@ -337,7 +360,13 @@ class Queue:
             header_columns=header_columns,
             durable=durable,
         )
-        return self._send(rows, options, self._resolve(transaction, f"{self.name}.send"))
+        inside = self._resolve(transaction, f"{self.name}.send")
+        if not progress:
+            return self._send(rows, options, inside)
+        with showing_progress(f"send to {self.name}", None) as show:
+            result = self._send(rows, options, inside)
+            show(result.count)
+            return result
 
     def receive(
         self,
@@ -453,6 +482,7 @@ class Queue:
         errors_max: int = 20,
         on_batch: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
+        progress: bool = False,
     ) -> DrainResult:
         """Consume the queue batch by batch, each batch in one transaction.
 
@@ -478,6 +508,7 @@ class Queue:
             errors_max: Give up after this many failures in a row.
             on_batch: Called with the number of messages after each commit.
             stopped: Asked before each batch; true: the one at hand is the last.
+            progress: Whether to show in a notebook or a terminal how far it is.
 
         Returns:
             What was consumed, and how it ended.
@@ -486,6 +517,7 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
+            PlatformMissing: ``progress`` in a terminal needs rich.
         """
         for name, called in {"handler": handler, "on_batch": on_batch, "stopped": stopped}.items():
             if not callable(called) and (called is not None or name == "handler"):
@@ -503,7 +535,13 @@ class Queue:
             errors_max=errors_max,
             selector=selector,
         )
-        return drain.run(until, bounds, on_batch)
+        if not progress:
+            return drain.run(until, bounds, on_batch)
+        total = self.depth() if where is None and until == "snapshot" else None
+        if total is not None and max_messages is not None:
+            total = min(total, max_messages)
+        with showing_progress(f"drain of {self.name}", total) as show:
+            return drain.run(until, bounds, counting(show, on_batch))
 
     # ----------------------------------------------------------------------- for drains
 

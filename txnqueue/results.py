@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txnqueue.core.markup import Facts
 from txnqueue.core.receipt import Receipt, Status
 
 
 @dataclass(frozen=True, slots=True)
-class DrainResult:
+class DrainResult(Facts):
     """The result of a drain.
 
     Attributes:
@@ -44,7 +45,7 @@ class DrainResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Facts):
     """The outcome of a transaction.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from typer.testing import CliRunner  # noqa: E402
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import printable  # noqa: E402
+from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.reports.report import plain  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
@@ -389,6 +390,23 @@ def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) ->
     manager.decide_heuristically("waiting", commit=True, reason="its coordinator is gone")
     assert shell.json("recover")[0]["heuristic"] == ["waiting"]
     assert "decided by an operator, and not forgotten: waiting" in shell("recover").stdout
+
+
+def test_report_counts_what_came_and_went_and_writes_a_page(
+    shell: Any, three: str, tmp_path: Path
+) -> None:
+    first = shell.json("send", "orders", three)[0]["commit_seq"]
+    shell("receive", "orders", "--accept")
+    page = tmp_path / "audit.html"
+    rows = shell.json("report", "--from", str(first), "--html", str(page))
+    (orders,) = [row for row in rows if row["queue"] == "orders"]
+    assert (orders["messages_before"], orders["accepted"], orders["messages_after"]) == (3, 3, 0)
+    assert "Audit of" in page.read_text(encoding="utf-8")
+    then = datetime.datetime.fromtimestamp(shell.clock.now_ms / 1000, datetime.timezone.utc)
+    until = then.isoformat().replace("+00:00", "Z")
+    assert shell.json("report", "--to", until, "--no-verify")[0]["posted"] == 3
+    shell("report", "--from", "yesterday", code=2)
+    shell("report", "--from", "2026-01-01T00:00:00", code=2)
 
 
 def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:

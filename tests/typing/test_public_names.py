@@ -19,6 +19,9 @@ from txnqueue.storage.payload.schemas import MESSAGE_TYPE
 from txnqueue.testing import memory_manager
 
 FOR_USERS = {
+    "AuditFigures": "attempts beginning causes changes dead_letters depth_every_versions depths "
+    "differences events events_left_out first heuristics lanes last runs tables",
+    "AuditReport": "figures html json made_at made_by payload proof root save",
     "Auxiliary": "commit connection cursor execute name rollback",
     "Batch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
     "release to_arrow",
@@ -31,7 +34,7 @@ FOR_USERS = {
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
     "Heartbeat": "beats lost",
-    "History": "as_of changes horizon trace verify",
+    "History": "as_of changes horizon report trace verify",
     "MaintenanceResult": "archived compacted dry_run forgotten horizon orphans removed rewritten "
     "skipped slices",
     "Metrics": "df json prometheus rows",
@@ -79,6 +82,21 @@ TO_GO = {
 
 
 NOT_NAMED = {
+    **dict.fromkeys(
+        [
+            *("AttemptLine", "Cause", "DeadLetterCause", "DepthPoint", "Event"),
+            *(
+                "HeuristicDecision",
+                "LaneLag",
+                "Moment",
+                "QueueDifference",
+                "RunLine",
+                "TableChange",
+            ),
+            "TableLag",
+        ],
+        "a line of AuditFigures",
+    ),
     "CheckedPromise": "a line of VerificationResult.claims",
     "RowT_co": "the rows of a report, by a type variable",
     "Runtime": "for tests, by txnqueue.testing",
@@ -94,6 +112,7 @@ FOREIGN = frozenset(
         "Iterator",
         "Mapping",
         "None",
+        "Path",
         "Sequence",
         "SparkSession",
         "StructType",
@@ -127,6 +146,7 @@ def objects() -> dict[Any, Any]:
         *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
         *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
         *(txnqueue.Rollback(tx), manager.history.changes()),
+        *((report := manager.history.report()), report.figures),
         txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
     ]
     return {type(one).__name__: one for one in made}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import alteration
 from txnqueue.client.client import Client
+from txnqueue.core.markup import Facts
 from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, did_you_mean
 from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.payload.schemas import check_schema, schema_from
@@ -25,7 +26,7 @@ _SETTINGS = {one.name for one in fields(QueueSettings)}
 
 
 @dataclass(frozen=True, slots=True)
-class DeclarationResult:
+class DeclarationResult(Facts):
     """One thing that a declaration changed, or would change.
 
     Attributes:

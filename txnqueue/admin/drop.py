@@ -15,6 +15,7 @@ from txnqueue.client.append import Landed
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.exchanges import ExchangeInfo
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
@@ -23,7 +24,7 @@ from txnqueue.errors import QueueInUse
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDropResult:
+class QueueDropResult(Facts):
     """How far the drop of a queue has come.
 
     Attributes:
@@ -41,7 +42,7 @@ class QueueDropResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeDropResult:
+class ExchangeDropResult(Facts):
     """How far the drop of an exchange has come.
 
     Attributes:

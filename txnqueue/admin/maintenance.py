@@ -19,6 +19,7 @@ from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
 from txnqueue.core import model, planning
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
@@ -38,7 +39,7 @@ _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 
 
 @dataclass(frozen=True, slots=True)
-class MaintenanceResult:
+class MaintenanceResult(Facts):
     """What a maintenance did, or with ``dry_run`` would do.
 
     Attributes:

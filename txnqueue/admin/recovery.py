@@ -12,6 +12,7 @@ from txnqueue.admin import drop
 from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
+from txnqueue.core.markup import Facts
 from txnqueue.core.planning import Disposition, Plan, decisions
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner, Claim
@@ -36,7 +37,7 @@ BRANCH_SECONDS_MIN = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryResult:
+class RecoveryResult(Facts):
     """The result of a recovery.
 
     Attributes:

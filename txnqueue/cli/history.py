@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +26,10 @@ STEP_COLUMNS = (
     "message_id", "commit_seq", "recorded_at", "step", "queue", "lane", "transaction_id",
     "decision", "actor", "run_id", "reason",
 )  # fmt: skip  # fmt: skip
+DIFFERENCE_COLUMNS = (
+    "queue", "messages_before", "posted", "accepted", "rejected", "dead_lettered", "expired",
+    "purged", "moved", "duplicates", "dropped", "messages_after",
+)  # fmt: skip
 
 
 @command("history")
@@ -118,6 +126,52 @@ def _proof(session: OpenStore, found: VerificationResult) -> None:
         session.printer.note(problem)
     if not found.ok:
         raise typer.Exit(1)
+
+
+@command("report")
+def report(
+    session: OpenStore,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the audit page into this file.", dir_okay=False)
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="The moment to begin after: a commit_seq, or an instant with its time zone.",
+        ),
+    ] = None,
+    upto: Annotated[
+        str | None, typer.Option("--to", help="The moment to end with; now when left out.")
+    ] = None,
+    *,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Show the rows of some dead letters.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Whether the store is verified.")] = True,
+) -> None:
+    """Report what happened between two moments: in figures, and as a page for an auditor."""
+    moments = [None if text is None else _moment(text) for text in (after, upto)]
+    found = session.manager.history.report(*moments, payload=payload, verify=verify)
+    rows = [asdict(line) for line in found.figures.differences]
+    session.printer.rows(rows, DIFFERENCE_COLUMNS, "There was no queue.")
+    if html is not None:
+        session.printer.note(f"The audit page is {found.save(html)}.")
+    if found.proof is not None and not found.proof.ok:
+        session.printer.note("The store could not be verified: history --verify tells more.")
+        raise typer.Exit(1)
+
+
+def _moment(text: str) -> int | datetime.datetime:
+    """Read a moment as it is written on the command line."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: say a commit_seq, or an instant such as 2026-09-30T22:00:00+00:00."
+        ) from None
 
 
 @command("sql")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from txnqueue.core.markup import printable
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
@@ -102,13 +103,6 @@ class Printer:
 def complain(message: str) -> None:
     """Print an error: one line on stderr, whatever is in the message."""
     print(f"txnqueue: {printable(' '.join(message.split()))}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """Write out control characters, so that no message steers a terminal."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
 
 
 def _flat(message: Mapping[str, Any]) -> dict[str, Any]:

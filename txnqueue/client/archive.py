@@ -58,6 +58,13 @@ class Past:
         if self.beginning >= 0 and commit_seq < model.commit_seq(self.beginning):
             raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
 
+    def horizon(self) -> int:
+        """Read how far the horizon had advanced; -1 if no decision can be missing."""
+        if self.beginning < 0:
+            return -1
+        advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
+        return model.horizon(self.find(advanced))
+
     def catalog(self) -> list[Entry]:
         """Read what the catalog says; nothing of it ever leaves the journal."""
         return sorted(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+from txnqueue.core.markup import Facts
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 DIRECT: Final = "direct"
@@ -39,7 +40,7 @@ Rule = Callable[[str, Mapping[str, str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeInfo:
+class ExchangeInfo(Facts):
     """What the catalog says of one exchange.
 
     Attributes:

@@ -279,6 +279,17 @@ def transaction_shard(key: str) -> str:
     return f"transaction/{zlib.crc32(prefix.encode()) % TRANSACTION_SHARDS}"
 
 
+def run_of(entry: Entry) -> str | None:
+    """Find the run that an entry belongs to: the one that was said, else that of its key.
+
+    The transactions of a drain are called ``<run id>/<n>``.
+    """
+    if entry.run_id is not None:
+        return entry.run_id
+    numbered = _NUMBERED_KEY.fullmatch(entry.transaction_key or "")
+    return numbered.group(1) if numbered else None
+
+
 def table_shard(table_id: str) -> str:
     """Find the shard of what was decided of a user's table; its stream is the table's id."""
     return f"table/{zlib.crc32(table_id.encode()) % TABLE_SHARDS}"

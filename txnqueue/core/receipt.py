@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass
 
 from txnqueue.core import model
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 
 
@@ -28,7 +29,7 @@ class Status(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Facts):
     """What a commit answers.
 
     Attributes:

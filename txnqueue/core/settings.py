@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import in_memory, is_in_memory
 from txnqueue.core.redelivery import Redelivery
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded
@@ -190,7 +191,7 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSettings:
+class QueueSettings(Facts):
     """What a queue is created with.
 
     Attributes:
@@ -288,7 +289,7 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Facts):
     """How often and how long a conflict is tried again: bounded, with full jitter.
 
     Attributes:
@@ -317,7 +318,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueInfo:
+class QueueInfo(Facts):
     """What the catalog says of one queue.
 
     ``sequence`` numbers what the catalog says under its name, over all queues of that name;

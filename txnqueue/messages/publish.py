@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from txnqueue.client.client import Client
 from txnqueue.core import exchanges, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import Range
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.settings import POSITIONS_PER_SEND_MAX, QueueInfo
@@ -35,7 +36,7 @@ REASON = "unroutable"
 
 
 @dataclass(frozen=True)
-class PublishResult:
+class PublishResult(Facts):
     """What a publish answers.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from txnqueue.client.client import Client
+from txnqueue.core.markup import Facts
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.settings import (
     POSITIONS_PER_SEND_MAX,
@@ -88,7 +89,7 @@ def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(Facts):
     """What a send answers.
 
     Attributes:

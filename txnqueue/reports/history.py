@@ -13,12 +13,13 @@ from dataclasses import replace
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
-from txnqueue.core import model
+from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo, check_id
 from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
@@ -28,6 +29,8 @@ from txnqueue.storage.store import Store
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
+LOOKED = 10
+"""So many versions of the journal a notebook looks at."""
 _STEPS = (
     "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
     "run_id recorded_at commit_seq"
@@ -124,7 +127,7 @@ class History:
             _check_sent(past, entries, searched, steps)
             self._check_there(queue, searched, past)
         found_steps = [step for path in steps for step in path]
-        return Report(self._client, lambda: found_steps, _STEPS)
+        return Report(self._client, lambda: found_steps, _STEPS, is_short=True)
 
     def changes(
         self, after: int = -1, upto: int | None = None, *, queue: str | None = None
@@ -195,6 +198,63 @@ class History:
         """
         self._client.open()
         return verify(self._client)
+
+    def report(
+        self,
+        after: int | datetime.datetime | None = None,
+        upto: int | datetime.datetime | None = None,
+        *,
+        payload: bool = False,
+        verify: bool = True,
+    ) -> AuditReport:
+        """Report what happened between two moments, for an auditor.
+
+        All entries are read once, in a stream, and twice more to verify the store.
+
+        Args:
+            after: The moment to begin after: a commit_seq, or an aware instant; all that is
+                known when left out.
+            upto: The moment to end with; now when left out.
+            payload: Whether to show the rows of some dead letters of each cause.
+            verify: Whether to verify the store as it is now.
+
+        Returns:
+            The figures, which can be written as one HTML page.
+
+        Raises:
+            InvalidInput: There is no such commit yet, an instant has no time zone, or the second
+                moment comes before the first.
+            HistoryRemoved: A moment lies before the history's beginning.
+
+        Example::
+
+            closed = datetime.datetime(2026, 9, 30, 22, tzinfo=datetime.timezone.utc)
+            manager.history.report(after=closed).save("audit.html")
+        """
+        self._client.open()
+        store = self._client.store
+        last = cut(store, upto)
+        first = None if after is None else cut(store, after)
+        if first is not None and first[0].upto > last[0].upto:
+            raise InvalidInput(
+                f"upto={upto!r} comes before after={after!r}: give the earlier moment first.",
+                name="upto",
+            )
+        return audit(self._client, first, last, payload=payload, proof=verify)
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show in a notebook what the newest commits say: the newest versions are read."""
+        newest = self._client.store.journal.version()
+        rows = self.changes(model.commit_seq(max(newest - LOOKED, 0)) - 1).rows()[::-1]
+        columns = ("commit_seq", "recorded_at", "kind", "queue", "table", "count")
+        caption = f"The last entries; the history begins with commit {self.horizon()}"
+        who = ("transaction_id", "actor", "run_id", "reason")
+        return markup.records(caption, rows, (*columns, *who))
+
+    def __repr__(self) -> str:
+        """Show where the store is."""
+        return f"<History of {self._client.store.root}>"
 
     def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
         """Find messages that were sent to a queue, or to any dropped one of that name.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from txnqueue.client.client import Client
-from txnqueue.core import ranges
 from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Position, QueueState, Segment
+from txnqueue.core.state import QueueState, Segment
 from txnqueue.errors import QueueNotFound
+from txnqueue.reports.causes import Standing, counted, standing
 from txnqueue.reports.report import Report
 from txnqueue.types import DeadLetterCount, QueueMetrics
 
@@ -50,7 +49,9 @@ class Metrics(Report[QueueMetrics]):
                     parts[info.queue_id].append(_measured(info, state, now_ms))
         self._measured = [_row(client, info, parts) for info in infos.values()]
         columns = " ".join(["queue", *GAUGES])
-        super().__init__(client, lambda: [row.copy() for row in self._measured], columns)
+        super().__init__(
+            client, lambda: [row.copy() for row in self._measured], columns, is_short=True
+        )
 
     def prometheus(self) -> str:
         """Write the rows in Prometheus' text format, one gauge per number.
@@ -85,16 +86,16 @@ class _Part:
 
 def _measured(info: QueueInfo, fold: QueueState, now_ms: int) -> _Part:
     """Measure one part of a queue."""
-    standing = [segment for lane in fold.lanes.values() for segment in lane.available]
-    available = [segment for segment in standing if segment.receivable(now_ms, info.redelivery)]
+    waiting = [segment for lane in fold.lanes.values() for segment in lane.available]
+    available = [segment for segment in waiting if segment.receivable(now_ms, info.redelivery)]
     in_flight = fold.in_flight()
     return _Part(
-        messages=_count(standing) + in_flight,
+        messages=_count(waiting) + in_flight,
         available=_count(available),
         in_flight=in_flight,
         purge_pending=fold.purge_pending(),
-        expired=_count(segment for segment in standing if segment.position.expired(now_ms)),
-        redelivered=_count(segment for segment in standing if segment.delivery_count),
+        expired=_count(segment for segment in waiting if segment.position.expired(now_ms)),
+        redelivered=_count(segment for segment in waiting if segment.delivery_count),
         duplicates=fold.left_out,
         at_once=fold.available(now_ms, AT_ONCE),
         ages=[(now_ms - segment.position.posted_at_ms) / 1000 for segment in available],
@@ -155,7 +156,9 @@ class DeadLetters(Report[DeadLetterCount]):
         """Count them; users get this from ``queue.dead_letters``."""
         client.open()
         self._counted = _counted(client, info)
-        super().__init__(client, lambda: [row.copy() for row in self._counted], _COLUMNS)
+        super().__init__(
+            client, lambda: [row.copy() for row in self._counted], _COLUMNS, is_short=True
+        )
 
     def __len__(self) -> int:
         """Count the dead letters."""
@@ -178,42 +181,9 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
                 name=info.name,
             )
         here = known[info.dead_letter_id]
-    mine = {info.queue_id, info.in_memory().queue_id}
-    standing: list[tuple[Literal["waiting", "in_flight"], Position, int]] = []
+    mine = None if here is info else {info.queue_id, info.in_memory().queue_id}
+    found: list[Standing] = []
     for part in client.parts_of(here):
         with part.state() as state:
-            standing += _standing(state)
-    found: dict[tuple[str, str | None], DeadLetterCount] = {}
-    for what, position, count in standing:
-        origin = position.origin
-        if origin is None or (here is not info and origin.get("queue_id") not in mine):
-            continue
-        at = datetime.datetime.fromtimestamp(position.posted_at_ms / 1000, datetime.timezone.utc)
-        queue, reason = origin["queue"], origin["reason"]
-        fresh: DeadLetterCount = {
-            "queue": queue,
-            "reason": reason,
-            "waiting": 0,
-            "in_flight": 0,
-            "oldest_at": at,
-            "newest_at": at,
-            "error": None,
-        }
-        row = found.setdefault((queue, reason), fresh)
-        row[what] += count
-        row["oldest_at"] = min(row["oldest_at"], at)
-        row["newest_at"] = max(row["newest_at"], at)
-        if at == row["newest_at"]:
-            row["error"] = origin.get("error") or row["error"]
-    return sorted(
-        found.values(), key=lambda row: (-row["waiting"] - row["in_flight"], str(row["reason"]))
-    )
-
-
-def _standing(fold: QueueState) -> Iterator[tuple[Literal["waiting", "in_flight"], Position, int]]:
-    for lane in fold.lanes.values():
-        for segment in lane.available:
-            yield "waiting", segment.position, segment.size
-        for claim in lane.claims.values():
-            for position_id, part in claim.items.items():
-                yield "in_flight", fold.positions[position_id], ranges.count(part)
+            found += standing(state)
+    return [cause.row for cause in counted(found, mine)]

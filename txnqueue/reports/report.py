@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from txnqueue.client.client import Client
+from txnqueue.core import markup
 from txnqueue.errors import PlatformMissing
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Report(Generic[RowT_co]):
         read: Callable[[], Sequence[RowT_co]],
         columns: str,
         show: Callable[[], DataFrame] | None = None,
+        *,
+        is_short: bool = False,
     ) -> None:
         """Hold a question; users get reports from the manager, queues and exchanges.
 
@@ -56,11 +59,14 @@ class Report(Generic[RowT_co]):
             read: Reads the rows.
             columns: The columns in their order; what is no count and no instant is a string.
             show: Makes the DataFrame, where that needs no rows in Python.
+            is_short: Whether there are few rows and reading them costs little, so that a
+                notebook may do that to show them.
         """
         self._client = client
         self._read = read
         self._columns = columns
         self._show = show
+        self._is_short = is_short
 
     def rows(self) -> list[RowT_co]:
         """List the rows as dicts."""
@@ -81,6 +87,15 @@ class Report(Generic[RowT_co]):
     def json(self) -> str:
         """Write the rows as a JSON array: instants as ISO 8601, binary values as base64."""
         return json.dumps([plain(row) for row in self._read()], ensure_ascii=False)
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show the first rows in a notebook, if reading them costs little; else the columns."""
+        columns = self._columns.split()
+        if self._is_short:
+            return markup.records(type(self).__name__, self.rows(), columns)
+        asked = [("rows() or json() reads them, df() shows them as a DataFrame",)]
+        return markup.table(f"{type(self).__name__} of {', '.join(columns)}", ("rows",), asked)
 
     def __repr__(self) -> str:
         """Show the columns."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, reduce
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
-from txnqueue.core import model, ranges
+from txnqueue.core import markup, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo, arguments_of
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
@@ -22,7 +21,8 @@ from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.reports.report import Report
-from txnqueue.storage.journal import EntryFilter, Newest, Order
+from txnqueue.reports.tally import Tally
+from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.payload import Part
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import (
@@ -76,6 +76,10 @@ class Snapshot:
         """The last commit that belongs to it; -1: there is none."""
         return self._newest.commit_seq
 
+    def __repr__(self) -> str:
+        """Show where the store is."""
+        return f"<Snapshot of {self._client.store.root}>"
+
     def queues(self) -> Report[QueueRow]:
         """Report every queue and its settings, with the columns of the SQL view ``queues``.
 
@@ -83,7 +87,7 @@ class Snapshot:
         deliveries_max int, dead_letter_id string, created_at timestamp, created_by string,
         closing boolean.
         """
-        return Report(self._client, self._queues, _QUEUES)
+        return Report(self._client, self._queues, _QUEUES, is_short=True)
 
     def counts(self) -> Report[QueueCounts]:
         """Report what became of each queue's messages.
@@ -129,7 +133,7 @@ class Snapshot:
         Columns: kind (bound), exchange, queue, routing_key string, arguments map of strings,
         reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        return Report(self._client, lambda: binding_rows(self._catalog), BINDINGS)
+        return Report(self._client, lambda: binding_rows(self._catalog), BINDINGS, is_short=True)
 
     def messages(self, queue: str, limit: int | None = None) -> Report[Message]:
         """Report the messages that were in a queue: the payload, ``_message`` and ``state``.
@@ -155,6 +159,15 @@ class Snapshot:
             " ".join([*schema.names, MESSAGE_COLUMN, state]),
             lambda: self._frame(info, state, limit),
         )
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show the queues in a notebook; of the journal's entries only the catalog's are read."""
+        at = datetime.datetime.fromtimestamp(self.at_ms / 1000, datetime.timezone.utc)
+        caption = f"Queues after commit {self.commit_seq}, {at:%Y-%m-%d %H:%M:%S} UTC"
+        columns = ("queue", "lanes", "lease_seconds", "created_at", "created_by", "closing")
+        asked = "counts() tells what became of their messages, messages(queue) lists them"
+        return f"{markup.records(caption, self._queues(), columns)}<p>{asked}</p>"
 
     # -------------------------------------------------------------------------- helpers
 
@@ -223,7 +236,7 @@ class Snapshot:
         ]
 
     def _counts(self) -> list[QueueCounts]:
-        tallies = {info.queue_id: _Tally(info) for info in self._infos.values()}
+        tallies = {info.queue_id: Tally(info) for info in self._infos.values()}
         beginning = self._past.beginning
         for entry in self._past.stream(Order.COMMIT):
             if entry.shard == model.FENCE:
@@ -235,7 +248,7 @@ class Snapshot:
 
     def _transactions(self) -> list[TransactionRow]:
         found: dict[str, Entry] = {}
-        horizon = self._horizon()
+        horizon = self._past.horizon()
         rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
         for entry in self._past.stream(Order.COMMIT):
             if entry.attempt is None:
@@ -298,13 +311,6 @@ class Snapshot:
             )
         return self._infos[name]
 
-    def _horizon(self) -> int:
-        """Read how far the horizon had advanced; only needed if decisions can be missing."""
-        if self._past.beginning < 0:
-            return -1
-        advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
-        return model.horizon(self._past.find(advanced))
-
     def _may_be_decided(self, entry: Entry, horizon: int) -> bool:
         """Return whether the decision of an attempt may be missing because it was removed."""
         return entry.version < self._past.beginning and (entry.begun or 0) < horizon
@@ -342,62 +348,6 @@ class Snapshot:
                             one = part_of(position, piece, info.name, lane.lane, count)
                             parts[state].append(one)
         return parts
-
-
-class _Tally:
-    """Folds one queue, entry by entry, and counts what became of its messages."""
-
-    def __init__(self, info: QueueInfo) -> None:
-        """Begin before the first entry."""
-        self._info = info
-        self.fold = QueueState(info.queue_id, info.settings.lanes)
-        self._shards = frozenset(self.fold.shards)
-        self._counts: Counter[str] = Counter()
-        self._before: tuple[int, int] | None = None
-
-    def add(self, entry: Entry, *, known: bool) -> None:
-        """Record an entry; only those from the history's beginning on count."""
-        if known and self._before is None:
-            self._before = (self.fold.length(), self.fold.purged_in_flight)
-        if entry.shard in self._shards:
-            self.fold.apply(entry)
-        if known:
-            self._counts[entry.kind] += entry.count or 0
-
-    def row(self, at_ms: int) -> QueueCounts:
-        """Give what ``counts`` shows of it."""
-        fold, info = self.fold, self._info
-        length, purged_before = self._before or (fold.length(), fold.purged_in_flight)
-        standing = sum(s.size for lane in fold.lanes.values() for s in lane.available)
-        available = fold.available(at_ms, info.redelivery)
-        posted = length + self._counts[model.POSTED]
-        removed = {kind: self._counts[kind] for kind in sorted(model.REMOVALS)}
-        over = sum(
-            s.size
-            for lane in fold.lanes.values()
-            for s in lane.available
-            if s.position.expired(at_ms)
-        )
-        removed[model.PURGED] += fold.purged_in_flight - purged_before
-        gone = sum(removed.values())
-        rejected = self._counts[model.REJECTED]
-        in_flight = fold.in_flight()
-        return {
-            "queue": info.name,
-            "lanes": info.settings.lanes,
-            "posted": posted,
-            "available": available,
-            "delayed": standing - available - over,
-            "in_flight": in_flight,
-            "purge_pending": fold.purge_pending(),
-            "accepted": posted - standing - in_flight - gone - rejected,
-            "rejected": rejected,
-            "dead_lettered": removed[model.DEAD_LETTERED],
-            "expired": removed[model.EXPIRED] + over,
-            "purged": removed[model.PURGED],
-            "moved": removed[model.MOVED],
-            "duplicates": removed[model.DUPLICATE],
-        }
 
 
 def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.markup import table
 from txnqueue.core.state import catalog
 from txnqueue.reports.consistency import (
     ChangeChecks,
@@ -53,6 +54,14 @@ class VerificationResult:
         if self.log_from_version > self.commit_seq >> 10:
             return "Delta's log could not be compared: it tells nothing of these versions any more"
         return f"Delta's log was compared from version {self.log_from_version} on"
+
+    def _repr_html_(self) -> str:
+        """Show the claims in a notebook; nothing is read."""
+        rows = [("✓" if c.holds else "✗", c.claim, c.found, c.expected) for c in self.claims] + [
+            ("✗", problem, "", "") for problem in self.problems
+        ]
+        caption = f"Store as of commit {self.commit_seq}; {self.compared}"
+        return table(caption, ("holds", "claim", "found", "expected"), rows)
 
     def __repr__(self) -> str:
         """Show the claims as lines."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
 from txnqueue.core import model
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.confirmations import manifest_participants, participant_stream, unconfirmed
@@ -32,7 +33,7 @@ _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingChange:
+class WaitingChange(Facts):
     """A change that was decided and is not applied, and what prevents it.
 
     Attributes:

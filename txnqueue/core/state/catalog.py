@@ -88,9 +88,12 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _type_of(types: Mapping[str, Any], name: str) -> str:
-    """Name a column's type in a few words."""
-    found = types.get(name, "missing")
-    return str(found if isinstance(found, str) else found["type"])
+    return type_named(types.get(name, "missing"))
+
+
+def type_named(written: Any) -> str:
+    """Name a column's type in a few words, as a schema writes it."""
+    return str(written if isinstance(written, str) else written["type"])
 
 
 def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -> Plan:

@@ -1,0 +1,81 @@
+"""How texts and objects are shown to people: in terminals, pages and notebooks (pure)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, TypeVar
+
+ROWS_MAX = 20
+"""The rows of a table that a notebook shows."""
+TEXT_MAX = 300
+"""The characters of a value that a notebook shows."""
+Shown = TypeVar("Shown")
+
+
+def printable(text: str) -> str:
+    """Write out control characters, so that no message steers who reads it."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def told(value: object) -> str:
+    """Write a value for a cell of a table, whatever is in it."""
+    text = "" if value is None else printable(str(value))
+    return escape(text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…")
+
+
+def table(
+    caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]], more: int = 0
+) -> str:
+    """Write a table as HTML.
+
+    Args:
+        caption: What it is.
+        columns: What the columns are called.
+        rows: The values, by row.
+        more: How many rows are left out.
+    """
+    head = "".join(f'<th scope="col">{told(name)}</th>' for name in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{told(value)}</td>" for value in row) + "</tr>" for row in rows
+    )
+    left = f"<p>and {more:,} more</p>" if more > 0 else ""
+    return (
+        f"<table><caption>{told(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{left}"
+    )
+
+
+def records(caption: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Write the first of some rows as a table."""
+    shown = ([row.get(name) for name in columns] for row in rows[:ROWS_MAX])
+    return table(caption, columns, shown, len(rows) - ROWS_MAX)
+
+
+class Facts:
+    """What a result of a call has in common: a notebook shows its fields as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Show the fields; nothing is read."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        rows = [(field.name, getattr(self, field.name)) for field in fields]
+        return table(type(self).__name__, ("field", "value"), rows)
+
+
+def never_raising(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
+    """Have a method that shows an object say what it could not read, instead of raising."""
+
+    @functools.wraps(show)
+    def shown(self: Shown) -> str:
+        try:
+            return show(self)
+        except Exception as error:
+            return f"<p>{told(repr(self))}</p><p>{told(f'{type(error).__name__}: {error}')}</p>"
+
+    return shown

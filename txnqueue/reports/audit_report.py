@@ -1,0 +1,219 @@
+"""What an auditor is given: the figures of a store between two moments, and a page of them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from txnqueue.client.archive import Past
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.markup import records
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import catalog
+from txnqueue.errors import TxnQueueError
+from txnqueue.messages.claim import part_of
+from txnqueue.reports.audit.depths import Depths
+from txnqueue.reports.audit.figures import (
+    AuditFigures,
+    DeadLetterCause,
+    Moment,
+    QueueDifference,
+    instant,
+)
+from txnqueue.reports.audit.outside import FollowedChanges, Heuristics, by_table
+from txnqueue.reports.audit.work import Attempts, Causes, Events, Runs
+from txnqueue.reports.causes import SAMPLES_MAX, CountedCause, counted, standing
+from txnqueue.reports.report import plain
+from txnqueue.reports.snapshot import schema_of
+from txnqueue.reports.verification import VerificationResult, verify
+from txnqueue.storage.journal import Order
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What happened in a store between two moments; get it from ``history.report``.
+
+    Attributes:
+        root: Where the store is.
+        made_at: When the report was made.
+        made_by: By whom.
+        payload: Whether it shows payload.
+        figures: The figures.
+        proof: What ``history.verify`` said when it was made; None if that was not asked for.
+    """
+
+    root: str
+    made_at: datetime.datetime
+    made_by: str
+    payload: bool
+    figures: AuditFigures
+    proof: VerificationResult | None = None
+
+    def html(self) -> str:
+        """Write the report as one HTML page, which needs no network and no other file.
+
+        Raises:
+            PlatformMissing: jinja2 is not installed: ``pip install 'txnqueue[report]'``.
+        """
+        from txnqueue.reports.audit.page import page_of
+
+        return page_of(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page into a file.
+
+        Args:
+            path: The file; what is there is replaced.
+
+        Returns:
+            The file.
+
+        Raises:
+            PlatformMissing: jinja2 is not installed: ``pip install 'txnqueue[report]'``.
+        """
+        file = Path(path)
+        file.write_text(self.html(), encoding="utf-8")
+        return file
+
+    def json(self) -> str:
+        """Write the report as a JSON object: instants as ISO 8601, binary values as base64."""
+        import json
+
+        return json.dumps(plain(asdict(self)), ensure_ascii=False)
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook what came and went; nothing is read."""
+        rows = [asdict(one) for one in self.figures.differences]
+        last = self.figures.last.commit_seq
+        caption = f"After commit {self.figures.first.commit_seq} up to {last}; save(path) the page"
+        return records(caption, rows, [field.name for field in fields(QueueDifference)])
+
+    def __repr__(self) -> str:
+        """Tell what it is about."""
+        first, last = self.figures.first.commit_seq, self.figures.last.commit_seq
+        return f"<AuditReport of {self.root} after commit {first} up to {last}>"
+
+
+def audit(
+    client: Client,
+    first: tuple[Past, int | None] | None,
+    last: tuple[Past, int | None],
+    *,
+    payload: bool,
+    proof: bool,
+) -> AuditReport:
+    """Make a report, by one reading of the entries.
+
+    Args:
+        client: Whose store it is.
+        first: The moment that it begins after, as ``History`` finds it; None: all that is known.
+        last: The moment that it ends with.
+        payload: Whether the rows of dead letters are shown.
+        proof: Whether the store is verified.
+    """
+    figures = _figures(client, first, last, payload=payload)
+    return AuditReport(
+        root=client.store.root,
+        made_at=instant(client.runtime.now_ms()),
+        made_by=client.runtime.actor,
+        payload=payload,
+        figures=figures,
+        proof=verify(client) if proof else None,
+    )
+
+
+def _figures(
+    client: Client,
+    first: tuple[Past, int | None] | None,
+    last: tuple[Past, int | None],
+    *,
+    payload: bool,
+) -> AuditFigures:
+    past, at_ms = last
+    newest = past.newest()
+    beginning = model.commit_seq(past.beginning) if past.beginning >= 0 else -1
+    after = beginning - 1 if beginning >= 0 else -1
+    if first is not None:
+        after = first[0].newest().commit_seq
+    ever = catalog.every_queue(past.catalog())
+    names = {queue_id: info.name for queue_id, info in ever.items()}
+    depths = Depths(ever.values(), after, newest.commit_seq, beginning)
+    runs, causes, events = Runs(names), Causes(names), Events(names)
+    attempts = Attempts(after, past.horizon(), past.beginning)
+    changes, heuristics = FollowedChanges(after), Heuristics(after)
+    first_ms = 0
+    for entry in past.stream(Order.COMMIT):
+        inside = entry.commit_seq > after
+        depths.see(entry)
+        attempts.see(entry)
+        changes.see(entry)
+        heuristics.see(entry)
+        events.see(entry, inside=inside)
+        if inside:
+            runs.see(entry)
+            causes.see(entry)
+        else:
+            first_ms = max(first_ms, entry.recorded_at_ms)
+    depths.finish(max(0, newest.recorded_at_ms) if at_ms is None else at_ms)
+    found, left_out = events.lines()
+    ended = changes.lines()
+    return AuditFigures(
+        first=Moment(after, None if first is None else instant(first[1] or first_ms)),
+        last=Moment(newest.commit_seq, instant(depths.at_ms)),
+        beginning=beginning,
+        differences=tuple(sorted(depths.differences(), key=lambda one: one.queue)),
+        depths=tuple(depths.points),
+        depth_every_versions=depths.every_versions,
+        lanes=tuple(depths.lanes()),
+        runs=tuple(runs.lines()),
+        attempts=tuple(attempts.lines()),
+        events=found,
+        events_left_out=left_out,
+        causes=tuple(causes.lines()),
+        dead_letters=tuple(_dead_letters(client, depths, payload=payload)),
+        changes=ended,
+        tables=tuple(by_table(ended)),
+        heuristics=heuristics.lines(),
+    )
+
+
+def _dead_letters(client: Client, depths: Depths, *, payload: bool) -> Iterator[DeadLetterCause]:
+    """Pass on the dead letters of every dead-letter queue, by cause."""
+    held = depths.held()
+    theirs = {info.dead_letter_id for info, _ in held.values()}
+    for queue_id, (info, tally) in held.items():
+        if queue_id in theirs:
+            for cause in counted(standing(tally.fold)):
+                rows = tuple(_rows(client, info, cause)) if payload else ()
+                yield DeadLetterCause(info.name, cause.row, tuple(_ids(cause)), rows)
+
+
+def _ids(cause: CountedCause) -> Iterator[str]:
+    """Pass on the ids of some messages."""
+    left = SAMPLES_MAX
+    for one in cause.samples:
+        for first, end in one.ranges:
+            for offset in range(first, min(end + 1, first + left)):
+                yield f"{one.position.send_id}:{offset}"
+                left -= 1
+
+
+def _rows(client: Client, info: QueueInfo, cause: CountedCause) -> list[Mapping[str, Any]]:
+    """Read the payload of some messages, as far as it is still there."""
+    parts, left = [], SAMPLES_MAX
+    for one in cause.samples:
+        for first, end in one.ranges:
+            if left > 0:
+                few = (first, min(end, first + left - 1))
+                left -= few[1] - few[0] + 1
+                parts.append(part_of(one.position, (few,), info.name, one.lane, one.delivery_count))
+    try:
+        table = client.store.payload.table(schema_of(info), parts)
+    except TxnQueueError as error:
+        return [{"(not readable)": str(error)}]
+    return list(table.to_pylist())
