@@ -6,10 +6,12 @@ that a server can be put in front of it. ``TransactionController`` is the other 
 programs of this process. ``ProtonCodec`` writes and reads octets; it needs python-qpid-proton.
 """
 
+from txnqueue.protocols.amqp.access import AccessRules, Rule, hashed
 from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.controller import ControllerSession, TransactionController
 from txnqueue.protocols.amqp.endpoints import Control, Receiver, Sender
+from txnqueue.protocols.amqp.limits import Limits
 from txnqueue.protocols.amqp.performatives import (
     Attach,
     Detach,
@@ -21,6 +23,7 @@ from txnqueue.protocols.amqp.performatives import (
     Transfer,
 )
 from txnqueue.protocols.amqp.resource import TransactionalResource, key_of, txn_id_of
+from txnqueue.protocols.amqp.server import AmqpServer
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -51,9 +54,11 @@ from txnqueue.protocols.amqp.types import (
 
 __all__ = [
     "Accepted",
+    "AccessRules",
     "AmqpData",
     "AmqpError",
     "AmqpSequence",
+    "AmqpServer",
     "AmqpValue",
     "ApplicationProperties",
     "Attach",
@@ -72,6 +77,7 @@ __all__ = [
     "ErrorCondition",
     "Flow",
     "Header",
+    "Limits",
     "Modified",
     "Properties",
     "ProtonCodec",
@@ -81,6 +87,7 @@ __all__ = [
     "Rejected",
     "Released",
     "Role",
+    "Rule",
     "Sender",
     "SenderSettleMode",
     "Session",
@@ -92,6 +99,7 @@ __all__ = [
     "TransactionalState",
     "Transfer",
     "TxnCapability",
+    "hashed",
     "key_of",
     "txn_id_of",
 ]
