@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import AmqpServer
@@ -70,6 +70,13 @@ class ProtonClient:
                 pipe.close()
 
 
+class Ending(Protocol):
+    """A client that a test leaves behind."""
+
+    def end(self) -> None:
+        """Cut its connection."""
+
+
 class Listener:
     """A server with its store, and the clients that a test has made of it."""
 
@@ -78,7 +85,7 @@ class Listener:
         self.manager = QueueManager(None, store=self.store, actor="broker", consumer="broker")
         options = {"tick_seconds": 0.1, **options}
         self.server = AmqpServer(self.manager, port=0, **options)
-        self.clients: list[ProtonClient] = []
+        self.clients: list[Ending] = []
 
     @property
     def port(self) -> int:

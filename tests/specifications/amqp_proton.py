@@ -6,6 +6,7 @@ is the JSON of what the method returned, or ``{"error": …}``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -100,6 +101,10 @@ class Client:
         for body in bodies:
             delivery = self.told[-1].transaction.send(self.links[name].link, self.message(body, {}))
             self.wait(lambda one=delivery: one.settled or one.remote_state)
+
+    def post_blindly(self, name: str, body: Any) -> None:
+        """Send in the transaction at hand, and settle before any answer."""
+        self.told[-1].transaction.send(self.links[name].link, self.message(body, {})).settle()
 
     def message(self, body: Any, said: dict[str, Any]) -> Message:
         octets, fill = said.pop("octets", None), said.pop("fill", "x")
@@ -197,6 +202,15 @@ class Client:
         """Do nothing at all, so that nothing is said either."""
         time.sleep(seconds)
 
+    def flush(self) -> None:
+        """Answer what the server has ended."""
+        connection = getattr(self, "connection", None)
+        with contextlib.suppress(ProtonException, OSError):
+            if connection is not None and connection.conn is not None:
+                connection.container.timeout = 0.05
+                for _ in range(3):
+                    connection.container.process()
+
     def die(self) -> None:
         os._exit(9)
 
@@ -225,6 +239,7 @@ def main() -> None:
             answer = getattr(client, name)(*arguments, **named)
         except (ProtonException, OSError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
+            client.flush()
         print(json.dumps(answer), flush=True)
 
 

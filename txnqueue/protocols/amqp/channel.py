@@ -19,6 +19,7 @@ from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition
 if TYPE_CHECKING:
     from txnqueue.protocols.amqp.session import Session
 
+HANDLE_MAX = 65_535
 WINDOW = 2_048
 """The transfers that a client may send before it is told that it may send more."""
 
@@ -32,12 +33,11 @@ class Channel:
         ended: Whether this end has ended it; frames of the client's may still be on their way.
     """
 
-    def __init__(self, number: int, session: Session, begin: Begin, handle_max: int) -> None:
+    def __init__(self, number: int, session: Session, begin: Begin) -> None:
         """Take a session that a client begins."""
         self.number = number
         self.session = session
         self.ended = False
-        self._handle_max = handle_max
         self._next_incoming_id = begin.window.next_outgoing_id
         self._incoming_window = WINDOW
         self._next_outgoing_id = 0
@@ -45,7 +45,7 @@ class Channel:
 
     def answer(self) -> Begin:
         """Write the begin that answers the client's."""
-        return Begin(remote_channel=self.number, window=self._window(), handle_max=self._handle_max)
+        return Begin(remote_channel=self.number, window=self._window(), handle_max=HANDLE_MAX)
 
     def take(self, frame: Frame) -> list[Frame]:
         """Take a frame of the client's, and give those that answer it.
@@ -134,9 +134,9 @@ class Channel:
         self._next_incoming_id = (self._next_incoming_id + 1) % NUMBERS
 
     def _attach(self, handle: int) -> None:
-        if handle > self._handle_max:
+        if handle > HANDLE_MAX:
             raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: {self._handle_max} is the highest."
+                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: {HANDLE_MAX} is the highest."
             )
         if handle in self._handles:
             raise AmqpError(ErrorCondition.HANDLE_IN_USE, f"Handle {handle} is in use.")

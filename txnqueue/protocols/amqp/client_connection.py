@@ -43,6 +43,8 @@ OPENING_SECONDS = 20.0
 """What a client has to say who it is and to open its connection."""
 CLOSING_SECONDS = 5.0
 """What a client has to answer a close."""
+DEAF_SECONDS = 1.0
+"""What a client has to read a close whose answer could not be understood."""
 
 
 class Refused(Exception):
@@ -70,8 +72,9 @@ class ClientConnection:
         self._room, self._wake = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._peer: Peer | None = None
-        self._gone = self._tick_due = False
+        self._gone = self._ticking = False
         self._shut: Error | None = None
+        self._closing_seconds = CLOSING_SECONDS
         self._received = self._sent = self._loop.time()
         self._deadline: float | None = self._received + OPENING_SECONDS
 
@@ -92,9 +95,11 @@ class ClientConnection:
     # ---------------------------------------------------------------------- from the server
 
     def nudge(self) -> None:
-        """Let the client have what there is for it now."""
-        self._tick_due = True
-        self._wake.set()
+        """Let the client have what there is for it now, unless it is being looked for."""
+        if self._peer is not None and not self._ticking:
+            self._ticking = True
+            looking = self._loop.run_in_executor(self._services.beats, self._peer.tick)
+            looking.add_done_callback(self._ticked)
 
     def shut(self, error: Error) -> None:
         """Close the connection once what is being done is done."""
@@ -194,6 +199,17 @@ class ClientConnection:
     async def _read(self) -> None:
         """Read frames until the client goes."""
         try:
+            await self._read_frames()
+            while await self._reader.read(READ_OCTETS):
+                pass  # what follows cannot be understood
+        except OSError as error:
+            logger.debug("client gone user=%s: %s", self.user, error)
+        self._gone = True
+        self._wake.set()
+
+    async def _read_frames(self) -> None:
+        """Read frames until there is something else."""
+        try:
             while True:
                 for kind, channel, body in self._frames.frames():
                     if kind != AMQP:
@@ -201,11 +217,9 @@ class ClientConnection:
                     self._put(channel, body)
                 await self._room.wait()
                 await self._receive()
-        except AmqpError as error:  # what follows cannot be read
+        except AmqpError as error:
+            self._closing_seconds = DEAF_SECONDS
             self.shut(error.error)
-        except OSError:
-            self._gone = True
-            self._wake.set()
 
     def _put(self, channel: int, body: bytes) -> None:
         if not body:
@@ -220,6 +234,7 @@ class ClientConnection:
 
     async def _work(self, peer: Peer) -> None:
         """Do what comes, one thing after the other, until the connection is over."""
+        closing = False
         try:
             while not peer.over:
                 await self._wake.wait()
@@ -230,13 +245,10 @@ class ClientConnection:
                     await self._take(peer)
                 elif self._gone:
                     return
-                if self._tick_due:
-                    self._tick_due = False
-                    await self._at(self._services.beats, peer.tick)
-                if peer.opened is not None:
+                if peer.closed and not closing:
+                    closing, self._deadline = True, self._loop.time() + self._closing_seconds
+                elif peer.opened is not None and not closing:
                     self._deadline = None
-                if peer.closed:
-                    self._deadline = self._loop.time() + CLOSING_SECONDS
                 if self._gone:
                     self._wake.set()
         finally:
@@ -252,6 +264,11 @@ class ClientConnection:
             self._services.nudge()
         if not self._gone:
             await self._writer.drain()
+
+    def _ticked(self, looking: asyncio.Future[None]) -> None:
+        self._ticking = False
+        if not looking.cancelled() and looking.exception() is not None:
+            logger.warning("tick failed user=%s error=%s", self.user, looking.exception())
 
     async def _at(self, pool: Executor, act: Callable[[], Result]) -> Result:
         return await self._loop.run_in_executor(pool, act)

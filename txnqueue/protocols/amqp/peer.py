@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.channel import Channel
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.frames import (
     FRAME_OCTETS_MIN,
     TRANSFER_OCTETS_MAX,
@@ -16,7 +17,6 @@ from txnqueue.protocols.amqp.frames import (
     Close,
     End,
     Frame,
-    FrameCodec,
     Open,
 )
 from txnqueue.protocols.amqp.performatives import Disposition, Transfer
@@ -61,7 +61,7 @@ class Peer:
             idle_time_out_ms: The silence that the server bears.
         """
         self.opened: Open | None = None
-        self.closed = self.over = self.changed = False
+        self.closed = self.over = self.changed = self._tick_due = False
         self._limits: Limits = resource.limits
         self._connection = resource.connect(codec=codec.values)
         self._codec = codec
@@ -85,14 +85,19 @@ class Peer:
             for channel, body in frames:
                 if not self.over:
                     self._guarded(channel, body)
+                self._tick_if_due()
 
     def tick(self) -> None:
-        """Do what time brings: new messages, leases, transactions that take too long."""
-        with self._lock:
-            if self.opened is None or self.closed:
-                return
-            self._connection.tick()
-            self._tell_all()
+        """Do what time brings: new messages, leases, transactions that take too long.
+
+        Nothing is waited for: whoever works on it now does it then.
+        """
+        self._tick_due = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._tick_if_due()
+            finally:
+                self._lock.release()
 
     def close(self, error: Error | None = None) -> None:
         """Close the connection: what is not discharged is rolled back before the client hears."""
@@ -112,6 +117,14 @@ class Peer:
             self.closed = self.over = True
 
     # -------------------------------------------------------------------------- helpers
+
+    def _tick_if_due(self) -> None:
+        if not self._tick_due:
+            return
+        self._tick_due = False
+        if self.opened is not None and not self.closed:
+            self._connection.tick()
+            self._tell_all()
 
     def _guarded(self, channel: int, body: bytes) -> None:
         """Take a frame; whatever is wrong with it ends what it was for."""
@@ -161,7 +174,7 @@ class Peer:
             why = "in use" if number in self._channels else "too high"
             raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Channel {number} is {why}.")
         session = self._connection.begin(frame.window.incoming_window)
-        channel = Channel(number, session, frame, self._limits.links - 1)
+        channel = Channel(number, session, frame)
         self._channels[number] = channel
         self._send(channel.answer(), number)
 

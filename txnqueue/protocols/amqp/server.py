@@ -18,7 +18,7 @@ from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.access import AccessRules
 from txnqueue.protocols.amqp.client_connection import ClientConnection
 from txnqueue.protocols.amqp.codec import ProtonCodec
-from txnqueue.protocols.amqp.frames import FrameCodec
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.limits import Limits
 from txnqueue.protocols.amqp.resource import TransactionalResource
 from txnqueue.protocols.amqp.types import Error, ErrorCondition
@@ -242,6 +242,8 @@ class AmqpServer:
         self._clients[client] = task
         try:
             await client.serve()
+        except asyncio.CancelledError:  # the server waits no longer
+            logger.warning("amqp client left behind user=%s", client.user)
         except Exception:
             logger.exception("amqp client ended")
         finally:

@@ -1,0 +1,432 @@
+"""The listener, frame by frame: what clients of libraries do not send, or cannot."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+
+from tests.specifications.amqp_listener import Listener, Refusal, eventually, listening
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AccessRules,
+    AmqpData,
+    AmqpValue,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    Flow,
+    Limits,
+    ProtonCodec,
+    Role,
+    Source,
+    Target,
+    TransactionalState,
+    Transfer,
+    hashed,
+)
+from txnqueue.protocols.amqp.access import ANONYMOUS
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
+from txnqueue.protocols.amqp.frames import (
+    AMQP_HEADER,
+    SASL_HEADER,
+    Begin,
+    Close,
+    End,
+    FrameReader,
+    Init,
+    Mechanisms,
+    Open,
+    SaslOutcome,
+    SessionFlow,
+    Window,
+    framed,
+)
+from txnqueue.protocols.amqp.sasl import Caller, identity, mechanisms
+
+WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
+RULES = AccessRules.read({"users": {"shop": hashed("secret")}, "rules": []})
+
+
+class Wire:
+    """A socket with a client's frames."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.codec = FrameCodec(ProtonCodec())
+        self.reader = FrameReader(1 << 20)
+        self.socket = socket.create_connection(("127.0.0.1", listener.port), timeout=10)
+        listener.clients.append(self)
+
+    def end(self) -> None:
+        """Close the socket, if it is not."""
+        self.socket.close()
+
+    def let_in(self) -> Wire:
+        """Be somebody, open the connection and begin a session."""
+        self.socket.sendall(SASL_HEADER)
+        assert self.header() == SASL_HEADER
+        assert self.take() == Mechanisms(["ANONYMOUS"])
+        self.send(Init("ANONYMOUS"))
+        assert self.take() == SaslOutcome(0)
+        self.socket.sendall(AMQP_HEADER)
+        assert self.header() == AMQP_HEADER
+        self.send(Open(container_id="wire"))
+        assert isinstance(self.take(), Open)
+        return self
+
+    def begun(self) -> Wire:
+        """Begin a session on channel 0, after all else."""
+        self.let_in().send(Begin(window=WINDOW))
+        assert isinstance(self.take(), Begin)
+        return self
+
+    def send(self, *frames: Any, channel: int = 0) -> None:
+        self.socket.sendall(b"".join(self.codec.write(frame, channel) for frame in frames))
+
+    def header(self) -> bytes:
+        while (found := self.reader.take_header()) is None:
+            self.reader.feed(self.more())
+        return found
+
+    def more(self) -> bytes:
+        octets = self.socket.recv(65536)
+        if not octets:
+            raise EOFError
+        return octets
+
+    def take(self) -> Any:
+        """Take the next frame that says something."""
+        while True:
+            found = self.reader.frame()
+            if found is None:
+                self.reader.feed(self.more())
+            elif found[2]:
+                return self.codec.read(found[2])
+
+    def until(self, kind: type[Any]) -> Any:
+        """Take frames until there is one of a kind."""
+        while not isinstance(found := self.take(), kind):
+            pass
+        return found
+
+    def attach(self, handle: int, role: Role, **ends: Any) -> None:
+        self.send(Attach(name=f"l{handle}", handle=handle, role=role, **ends))
+        assert self.until(Attach).handle == handle
+
+    def ask(self, number: int, body: Any) -> Any:
+        """Ask the coordinator, whose link has handle 0, and give its answer."""
+        payload = self.codec.values.encode((AmqpValue(body),))
+        self.send(Transfer(handle=0, delivery_id=number, delivery_tag=b"c", payload=payload))
+        while (found := self.until(Disposition)).role is not Role.RECEIVER:
+            pass  # of what the server has sent
+        assert found.first == number
+        return found.state
+
+    def ends_with(self, condition: str, kind: type[Any] = Close) -> bool:
+        """Return whether the server ends something for a reason."""
+        return str(self.until(kind).error.symbol) == condition
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as made:
+        made.manager.create_queue("orders", "n long")
+        yield made
+
+
+@pytest.mark.rule("S1-38", "S1-39", "S1-41")
+@pytest.mark.parametrize("fail", [False, True])
+def test_messages_are_acquired_in_a_transaction(listener: Listener, fail: bool) -> None:
+    orders = listener.manager.queue("orders")
+    orders.send([{"n": n} for n in range(3)])
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+    declared = wire.ask(0, Declare())
+    assert isinstance(declared, Declared)
+    wire.attach(1, Role.RECEIVER, source=Source("orders"), target=Target())
+    flow = Flow(handle=1, link_credit=2, properties={"txn-id": declared.txn_id})
+    wire.send(SessionFlow(WINDOW, flow))
+    found = [wire.until(Transfer) for _ in range(2)]
+    assert [one.state for one in found] == [TransactionalState(declared.txn_id)] * 2
+    state = TransactionalState(declared.txn_id, Accepted())
+    wire.send(Disposition(role=Role.RECEIVER, first=0, last=1, state=state))
+    assert wire.ask(1, Discharge(declared.txn_id, fail)) == Accepted()
+    wire.send(Close())
+    wire.until(Close)
+    assert eventually(lambda: orders.in_flight() == 0)
+    assert orders.depth() == (3 if fail else 1)
+
+
+@pytest.mark.rule("S1-33")
+def test_work_that_came_too_late_for_its_link_forbids_the_commit(listener: Listener) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+    txn_id = wire.ask(0, Declare()).txn_id
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    listener.manager.drop_queue("orders", reason="gone")
+    assert wire.until(Detach).error.symbol == "amqp:resource-deleted"
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    late = Transfer(
+        handle=1,
+        delivery_id=1,
+        delivery_tag=b"x",
+        state=TransactionalState(txn_id),
+        payload=payload,
+    )
+    wire.send(late)
+    refused = wire.ask(2, Discharge(txn_id, fail=False))
+    assert refused.error.symbol == "amqp:transaction:rollback"
+
+
+def test_a_client_that_does_not_say_who_it_is_gets_no_further(listener: Listener) -> None:
+    wire = Wire(listener)
+    wire.socket.sendall(AMQP_HEADER)
+    assert wire.header() == SASL_HEADER
+    with pytest.raises(EOFError):
+        wire.more()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        SASL_HEADER + b"\xff" * 8,
+        SASL_HEADER + framed(b"\x00\x53\x41\xc0\x01\x00", kind=1),
+        SASL_HEADER + framed(b"garbage", kind=1),
+        SASL_HEADER + framed(b"\x00\x53\x10\xc0\x03\x01\xa1\x00"),
+    ],
+)
+def test_garbage_before_the_end_of_sasl_ends_the_socket(listener: Listener, octets: bytes) -> None:
+    wire = Wire(listener)
+    wire.socket.sendall(octets)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        while True:
+            wire.more()
+    assert eventually(lambda: listener.server.connections == 0)
+
+
+@pytest.mark.parametrize(
+    ("octets", "condition"),
+    [
+        (b"\x00\x00\x00\x04\x02\x00\x00\x00", "amqp:connection:framing-error"),
+        (b"\xff\xff\xff\xff\x02\x00\x00\x00", "amqp:connection:framing-error"),
+        (b"\x00\x00\x00\x08\x09\x00\x00\x00", "amqp:connection:framing-error"),
+        (framed(b"", kind=7), "amqp:connection:framing-error"),
+        (framed(b"garbage"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x12\xc0\x03\x01\xa1\x00"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x99\xc0\x01\x00"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x17\xc0\x01\x00", channel=9), "amqp:not-allowed"),
+        (framed(b"\x00\x53\x10\xa1\x01x"), "amqp:decode-error"),
+    ],
+)
+def test_garbage_closes_the_connection_and_rolls_back(
+    listener: Listener, octets: bytes, condition: str
+) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+    txn_id = wire.ask(0, Declare()).txn_id
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    state = TransactionalState(txn_id)
+    wire.send(Transfer(handle=1, delivery_id=1, delivery_tag=b"x", state=state, payload=payload))
+    wire.until(Disposition)
+    wire.socket.sendall(octets)
+    assert wire.ends_with(condition)
+    wire.send(Close())
+    assert eventually(lambda: listener.server.connections == 0)
+    assert listener.manager.queue("orders").depth() == 0
+
+
+def test_what_breaks_the_rules_of_sessions_ends_the_session(listener: Listener) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"))
+    wire.send(Attach(name="other", handle=0, role=Role.SENDER, target=Target("orders")))
+    assert wire.ends_with("amqp:session:handle-in-use", End)
+    wire.send(End())
+    wire.send(Begin(window=WINDOW), channel=1)
+    wire.until(Begin)
+    wire.send(Transfer(handle=5, delivery_id=0, delivery_tag=b"x"), channel=1)
+    assert wire.ends_with("amqp:session:unattached-handle", End)
+    wire.send(Transfer(handle=5, delivery_id=1, delivery_tag=b"y"), End(), channel=1)
+    wire.send(Begin(window=WINDOW), channel=1)
+    assert isinstance(wire.take(), Begin)
+    wire.send(Begin(window=WINDOW), channel=1)
+    assert wire.ends_with("amqp:not-allowed")
+
+
+def test_no_more_is_sent_than_the_window_of_a_session_takes(listener: Listener) -> None:
+    listener.manager.queue("orders").send([{"n": n} for n in range(5)])
+    wire = Wire(listener).let_in()
+    few = Window(next_incoming_id=None, incoming_window=2, next_outgoing_id=0, outgoing_window=9)
+    wire.send(Begin(window=few))
+    wire.attach(0, Role.RECEIVER, source=Source("orders"), target=Target())
+    few = Window(next_incoming_id=0, incoming_window=2, next_outgoing_id=0, outgoing_window=9)
+    wire.send(SessionFlow(few, Flow(handle=0, link_credit=5)))
+    assert [wire.take().delivery_id for _ in range(2)] == [0, 1]
+    wire.send(SessionFlow(few, Flow(echo=True)))  # it has got none of them yet
+    assert isinstance(wire.take(), SessionFlow)
+    more = Window(next_incoming_id=2, incoming_window=1, next_outgoing_id=0, outgoing_window=9)
+    wire.send(SessionFlow(more, Flow()))
+    assert wire.take().delivery_id == 2
+    wire.send(SessionFlow(more, Flow(echo=True)))
+    assert isinstance(wire.take(), SessionFlow)
+
+
+@pytest.mark.parametrize(
+    ("ends", "condition"),
+    [
+        ({"source": Source(dynamic=True)}, "amqp:not-implemented"),
+        ({"source": Source("orders", distribution_mode="copy")}, "amqp:not-implemented"),
+        ({"source": Source("nothing")}, "amqp:not-found"),
+        ({}, "amqp:not-found"),
+    ],
+)
+def test_a_link_that_cannot_be_had_says_why(
+    listener: Listener, ends: dict[str, Any], condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from txnqueue.protocols.amqp import frame_codec
+
+    def whole(codec: ProtonCodec, source: Source | None) -> Any:
+        if source is None:
+            return None
+        fields = [source.address, None, None, None, source.dynamic, None]
+        mode = source.distribution_mode
+        return codec.described(0x28, [*fields, None if mode is None else codec.symbol(mode)])
+
+    wire = Wire(listener).begun()
+    monkeypatch.setattr(frame_codec, "_written_source", whole)
+    wire.attach(0, Role.RECEIVER, **ends)
+    assert wire.ends_with(condition, Detach)
+
+
+def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
+    with listening(limits=Limits(frame_bytes=512)) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.SENDER, source=Source(), target=Target("letters"))
+        payload = wire.codec.values.encode((AmqpData(b"x" * 1000),))
+        for number, aborted in enumerate((True, False)):
+            for at in range(0, 900, 300):
+                part = payload[at : at + 300]
+                tag = b"%d" % number
+                wire.send(
+                    Transfer(
+                        handle=0, delivery_id=number, delivery_tag=tag, more=True, payload=part
+                    )
+                )
+            wire.send(
+                Transfer(handle=0, delivery_id=number, aborted=True)
+                if aborted
+                else Transfer(handle=0, payload=payload[900:])
+            )
+        assert wire.until(Disposition).state == Accepted()
+        assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
+
+
+# ------------------------------------------------------------------------------------- SASL
+
+
+@pytest.mark.parametrize(
+    ("caller", "offered"),
+    [
+        (Caller(secure=False, loopback=False), []),
+        (Caller(secure=True, loopback=False), ["PLAIN"]),
+        (Caller(secure=False, loopback=True), ["PLAIN", "ANONYMOUS"]),
+        (Caller(secure=True, loopback=False, certified="shop"), ["EXTERNAL", "PLAIN"]),
+    ],
+)
+def test_what_a_client_may_choose_depends_on_where_it_is(
+    caller: Caller, offered: list[str]
+) -> None:
+    assert mechanisms(caller, RULES) == offered
+    assert "PLAIN" not in mechanisms(caller, None)
+    for mechanism, response in (
+        ("PLAIN", b"\0shop\0secret"),
+        ("ANONYMOUS", b""),
+        ("EXTERNAL", b""),
+    ):
+        user = ANONYMOUS if mechanism == "ANONYMOUS" else "shop"
+        found = identity(Init(mechanism, response), caller, RULES)
+        assert found == (user if mechanism in offered else None)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [b"", b"\0shop\0wrong", b"root\0shop\0secret", b"shop\0secret", b"\xff\0shop\0secret", b"\0\0"],
+)
+def test_nobody_is_somebody_else(response: bytes) -> None:
+    assert identity(Init("PLAIN", response), Caller(secure=True, loopback=False), RULES) is None
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an authority, a server's certificate, a client's and somebody else's."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        openssl(
+            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
+            *("-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2"),
+        )
+    for name, authority in (("localhost", "ca"), ("shop", "ca"), ("thief", "other")):
+        extension = folder / f"{name}.cnf"
+        extension.write_text(f"subjectAltName=DNS:{name}\n")
+        openssl(
+            *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
+            *("-keyout", f"{name}.key", "-out", f"{name}.csr"),
+        )
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-days", "2"),
+            *("-CAkey", f"{authority}.key", "-CAcreateserial", "-out", f"{name}.pem"),
+            *("-extfile", str(extension)),
+        )
+    return folder
+
+
+def test_a_certificate_or_a_password_is_an_identity_over_tls(certificates: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "localhost.pem", certificates / "localhost.key")
+    context.load_verify_locations(certificates / "ca.pem")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    authority = str(certificates / "ca.pem")
+    with listening(tls=context, rules=ALL) as listener:
+        listener.manager.create_queue("orders", "n long")
+
+        def sent_by(**said: Any) -> str:
+            client = listener.client("amqps", authority=authority, **said)
+            client("sender", "s", "orders")
+            assert client("send", "s", {"n": 1}) == "accepted"
+            return str(listener.manager.history.changes().rows()[-1]["actor"])
+
+        shop = {
+            "certificate": str(certificates / "shop.pem"),
+            "key": str(certificates / "shop.key"),
+        }
+        assert sent_by(**shop, allowed_mechs="EXTERNAL") == "shop"
+        assert sent_by(user="clerk", password="secret", allowed_mechs="PLAIN") == "clerk"
+        thief = {name: value.replace("shop", "thief") for name, value in shop.items()}
+        with pytest.raises(Refusal):
+            sent_by(**thief, allowed_mechs="EXTERNAL", timeout=2)
+        with pytest.raises(Refusal, match="amqp:unauthorized-access"):
+            sent_by(allowed_mechs="EXTERNAL")
+        with pytest.raises(Refusal):
+            listener.client("amqp", timeout=2)  # without TLS
+
+
+ALL = AccessRules.read(
+    {"users": {"clerk": hashed("secret")}, "rules": [{"users": ["*"], "send": ["*"]}]}
+)
