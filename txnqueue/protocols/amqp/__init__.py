@@ -1,16 +1,14 @@
 """AMQP 1.0 transactions: the specification's terms on a store of queues.
 
-``TransactionalResource`` is a store as a container that performs transactional work; a
-``Session`` of one of its connections takes performatives and gives those that answer them, so
-that a server can be put in front of it. ``TransactionController`` is the other end, for
-programs of this process. ``ProtonCodec`` writes and reads octets; it needs python-qpid-proton.
+``AmqpServer`` serves clients on sockets. Behind it ``TransactionalResource`` is a store as a
+container that performs transactional work; a ``Session`` of one of its connections takes
+performatives and gives those that answer them. ``ProtonCodec`` writes and reads octets; it needs
+python-qpid-proton.
 """
 
 from txnqueue.protocols.amqp.access import AccessRules, Rule, hashed
 from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.connection import Codec, Connection
-from txnqueue.protocols.amqp.controller import ControllerSession, TransactionController
-from txnqueue.protocols.amqp.endpoints import Control, Receiver, Sender
 from txnqueue.protocols.amqp.limits import Limits
 from txnqueue.protocols.amqp.performatives import (
     Attach,
@@ -64,8 +62,6 @@ __all__ = [
     "Attach",
     "Codec",
     "Connection",
-    "Control",
-    "ControllerSession",
     "Coordinator",
     "Declare",
     "Declared",
@@ -82,18 +78,15 @@ __all__ = [
     "Properties",
     "ProtonCodec",
     "Received",
-    "Receiver",
     "ReceiverSettleMode",
     "Rejected",
     "Released",
     "Role",
     "Rule",
-    "Sender",
     "SenderSettleMode",
     "Session",
     "Source",
     "Target",
-    "TransactionController",
     "TransactionError",
     "TransactionalResource",
     "TransactionalState",

@@ -36,11 +36,11 @@ class TransactionalResource:
 
     Example::
 
-        resource = TransactionalResource(manager)
-        controller = TransactionController(resource)
-        txn_id = controller.declare()
-        controller.sender("orders").send({"order_id": 1, "amount": 9.5}, txn_id)
-        controller.discharge(txn_id)
+        session = TransactionalResource(manager).connect().begin()
+        target = Target("orders")
+        session.handle(Attach(name="s", handle=0, role=Role.SENDER, target=target))
+        message = (AmqpValue({"order_id": 1, "amount": 9.5}),)
+        session.handle(Transfer(handle=0, delivery_id=0, payload=message))
     """
 
     def __init__(
