@@ -19,7 +19,7 @@ from tests.specifications.amqp_listener import (
 )
 from txnqueue.errors import InvalidInput
 from txnqueue.manager import QueueManager
-from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits, hashed
+from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits, hashed, transactions
 from txnqueue.storage.store import MemoryStore
 
 TRANSACTIONS = 1_000 if LONG else 50
@@ -250,6 +250,30 @@ def test_messages_come_as_soon_as_another_client_has_sent_them() -> None:
         sender("sender", "s", "orders")
         sender("send", "s", {"n": 1})
         assert receiver("receive", "r")[0]["body"] == {"n": 1}
+
+
+def test_a_transaction_of_long_messages_waits_in_the_store_and_not_in_memory(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "POSTED_OCTETS_MAX", 250_000)
+    stage, staged = listener.store.payload.stage, []
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        staged.append(arguments)
+        return stage(*arguments, **named)
+
+    monkeypatch.setattr(listener.store.payload, "stage", counting)
+    client = listener.client()
+    client("sender", "s", "letters")
+    client("declare")
+    client("post", "s", *["x" * 100_000] * 7)
+    assert len(staged) == 2
+    assert client("discharge", "abort") == "aborted"
+    assert listener.manager.queue("letters").depth() == 0
+    client("declare")
+    client("post", "s", *["x" * 100_000] * 7)
+    assert client("discharge", "commit") == "committed"
+    assert (len(staged), listener.manager.queue("letters").depth()) == (5, 7)
 
 
 # --------------------------------------------------------------------------------- the clock

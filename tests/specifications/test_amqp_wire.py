@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
 
+from proton import SSL
+
 from tests.specifications.amqp_listener import Listener, Refusal, eventually, listening
 from txnqueue.protocols.amqp import (
     Accepted,
@@ -397,6 +399,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.skipif(not SSL.present(), reason="this Proton was built without OpenSSL")
 def test_a_certificate_or_a_password_is_an_identity_over_tls(certificates: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "localhost.pem", certificates / "localhost.key")

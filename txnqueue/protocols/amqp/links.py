@@ -261,7 +261,7 @@ class ReceivingLink(IncomingLink):
             self._refuse(delivery, error)
             return
         if delivery.transaction is not None:
-            delivery.transaction.post(queue, posting)
+            delivery.transaction.post(queue, posting, len(delivery.payload))
         delivery.outcome = Accepted()
         self._tell_outcome(delivery)
 
