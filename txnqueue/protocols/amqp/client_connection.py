@@ -41,6 +41,8 @@ INBOX_OCTETS_MAX = 4 * 1024 * 1024
 """What a client may send ahead of what is done: nothing more is read then."""
 OPENING_SECONDS = 20.0
 """What a client has to say who it is and to open its connection."""
+REFUSED_SECONDS = 0.5
+"""What a client waits for who is not let in, so that passwords cannot be guessed in masses."""
 CLOSING_SECONDS = 5.0
 """What a client has to answer a close."""
 DEAF_SECONDS = 1.0
@@ -139,10 +141,12 @@ class ClientConnection:
         caller, rules = self._caller(), self._services.rules
         self._say(Mechanisms(sasl.mechanisms(caller, rules)))
         init = await self._init()
-        # A password takes time to check: other clients need not wait for that.
+        # A password takes time to check, on purpose: nobody who is let in waits for that.
         self.user = await self._at(
-            self._services.workers, lambda: sasl.identity(init, caller, rules)
+            self._services.doorkeeper, lambda: sasl.identity(init, caller, rules)
         )
+        if self.user is None:
+            await asyncio.sleep(REFUSED_SECONDS)
         self._say(SaslOutcome(0 if self.user is not None else 1))
         if self.user is None:
             raise Refused(f"it is nobody by {init.mechanism}")

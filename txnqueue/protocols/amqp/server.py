@@ -48,6 +48,7 @@ class Services:
         resource_of: Gives a user's view of the store.
         workers: The threads that do what clients ask for.
         beats: The threads that do what time brings.
+        doorkeeper: The thread that checks passwords, one after the other.
         nudge: Lets all clients have what there is for them.
     """
 
@@ -59,6 +60,7 @@ class Services:
     resource_of: Callable[[str], TransactionalResource]
     workers: ThreadPoolExecutor
     beats: ThreadPoolExecutor
+    doorkeeper: ThreadPoolExecutor
     nudge: Callable[[], None]
 
 
@@ -138,6 +140,7 @@ class AmqpServer:
             resource_of=self._resource_of,
             workers=ThreadPoolExecutor(threads, "txnqueue amqp"),
             beats=ThreadPoolExecutor(BEAT_THREADS, "txnqueue amqp beat"),
+            doorkeeper=ThreadPoolExecutor(1, "txnqueue amqp door"),
             nudge=self._nudge,
         )
 
@@ -197,8 +200,8 @@ class AmqpServer:
         with contextlib.suppress(RuntimeError):  # it has stopped
             self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
-        self._services.workers.shutdown()
-        self._services.beats.shutdown()
+        for pool in (self._services.workers, self._services.beats, self._services.doorkeeper):
+            pool.shutdown()
 
     def __enter__(self) -> AmqpServer:
         """Start."""
