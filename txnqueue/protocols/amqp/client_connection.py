@@ -269,10 +269,8 @@ class ClientConnection:
         if not self._gone:
             await self._writer.drain()
 
-    def _ticked(self, looking: asyncio.Future[None]) -> None:
+    def _ticked(self, _looking: asyncio.Future[None]) -> None:
         self._ticking = False
-        if not looking.cancelled() and looking.exception() is not None:
-            logger.warning("tick failed user=%s error=%s", self.user, looking.exception())
 
     async def _at(self, pool: Executor, act: Callable[[], Result]) -> Result:
         return await self._loop.run_in_executor(pool, act)

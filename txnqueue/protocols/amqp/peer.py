@@ -122,9 +122,13 @@ class Peer:
         if not self._tick_due:
             return
         self._tick_due = False
-        if self.opened is not None and not self.closed:
+        if self.opened is None or self.closed:
+            return
+        try:
             self._connection.tick()
             self._tell_all()
+        except Exception:  # the next one tries again
+            logger.exception("tick failed")
 
     def _guarded(self, channel: int, body: bytes) -> None:
         """Take a frame; whatever is wrong with it ends what it was for."""
