@@ -12,7 +12,6 @@ from txnqueue.protocols.amqp.performatives import (
     Flow,
     Performative,
     Transfer,
-    transactions_named,
 )
 from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition
 
@@ -64,12 +63,7 @@ class Channel:
             raise AmqpError(
                 ErrorCondition.NOT_ALLOWED, f"No {type(frame).__name__.lower()} in a session."
             )
-        try:
-            self._count(frame)
-        except AmqpError as error:
-            named = transactions_named(performative)
-            self.session.connection.doom(named, str(error))
-            raise
+        self._count(frame)
         told.extend(self.wire(self.session.handle(performative)))
         if self._incoming_window <= WINDOW // 2:
             self._incoming_window = WINDOW
@@ -113,25 +107,18 @@ class Channel:
         )
 
     def _count(self, frame: Frame) -> None:
-        """Count transfers and handles.
+        """Count transfers, and note which handles are in use.
 
         Raises:
-            AmqpError: There are too many.
+            AmqpError: A handle is in use, or too high.
         """
-        if isinstance(frame, Transfer):
-            self._incoming()
+        if isinstance(frame, Transfer):  # a client that sends too many is not read from
+            self._incoming_window -= 1
+            self._next_incoming_id = (self._next_incoming_id + 1) % NUMBERS
         elif isinstance(frame, Attach):
             self._attach(frame.handle)
         elif isinstance(frame, Detach):
             self._handles.discard(frame.handle)
-
-    def _incoming(self) -> None:
-        if self._incoming_window == 0:
-            raise AmqpError(
-                ErrorCondition.WINDOW_VIOLATION, "More transfers than the session's window has."
-            )
-        self._incoming_window -= 1
-        self._next_incoming_id = (self._next_incoming_id + 1) % NUMBERS
 
     def _attach(self, handle: int) -> None:
         if handle > HANDLE_MAX:

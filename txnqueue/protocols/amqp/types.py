@@ -50,7 +50,6 @@ class ErrorCondition(str, enum.Enum):
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
-    WINDOW_VIOLATION = "amqp:session:window-violation"
     HANDLE_IN_USE = "amqp:session:handle-in-use"
     FRAMING_ERROR = "amqp:connection:framing-error"
     CONNECTION_FORCED = "amqp:connection:forced"
