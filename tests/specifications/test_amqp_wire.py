@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ pytest.importorskip("proton", reason="python-qpid-proton is not installed: it ne
 from proton import SSL
 
 from tests.specifications.amqp_listener import Listener, Refusal, eventually, listening
+from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import (
     Accepted,
     AccessRules,
@@ -334,6 +336,41 @@ def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
             )
         assert wire.until(Disposition).state == Accepted()
         assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
+
+
+def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = listener.manager.create_queue("short", "n long", lease_seconds=0.6)
+    short.send([{"n": 1}])
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("short"), target=Target())
+    wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
+    held = wire.until(Transfer)
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    stage = listener.store.payload.stage
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        time.sleep(0.1)
+        return stage(*arguments, **named)
+
+    monkeypatch.setattr(listener.store.payload, "stage", slow)
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    wire.send(
+        *(
+            Transfer(handle=1, delivery_id=n, delivery_tag=b"%d" % n, payload=payload)
+            for n in range(20)
+        )
+    )
+    for _ in range(20):
+        assert wire.until(Disposition).state == Accepted()
+    other = QueueManager(None, store=listener.store, consumer="other").queue("short")
+    assert len(other.receive(1)) == 0
+    settled = Disposition(
+        role=Role.RECEIVER, first=held.delivery_id, settled=True, state=Accepted()
+    )
+    wire.send(settled)
+    assert eventually(lambda: (short.depth(), short.in_flight()) == (0, 0))
 
 
 # ------------------------------------------------------------------------------------- SASL
