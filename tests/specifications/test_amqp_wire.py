@@ -38,6 +38,7 @@ from txnqueue.protocols.amqp import (
     Target,
     TransactionalState,
     Transfer,
+    client_connection,
     hashed,
 )
 from txnqueue.protocols.amqp.access import ANONYMOUS
@@ -336,6 +337,22 @@ def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
             )
         assert wire.until(Disposition).state == Accepted()
         assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
+
+
+def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
+    with listening(idle_seconds=0.5) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        few = Window(
+            next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9
+        )
+        wire.send(SessionFlow(few, Flow(handle=0, link_credit=40)))
+        assert eventually(lambda: letters.in_flight() == 40)
+        assert eventually(lambda: listener.server.connections == 0)
+        assert eventually(lambda: (letters.depth(), letters.in_flight()) == (40, 0))
 
 
 def test_much_work_of_a_client_keeps_its_own_leases_from_ending(

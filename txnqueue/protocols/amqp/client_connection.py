@@ -125,6 +125,8 @@ class ClientConnection:
         if now - self._received > silence:
             why = f"Nothing was heard for more than {silence} seconds."
             self.shut(Error(ErrorCondition.RESOURCE_LIMIT_EXCEEDED, why))
+            if self._deadline is None:  # it may not even read
+                self._deadline = now + self._closing_seconds
 
     # -------------------------------------------------------------------------- letting in
 
