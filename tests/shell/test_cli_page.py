@@ -41,10 +41,23 @@ def blocks(language: str) -> list[str]:
 def commands() -> dict[str, set[str]]:
     """Find every command with its options."""
     group: Any = get_command(app)
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        inside = getattr(command, "commands", None)
+        found |= (
+            {name: command} if inside is None else {f"{name} {n}": c for n, c in inside.items()}
+        )
     return {
         name: {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
-        for name, command in group.commands.items()
+        for name, command in found.items()
     }
+
+
+def command_of(text: str) -> str:
+    """Find which command a text begins with: its name has one word, or two."""
+    words = text.split()
+    two = " ".join(words[:2])
+    return two if two in commands() else words[0]
 
 
 def said_of_commands() -> list[tuple[str, str]]:
@@ -52,7 +65,10 @@ def said_of_commands() -> list[tuple[str, str]]:
     page = PAGE.read_text().split("\n## Exit codes")[0]
     page = re.sub(r"`spark-submit [^`]*`", "", page)
     table = page.split("\n## Commands\n")[1].split("\n### ")[0]
-    rows = [(name, row) for row, name in re.findall(r"^(\| `([a-z-]+).*)", table, re.MULTILINE)]
+    rows = [
+        (command_of(text), row)
+        for row, text in re.findall(r"^(\| `([^`]+)`.*)", table, re.MULTILINE)
+    ]
     parts = re.split(r"^### (.+)\n", page, flags=re.MULTILINE)
     return [*rows, *zip(parts[1::2], parts[2::2], strict=True)]
 
@@ -179,7 +195,7 @@ def test_the_script_for_a_scheduler_can_be_read_by_bash() -> None:
 def test_every_command_is_on_the_page_and_no_other() -> None:
     table = PAGE.read_text().split("\n## Commands\n")[1].split("\n### ")[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    named = [text.split()[0] for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+    named = [command_of(text) for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
     assert sorted(named) == sorted(commands())
 
 

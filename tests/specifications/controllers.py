@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from tests.conformance.conftest import World
+from tests.specifications.amqp_controller import TransactionController
 from txnqueue.protocols.amqp import (
     AmqpError,
     AmqpValue,
@@ -21,7 +22,6 @@ from txnqueue.protocols.amqp import (
     Target,
     TransactionalResource,
     TransactionalState,
-    TransactionController,
     Transfer,
 )
 

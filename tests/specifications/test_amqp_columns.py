@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from tests import generated
 from tests.conformance.conftest import World, in_memory
 from tests.conftest import LONG
+from tests.specifications.amqp_controller import TransactionController
 from tests.specifications.controllers import Pipeline, condition
 from txnqueue.errors import PlatformMissing
 from txnqueue.protocols.amqp import (
@@ -39,7 +40,6 @@ from txnqueue.protocols.amqp import (
     ProtonCodec,
     Rejected,
     TransactionalResource,
-    TransactionController,
 )
 from txnqueue.protocols.amqp.columns import read, unwritable, written
 from txnqueue.protocols.amqp.performatives import Attach, Detach, Role

@@ -12,13 +12,13 @@ import pytest
 from tests.faults.injection import Crash, Fault, Injector
 from tests.faults.world import World
 from tests.silence import interrupted
+from tests.specifications.amqp_controller import TransactionController
 from txnqueue.errors import TransactionUnknown
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpError,
     Released,
     TransactionalResource,
-    TransactionController,
 )
 
 CALLS = 14

@@ -40,12 +40,15 @@ def test_the_example_of_openamq() -> None:
 
 
 def test_the_example_of_amqp() -> None:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed")
     manager = memory_manager()
     orders = manager.create_queue("orders", "order_id long, customer string")
     invoices = manager.create_queue("invoices", "customer string")
     orders.send([{"order_id": n, "customer": f"c{n}"} for n in range(3)])
     run("AMQP 1.0 transactions", manager)
     assert (orders.depth(), orders.in_flight(), invoices.depth()) == (0, 0, 3)
+    run("AMQP 1.0: the listener", manager)
+    assert manager.queue("letters").schema.names == ["body", "subject", "weight"]
 
 
 def test_the_example_of_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

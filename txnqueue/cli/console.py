@@ -238,12 +238,13 @@ app = typer.Typer(
 
 
 def command(
-    name: str, *, short_lived: bool = True
+    name: str, *, group: typer.Typer | None = None, short_lived: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command: it gets a ``Session``, its options, and all common ones.
 
     Args:
         name: What it is called.
+        group: The group that it is in; none when left out.
         short_lived: It ends soon, so that a Spark of its own should start quickly.
     """
 
@@ -274,7 +275,7 @@ def command(
         ]
         setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        return app.command(name, epilog=EPILOG)(run)
+        return (group or app).command(name, epilog=EPILOG)(run)
 
     return decorate
 

@@ -32,7 +32,7 @@ try:
     # isort: off
     # The help lists their commands in this order.
     from txnqueue.cli import setup, upkeep, queues, messages, consume  # noqa: F401
-    from txnqueue.cli import exchanges, transactions, history  # noqa: F401
+    from txnqueue.cli import exchanges, transactions, history, amqp  # noqa: F401
 
     # isort: on
     from txnqueue.cli.console import app

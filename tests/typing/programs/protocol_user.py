@@ -33,13 +33,27 @@ def python_names_for_it(manager: QueueManager, other: QueueManager) -> None:
 
 
 def amqp_1_0(manager: QueueManager) -> None:
-    controller = amqp.TransactionController(amqp.TransactionalResource(manager))
-    orders = controller.receiver("orders")
-    txn_id = controller.declare()
+    rules = amqp.AccessRules.read({"rules": [{"users": ["anonymous"], "send": ["orders"]}]})
+    limits = amqp.Limits(connections=10, message_bytes=1_000_000)
     try:
-        for delivery in orders.flow(10, txn_id, drain=True):
-            orders.dispose([delivery], amqp.Accepted(), txn_id)
-        controller.discharge(txn_id)
+        with amqp.AmqpServer(manager, port=0, rules=rules, limits=limits) as server:
+            host, port = server.address
+            print(host, port, server.connections)
+    except errors.PlatformMissing as missing:  # python-qpid-proton
+        print(missing)
+    session = amqp.TransactionalResource(manager).connect().begin()
+    source = amqp.Source("orders")
+    session.handle(amqp.Attach(name="r", handle=0, role=amqp.Role.RECEIVER, source=source))
+    try:
+        for frame in session.handle(amqp.Flow(handle=0, link_credit=10)):
+            if isinstance(frame, amqp.Transfer) and frame.delivery_id is not None:
+                settled = amqp.Disposition(
+                    role=amqp.Role.RECEIVER,
+                    first=frame.delivery_id,
+                    settled=True,
+                    state=amqp.Accepted(),
+                )
+                session.handle(settled)
     except amqp.AmqpError as refused:
         print(refused.error.symbol, refused.description)
 

@@ -1,15 +1,15 @@
 """AMQP 1.0 transactions: the specification's terms on a store of queues.
 
-``TransactionalResource`` is a store as a container that performs transactional work; a
-``Session`` of one of its connections takes performatives and gives those that answer them, so
-that a server can be put in front of it. ``TransactionController`` is the other end, for
-programs of this process. ``ProtonCodec`` writes and reads octets; it needs python-qpid-proton.
+``AmqpServer`` serves clients on sockets. Behind it ``TransactionalResource`` is a store as a
+container that performs transactional work; a ``Session`` of one of its connections takes
+performatives and gives those that answer them. ``ProtonCodec`` writes and reads octets; it needs
+python-qpid-proton.
 """
 
+from txnqueue.protocols.amqp.access import AccessRules, Rule, hashed
 from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.connection import Codec, Connection
-from txnqueue.protocols.amqp.controller import ControllerSession, TransactionController
-from txnqueue.protocols.amqp.endpoints import Control, Receiver, Sender
+from txnqueue.protocols.amqp.limits import Limits
 from txnqueue.protocols.amqp.performatives import (
     Attach,
     Detach,
@@ -21,6 +21,7 @@ from txnqueue.protocols.amqp.performatives import (
     Transfer,
 )
 from txnqueue.protocols.amqp.resource import TransactionalResource, key_of, txn_id_of
+from txnqueue.protocols.amqp.server import AmqpServer
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -51,16 +52,16 @@ from txnqueue.protocols.amqp.types import (
 
 __all__ = [
     "Accepted",
+    "AccessRules",
     "AmqpData",
     "AmqpError",
     "AmqpSequence",
+    "AmqpServer",
     "AmqpValue",
     "ApplicationProperties",
     "Attach",
     "Codec",
     "Connection",
-    "Control",
-    "ControllerSession",
     "Coordinator",
     "Declare",
     "Declared",
@@ -72,26 +73,26 @@ __all__ = [
     "ErrorCondition",
     "Flow",
     "Header",
+    "Limits",
     "Modified",
     "Properties",
     "ProtonCodec",
     "Received",
-    "Receiver",
     "ReceiverSettleMode",
     "Rejected",
     "Released",
     "Role",
-    "Sender",
+    "Rule",
     "SenderSettleMode",
     "Session",
     "Source",
     "Target",
-    "TransactionController",
     "TransactionError",
     "TransactionalResource",
     "TransactionalState",
     "Transfer",
     "TxnCapability",
+    "hashed",
     "key_of",
     "txn_id_of",
 ]

@@ -114,6 +114,55 @@ class ProtonCodec:
             )
         return value
 
+    # ------------------------------------------------------------------------ for frames
+
+    def decode_first(self, octets: bytes) -> tuple[Any, bytes]:
+        """Read the first value of some octets.
+
+        Returns:
+            The value, and the octets behind it.
+
+        Raises:
+            InvalidInput: It is none.
+        """
+        return self._read(octets)
+
+    def encode_described(self, code: int, fields: Sequence[Any]) -> bytes:
+        """Write a described list, whose fields are what ``encode_type`` and these methods take."""
+        return self.encode_type(self.described(code, fields))
+
+    def described(self, code: int, fields: Sequence[Any]) -> Any:
+        """Make a described list, as a field of another one."""
+        return self._described(code, [self._wire(one) for one in fields])
+
+    def symbol(self, text: str) -> Any:
+        """Make a symbol."""
+        return self._proton.symbol(text)
+
+    def symbols(self, texts: Sequence[str]) -> Any:
+        """Make an array of symbols; None of none."""
+        if not texts:
+            return None
+        array = self._proton.Array(self._proton.UNDESCRIBED, self._proton.Data.SYMBOL)
+        array.elements = tuple(self.symbol(text) for text in texts)
+        return array
+
+    def ubyte(self, number: int) -> Any:
+        """Make a number of 8 bits."""
+        return self._proton.ubyte(number)
+
+    def ushort(self, number: int | None) -> Any:
+        """Make a number of 16 bits."""
+        return None if number is None else self._proton.ushort(number)
+
+    def uint(self, number: int | None) -> Any:
+        """Make a number of 32 bits."""
+        return None if number is None else self._proton.uint(number)
+
+    def ulong(self, number: int | None) -> Any:
+        """Make a number of 64 bits."""
+        return None if number is None else self._proton.ulong(number)
+
     # -------------------------------------------------------------------------- helpers
 
     def _read(self, octets: bytes) -> tuple[Any, bytes]:
@@ -145,7 +194,11 @@ class ProtonCodec:
         if code is None:
             return value
         if isinstance(value, ApplicationProperties):
-            return self._described(code, dict(value.values))
+            return self._described(
+                code, {key: self._wire(one) for key, one in value.values.items()}
+            )
+        if isinstance(value, Properties):
+            return self._described(code, self._properties(value))
         if isinstance(value, AmqpValue):
             return self._described(code, self._wire(value.value))
         if isinstance(value, Header):
@@ -155,9 +208,8 @@ class ProtonCodec:
             count = uint(value.delivery_count)
             return self._described(code, [None, priority, ttl, value.first_acquirer, count])
         if isinstance(value, Coordinator):
-            array = self._proton.Array(self._proton.UNDESCRIBED, self._proton.Data.SYMBOL)
-            array.elements = tuple(symbol(_plain(one)) for one in value.capabilities)
-            return self._described(code, [array] if array.elements else [])
+            array = self.symbols([_plain(one) for one in value.capabilities])
+            return self._described(code, [] if array is None else [array])
         if isinstance(value, Error):
             return self._described(code, [symbol(value.symbol), value.description])
         if isinstance(value, AmqpData):
@@ -168,6 +220,15 @@ class ProtonCodec:
             section, offset = value.section_number, value.section_offset
             return self._described(code, [self._proton.uint(section), self._proton.ulong(offset)])
         return self._described(code, [self._wire(one) for one in _FIELDS[type(value)](value)])
+
+    def _properties(self, value: Properties) -> list[Any]:
+        kind = None if value.content_type is None else self.symbol(value.content_type)
+        created = None if value.creation_time is None else self._wire(value.creation_time)
+        found = [value.message_id, None, value.to, value.subject, value.reply_to]
+        found += [value.correlation_id, kind, None, None, created, value.group_id]
+        while found and found[-1] is None:
+            found.pop()
+        return found
 
     def _typed(self, value: Any) -> Any:
         """Read the library's types."""
@@ -232,6 +293,19 @@ def _capabilities(found: Any) -> tuple[TxnCapability | str, ...]:
     return tuple(known.get(one, one) for one in symbols)
 
 
+def _properties_of(fields: Sequence[Any]) -> Properties:
+    return Properties(
+        message_id=_text(_field(fields, 0)),
+        to=_text(_field(fields, 2)),
+        subject=_text(_field(fields, 3)),
+        reply_to=_text(_field(fields, 4)),
+        correlation_id=_text(_field(fields, 5)),
+        content_type=_text(_field(fields, 6)),
+        creation_time=_field(fields, 9),
+        group_id=_text(_field(fields, 10)),
+    )
+
+
 _CODES: dict[type, int] = {
     Coordinator: 0x30,
     Declare: 0x31,
@@ -282,7 +356,6 @@ _FIELDS: dict[type, Callable[[Any], list[Any]]] = {
     Rejected: lambda v: [] if v.error is None else [v.error],
     Released: lambda _v: [],
     Modified: lambda v: [v.delivery_failed, v.undeliverable_here],
-    Properties: lambda v: [v.message_id, None, v.to, None, v.reply_to, v.correlation_id],
 }
 _READ: dict[int, Callable[[Any], Any]] = {
     0x30: lambda f: Coordinator(_capabilities(_field(f, 0))),
@@ -299,8 +372,8 @@ _READ: dict[int, Callable[[Any], Any]] = {
     0x70: lambda f: Header(
         _field(f, 1), _field(f, 2), _field(f, 3, default=False), _field(f, 4, 0)
     ),
-    0x73: lambda f: Properties(*(_text(_field(f, n)) for n in (0, 4, 5, 2))),
-    0x74: lambda f: ApplicationProperties({k: str(v) for k, v in f.items()}),
+    0x73: _properties_of,
+    0x74: lambda f: ApplicationProperties({str(k): v for k, v in f.items()}),
     0x75: AmqpData,
     0x76: AmqpSequence,
     0x77: AmqpValue,

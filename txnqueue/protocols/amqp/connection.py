@@ -83,6 +83,10 @@ class Connection:
                 if isinstance(link, CoordinatorLink):
                     yield from link.transactions.values()
 
+    def unsettled_left(self) -> int:
+        """Count the deliveries that may still be sent before some are settled."""
+        return self.resource.limits.unsettled - sum(len(one.unsettled) for one in self.sessions)
+
     def doom(self, txn_ids: Sequence[object], why: str) -> None:
         """Let no transaction be committed that has one of these txn-ids."""
         for transaction in self.transactions():

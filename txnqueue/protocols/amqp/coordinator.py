@@ -123,6 +123,12 @@ class CoordinatorLink(IncomingLink):
             raise AmqpError(
                 ErrorCondition.NOT_IMPLEMENTED, "global-id: there are local transactions only."
             )
+        transactions_max = connection.resource.limits.transactions
+        if sum(1 for _ in connection.transactions()) >= transactions_max:
+            raise AmqpError(
+                ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
+                f"A connection has at most {transactions_max} transactions: discharge one.",
+            )
         several = TxnCapability.MULTI_TXNS_PER_SSN in able
         if not several and any(
             not one.ended and one.control.session is self.session

@@ -67,6 +67,7 @@ class Link:
     def answer(self, attach: Attach) -> Attach:
         """Write the attach that answers the controller's."""
         role = Role.SENDER if attach.role is Role.RECEIVER else Role.RECEIVER
+        limits = self.session.connection.resource.limits
         return Attach(
             name=self.name,
             handle=self.handle,
@@ -76,6 +77,7 @@ class Link:
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
             initial_delivery_count=0 if role is Role.SENDER else None,
+            max_message_size=limits.message_bytes if role is Role.RECEIVER else None,
         )
 
     def transfer(self, frame: Transfer) -> None:
@@ -156,6 +158,7 @@ class IncomingLink(Link):
             return
         delivery.settled = delivery.settled or frame.settled
         delivery.payload = delivery.payload + frame.payload  # type: ignore[operator]
+        self._check_size(delivery)
         if frame.more:
             self._partial = delivery
             if delivery.transaction is not None:
@@ -213,6 +216,20 @@ class IncomingLink(Link):
             why = "All parts of a delivery name the same transaction"
         raise AmqpError(ErrorCondition.NOT_ALLOWED, f"{why}.")
 
+    def _check_size(self, delivery: IncomingDelivery) -> None:
+        size, size_max = (
+            len(delivery.payload),
+            self.session.connection.resource.limits.message_bytes,
+        )
+        if size <= size_max:
+            return
+        self._end_part(delivery)
+        if delivery.transaction is not None:
+            delivery.transaction.doom("A delivery of it was too long.")
+        raise AmqpError(
+            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"Messages have at most {size_max} octets here."
+        )
+
     def _end_part(self, delivery: IncomingDelivery) -> None:
         self._partial = None
         if delivery.transaction is not None:
@@ -244,7 +261,7 @@ class ReceivingLink(IncomingLink):
             self._refuse(delivery, error)
             return
         if delivery.transaction is not None:
-            delivery.transaction.post(queue, posting)
+            delivery.transaction.post(queue, posting, len(delivery.payload))
         delivery.outcome = Accepted()
         self._tell_outcome(delivery)
 
@@ -276,7 +293,7 @@ class ReceivingLink(IncomingLink):
                 ErrorCondition.INVALID_FIELD,
                 "The link's target has no address: the properties' `to` names the queue.",
             )
-        return self.session.connection.resource.queue(name)
+        return self.session.connection.resource.queue(name, Role.SENDER)
 
     def _post(self, queue: Queue, posting: Posting) -> None:
         """Post a message at once.

@@ -1,7 +1,7 @@
 """Messages between AMQP and a queue: sections become a row, a row becomes sections.
 
 The amqp-value section is a map of the queue's columns, which ``columns`` converts;
-application-properties are headers.
+application-properties are headers. ``bodies`` has queues for plain bodies.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.placement import SendOptions
+from txnqueue.protocols.amqp.bodies import BODY, as_text, is_plain, plain_sections, row_of
 from txnqueue.protocols.amqp.columns import read, written
 from txnqueue.protocols.amqp.types import (
     AmqpData,
@@ -57,34 +58,52 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
 
     bodies: list[Any] = []
     header = Header()
-    headers: dict[str, str] = {}
+    properties, application = Properties(), ApplicationProperties({})
     for section in sections:
         if isinstance(section, AmqpValue | AmqpData | AmqpSequence):
             bodies.append(section)
         elif isinstance(section, Header):
             header = section
         elif isinstance(section, ApplicationProperties):
-            headers.update(section.values)
+            application = section
         elif isinstance(section, Properties):
-            known = {REPLY_TO: section.reply_to, CORRELATION_ID: section.correlation_id}
-            headers.update({name: value for name, value in known.items() if value is not None})
+            properties = section
         else:
             raise InvalidInput(
                 f"{section!r} is no section of a message: give what decode() returned."
             )
-    row = bodies[0].value if len(bodies) == 1 and isinstance(bodies[0], AmqpValue) else None
-    if not isinstance(row, Mapping):
-        raise AmqpError(
-            ErrorCondition.NOT_IMPLEMENTED,
-            "A queue takes messages whose body is one amqp-value section: a map of its columns.",
-        )
-    row = read(queue.schema, row)
+    row, headers = _row_of(queue.schema, bodies, properties, application.values)
     arrow_table(queue.schema, [row])
     ttl_seconds = None if header.ttl is None else header.ttl / 1000
     said = SendOptions(priority=header.priority, ttl_seconds=ttl_seconds, headers=headers)
     said.all_headers()
     said.placing(queue.info.settings, 0)
     return Posting(row, header.priority, ttl_seconds, headers)
+
+
+def _row_of(
+    schema: StructType,
+    bodies: Sequence[Section],
+    properties: Properties,
+    application: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Read a message's columns, and its headers.
+
+    Raises:
+        AmqpError: Its body is not of a kind that the queue takes.
+    """
+    row = bodies[0].value if len(bodies) == 1 and isinstance(bodies[0], AmqpValue) else None
+    if isinstance(row, Mapping):
+        known = {REPLY_TO: properties.reply_to, CORRELATION_ID: properties.correlation_id}
+        headers = {**known, **application}
+        return read(schema, row), {n: as_text(v) for n, v in headers.items() if v is not None}
+    if is_plain(schema):
+        return row_of(schema, bodies, properties, application)
+    raise AmqpError(
+        ErrorCondition.NOT_IMPLEMENTED,
+        "This queue takes messages whose body is one amqp-value section: a map of its columns. "
+        f"Text and octets are for queues with a column {BODY!r}.",
+    )
 
 
 def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | None) -> None:
@@ -119,9 +138,11 @@ def sections_of(message: Mapping[str, Any], schema: StructType) -> tuple[Section
             first_acquirer=not about["redelivered"],
             delivery_count=about["delivery_count"],
         ),
-        Properties(about["id"], about["reply_to"], about["correlation_id"]),
     ]
     headers = dict(about["headers"] or {})
+    if is_plain(schema):
+        return (*found, *plain_sections(message, schema, headers, about["id"]))
+    found.append(Properties(about["id"], about["reply_to"], about["correlation_id"]))
     if headers:
         found.append(ApplicationProperties(headers))
     row = {name: value for name, value in message.items() if name != MESSAGE}

@@ -60,6 +60,8 @@ class Attach:
         rcv_settle_mode: How the receiver settles.
         unsettled: What an earlier link of this name left unsettled, if it is to be resumed.
         initial_delivery_count: Where the sender's delivery count begins; only senders say so.
+        max_message_size: The longest message that the sender of this performative takes, in
+            octets; None: any.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Attach:
     rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
     unsettled: Mapping[bytes, DeliveryState | None] | None = None
     initial_delivery_count: int | None = None
+    max_message_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp.connection import Codec, Connection
+from txnqueue.protocols.amqp.limits import Limits
+from txnqueue.protocols.amqp.performatives import Role
 from txnqueue.protocols.amqp.transactions import LiveTransaction
 from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, TransactionError, TxnCapability
 from txnqueue.transaction import attempt_of
@@ -34,11 +36,11 @@ class TransactionalResource:
 
     Example::
 
-        resource = TransactionalResource(manager)
-        controller = TransactionController(resource)
-        txn_id = controller.declare()
-        controller.sender("orders").send({"order_id": 1, "amount": 9.5}, txn_id)
-        controller.discharge(txn_id)
+        session = TransactionalResource(manager).connect().begin()
+        target = Target("orders")
+        session.handle(Attach(name="s", handle=0, role=Role.SENDER, target=target))
+        message = (AmqpValue({"order_id": 1, "amount": 9.5}),)
+        session.handle(Transfer(handle=0, delivery_id=0, payload=message))
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class TransactionalResource:
         capabilities: Iterable[TxnCapability | str] = CAPABILITIES,
         timeout_seconds: float | None = None,
         transactional_acquisition: bool = True,
+        allows: Callable[[Role, str], bool] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Offer a store.
 
@@ -58,6 +62,9 @@ class TransactionalResource:
                 prepares the work, and ``manager.commit`` or ``manager.rollback`` decides it.
             timeout_seconds: Transactions that take longer are rolled back.
             transactional_acquisition: Whether links acquire in transactions.
+            allows: Whether a controller may send to a queue (or receive from it), by its role
+                and the queue's name; all may everything when left out.
+            limits: What a connection may have; the defaults of a server when left out.
 
         Raises:
             InvalidInput: A capability is unknown or not supported.
@@ -74,6 +81,8 @@ class TransactionalResource:
             )
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
+        self.limits = limits or Limits()
+        self._allows = allows or (lambda _role, _name: True)
 
     def connect(self, codec: Codec | None = None, payload_max: int | None = None) -> Connection:
         """Accept a controller's connection.
@@ -95,12 +104,22 @@ class TransactionalResource:
         known = self._client().cache.queues().values()
         return {info.queue_id for info in known if not info.closing}
 
-    def queue(self, address: str | None) -> Queue:
+    def queue(self, address: str | None, role: Role) -> Queue:
         """Open the queue of an address.
 
+        Args:
+            address: The queue's name.
+            role: What the controller wants to be: its sender or its receiver.
+
         Raises:
-            AmqpError: There is none.
+            AmqpError: There is none, or the controller may not use it so.
         """
+        if not self._allows(role, address or ""):
+            what = "send to" if role is Role.SENDER else "receive from"
+            raise AmqpError(
+                ErrorCondition.UNAUTHORIZED_ACCESS,
+                f"No rule lets this user {what} {address!r}.",
+            )
         try:
             return self.manager.queue(address or "")
         except (QueueNotFound, QueueClosed, InvalidInput) as error:

@@ -75,6 +75,9 @@ class SendingLink(Link):
             limit = self.credit
             if self.session.window is not None:
                 limit = min(limit, self.session.window)
+            limit = min(limit, self.session.connection.unsettled_left())
+            if limit <= 0:
+                break
             transaction = self.transaction
             batch = self.queue.receive(
                 limit, transaction=transaction.transaction if transaction else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp import dispositions
+from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
@@ -29,6 +30,7 @@ from txnqueue.protocols.amqp.types import (
     DeliveryState,
     Error,
     ErrorCondition,
+    Source,
     Target,
     TransactionError,
     TxnCapability,
@@ -239,6 +241,12 @@ class Session:
         }
         if (attach.name, attach.role) in attached:  # both directions have names of their own
             raise AmqpError(ErrorCondition.NOT_ALLOWED, f"A link {attach.name!r} is attached.")
+        links_max = self.connection.resource.limits.links
+        if len(attached) >= links_max:
+            raise AmqpError(
+                ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
+                f"A connection has at most {links_max} links: detach one.",
+            )
         if attach.unsettled is not None:
             raise AmqpError(
                 ErrorCondition.NOT_ALLOWED, "Links cannot be resumed: attach a new one."
@@ -248,12 +256,16 @@ class Session:
         node = terminus(attach)
         if isinstance(node, Coordinator):
             return CoordinatorLink(self, attach)
-        if isinstance(node, Target) and node.address is None:
+        if isinstance(node, Target) and node.address is None and not node.dynamic:
             return ReceivingLink(self, attach, None)
-        queue = self.connection.resource.queue(node.address if node is not None else None)
+        _check_node(node)
+        queue = self.connection.resource.queue(
+            node.address if node is not None else None, attach.role
+        )
         if attach.role is Role.SENDER:
             return ReceivingLink(self, attach, queue)
-        why = unwritable(queue.schema)
+        plain = is_plain(queue.schema)
+        why = unwritable_property(queue.schema) if plain else unwritable(queue.schema)
         if why is not None:
             raise AmqpError(
                 ErrorCondition.NOT_IMPLEMENTED, f"Messages of {queue.name!r} cannot be sent: {why}."
@@ -312,6 +324,23 @@ class Session:
                 batch.extend_lease(lease)
             except Exception as error:  # the next tick tries again
                 logger.warning("lease not extended error=%s", error)
+
+
+def _check_node(node: Source | Target | None) -> None:
+    """Check that nothing is asked of a queue that would be done otherwise.
+
+    Raises:
+        AmqpError: It is.
+    """
+    why = None
+    if node is not None and node.dynamic:
+        why = "Queues are not made by links: name one that is there."
+    elif isinstance(node, Source) and node.distribution_mode == "copy":
+        why = "Messages are not copied: they are acquired."
+    elif isinstance(node, Source) and node.filters:
+        why = f"Messages are not chosen by filters: leave {', '.join(node.filters)} out."
+    if why is not None:
+        raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, why)
 
 
 def _error(error: Exception, link_name: str) -> Error:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 POSTINGS_HELD_MAX = 10_000
 """The messages of a transaction that wait in memory before they are staged."""
+POSTED_OCTETS_MAX = 32 * 1024 * 1024
+"""The octets of messages that wait so."""
 
 
 @dataclass(eq=False, slots=True)
@@ -130,6 +132,7 @@ class LiveTransaction:
     error: Error | None = None
     ended: bool = False
     postings: dict[str, tuple[Queue, list[Posting]]] = field(default_factory=dict)
+    posted_octets: int = 0
     partial: set[IncomingDelivery] = field(default_factory=set)
     incoming: dict[tuple[Session, int], IncomingDelivery] = field(default_factory=dict)
     deliveries: list[OutgoingDelivery] = field(default_factory=list)
@@ -150,17 +153,24 @@ class LiveTransaction:
         except TransactionFinished as error:
             raise AmqpError(ErrorCondition.NOT_ALLOWED, str(error)) from error
 
-    def post(self, queue: Queue, posting: Posting) -> None:
-        """Take a message that becomes available with the commit."""
+    def post(self, queue: Queue, posting: Posting, octets: int = 0) -> None:
+        """Take a message that becomes available with the commit.
+
+        Args:
+            queue: Where it goes.
+            posting: The message.
+            octets: How long it was.
+        """
         held = self.postings.setdefault(queue.name, (queue, []))[1]
         held.append(posting)
-        if len(held) >= POSTINGS_HELD_MAX:
-            try:
-                stage(queue, held, self.transaction)
-            except Exception as error:
-                self.doom(f"A message could not be staged: {error}")
-                raise
-            held.clear()
+        self.posted_octets += octets
+        if len(held) < POSTINGS_HELD_MAX and self.posted_octets < POSTED_OCTETS_MAX:
+            return
+        try:
+            self._stage()
+        except Exception as error:
+            self.doom(f"A message could not be staged: {error}")
+            raise
 
     def posted(self, delivery: IncomingDelivery) -> None:
         """Record a posting whose outcome the controller is told."""
@@ -278,14 +288,19 @@ class LiveTransaction:
     def _say_everything(self) -> None:
         """Tell the store's transaction what is posted and how messages end: once."""
         try:
-            for queue, held in self.postings.values():
-                if held:
-                    stage(queue, held, self.transaction)
-                    held.clear()
+            self._stage()
             self._say_outcomes()
         except BaseException:
             self.doom("A discharge of it was interrupted.")
             raise
+
+    def _stage(self) -> None:
+        """Send what waits in memory."""
+        for queue, held in self.postings.values():
+            if held:
+                stage(queue, held, self.transaction)
+                held.clear()
+        self.posted_octets = 0
 
     def _say_outcomes(self) -> None:
         """Tell the store's transaction how the messages end; those without an outcome are kept."""

@@ -5,6 +5,7 @@ Classes are called as the specification calls its types, fields as its fields, w
 
 from __future__ import annotations
 
+import datetime
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ class ErrorCondition(str, enum.Enum):
     NOT_IMPLEMENTED = "amqp:not-implemented"
     UNATTACHED_HANDLE = "amqp:session:unattached-handle"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
+    UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+    MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    HANDLE_IN_USE = "amqp:session:handle-in-use"
+    FRAMING_ERROR = "amqp:connection:framing-error"
+    CONNECTION_FORCED = "amqp:connection:forced"
 
 
 Condition = TransactionError | ErrorCondition | str
@@ -127,19 +133,27 @@ class Properties:
         reply_to: The queue for answers.
         correlation_id: What an answer refers to.
         to: The queue, for messages that are sent to the anonymous terminus.
+        subject: What it is about.
+        content_type: The MIME type of a body of octets.
+        group_id: The group that it belongs to.
+        creation_time: When it was made.
     """
 
     message_id: str | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
     to: str | None = None
+    subject: str | None = None
+    content_type: str | None = None
+    group_id: str | None = None
+    creation_time: datetime.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationProperties:
-    """The application-properties section: a message's headers."""
+    """The application-properties section: a message's headers, simple values by their names."""
 
-    values: Mapping[str, str]
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +165,7 @@ class AmqpValue:
 
 @dataclass(frozen=True, slots=True)
 class AmqpData:
-    """A data section: octets, which no queue takes."""
+    """A data section: octets, for queues with a column ``body``."""
 
     octets: bytes
 
@@ -272,11 +286,17 @@ class Source:
         default_outcome: What becomes of a delivery that is settled without an outcome, or whose
             outcome was rolled back after it was settled; released when left out.
         outcomes: Symbols of the outcomes that the source supports; all when left out.
+        dynamic: Whether a node is to be made for the link.
+        distribution_mode: Whether messages are moved or copied; moved when left out.
+        filters: The names of the filters that messages are to be chosen by.
     """
 
     address: str | None = None
     default_outcome: Outcome | None = None
     outcomes: tuple[str, ...] | None = None
+    dynamic: bool = False
+    distribution_mode: str | None = None
+    filters: tuple[str, ...] = ()
 
     @property
     def supports_rejected(self) -> bool:
@@ -291,6 +311,8 @@ class Target:
     Attributes:
         address: The queue; None is the anonymous terminus, where each message goes to the queue
             that its properties name as ``to``.
+        dynamic: Whether a node is to be made for the link.
     """
 
     address: str | None = None
+    dynamic: bool = False

@@ -39,7 +39,7 @@ from txnqueue.protocols.amqp.types import (
 )
 
 if TYPE_CHECKING:
-    from txnqueue.protocols.amqp.controller import ControllerSession
+    from tests.specifications.amqp_controller import ControllerSession
 
 
 @dataclass(eq=False, slots=True)

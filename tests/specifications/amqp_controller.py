@@ -1,6 +1,6 @@
-"""The transaction controller: the other end, for programs of this process.
+"""A transaction controller in this process, for tests of sessions without sockets.
 
-It speaks the same performatives with a resource as a controller on a network would.
+It speaks the same performatives with a resource as a controller on a network does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.protocols.amqp.endpoints import Control, Endpoint, Receiver, Sender
+from tests.specifications.amqp_endpoints import Control, Endpoint, Receiver, Sender
 from txnqueue.protocols.amqp.performatives import (
     Attach,
     Disposition,

@@ -1,0 +1,381 @@
+"""The listener, frame by frame: what clients of libraries do not send, or cannot."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+
+
+from tests.specifications.amqp_listener import Listener, eventually, listening
+from txnqueue.manager import QueueManager
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AmqpData,
+    AmqpValue,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    Flow,
+    Limits,
+    ProtonCodec,
+    Role,
+    Source,
+    Target,
+    TransactionalState,
+    Transfer,
+    client_connection,
+)
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
+from txnqueue.protocols.amqp.frames import (
+    AMQP_HEADER,
+    SASL_HEADER,
+    Begin,
+    Close,
+    End,
+    FrameReader,
+    Init,
+    Mechanisms,
+    Open,
+    SaslOutcome,
+    SessionFlow,
+    Window,
+    framed,
+)
+
+WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
+
+
+class Wire:
+    """A socket with a client's frames."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.codec = FrameCodec(ProtonCodec())
+        self.reader = FrameReader(1 << 20)
+        self.socket = socket.create_connection(("127.0.0.1", listener.port), timeout=10)
+        listener.clients.append(self)
+
+    def end(self) -> None:
+        """Close the socket, if it is not."""
+        self.socket.close()
+
+    def let_in(self) -> Wire:
+        """Be somebody, open the connection and begin a session."""
+        self.socket.sendall(SASL_HEADER)
+        assert self.header() == SASL_HEADER
+        assert self.take() == Mechanisms(["ANONYMOUS"])
+        self.send(Init("ANONYMOUS"))
+        assert self.take() == SaslOutcome(0)
+        self.socket.sendall(AMQP_HEADER)
+        assert self.header() == AMQP_HEADER
+        self.send(Open(container_id="wire"))
+        assert isinstance(self.take(), Open)
+        return self
+
+    def begun(self) -> Wire:
+        """Begin a session on channel 0, after all else."""
+        self.let_in().send(Begin(window=WINDOW))
+        assert isinstance(self.take(), Begin)
+        return self
+
+    def send(self, *frames: Any, channel: int = 0) -> None:
+        self.socket.sendall(b"".join(self.codec.write(frame, channel) for frame in frames))
+
+    def header(self) -> bytes:
+        while (found := self.reader.take_header()) is None:
+            self.reader.feed(self.more())
+        return found
+
+    def more(self) -> bytes:
+        octets = self.socket.recv(65536)
+        if not octets:
+            raise EOFError
+        return octets
+
+    def take(self) -> Any:
+        """Take the next frame that says something."""
+        while True:
+            found = self.reader.frame()
+            if found is None:
+                self.reader.feed(self.more())
+            elif found[2]:
+                return self.codec.read(found[2])
+
+    def until(self, kind: type[Any]) -> Any:
+        """Take frames until there is one of a kind."""
+        while not isinstance(found := self.take(), kind):
+            pass
+        return found
+
+    def attach(self, handle: int, role: Role, **ends: Any) -> None:
+        self.send(Attach(name=f"l{handle}", handle=handle, role=role, **ends))
+        assert self.until(Attach).handle == handle
+
+    def ask(self, number: int, body: Any) -> Any:
+        """Ask the coordinator, whose link has handle 0, and give its answer."""
+        payload = self.codec.values.encode((AmqpValue(body),))
+        self.send(Transfer(handle=0, delivery_id=number, delivery_tag=b"c", payload=payload))
+        while (found := self.until(Disposition)).role is not Role.RECEIVER:
+            pass  # of what the server has sent
+        assert found.first == number
+        return found.state
+
+    def ends_with(self, condition: str, kind: type[Any] = Close) -> bool:
+        """Return whether the server ends something for a reason."""
+        return str(self.until(kind).error.symbol) == condition
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as made:
+        made.manager.create_queue("orders", "n long")
+        yield made
+
+
+@pytest.mark.rule("S1-38", "S1-39", "S1-41")
+@pytest.mark.parametrize("fail", [False, True])
+def test_messages_are_acquired_in_a_transaction(listener: Listener, fail: bool) -> None:
+    orders = listener.manager.queue("orders")
+    orders.send([{"n": n} for n in range(3)])
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+    declared = wire.ask(0, Declare())
+    assert isinstance(declared, Declared)
+    wire.attach(1, Role.RECEIVER, source=Source("orders"), target=Target())
+    flow = Flow(handle=1, link_credit=2, properties={"txn-id": declared.txn_id})
+    wire.send(SessionFlow(WINDOW, flow))
+    found = [wire.until(Transfer) for _ in range(2)]
+    assert [one.state for one in found] == [TransactionalState(declared.txn_id)] * 2
+    state = TransactionalState(declared.txn_id, Accepted())
+    wire.send(Disposition(role=Role.RECEIVER, first=0, last=1, state=state))
+    assert wire.ask(1, Discharge(declared.txn_id, fail)) == Accepted()
+    wire.send(Close())
+    wire.until(Close)
+    assert eventually(lambda: orders.in_flight() == 0)
+    assert orders.depth() == (3 if fail else 1)
+
+
+@pytest.mark.rule("S1-33")
+def test_work_that_came_too_late_for_its_link_forbids_the_commit(listener: Listener) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+    txn_id = wire.ask(0, Declare()).txn_id
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    listener.manager.drop_queue("orders", reason="gone")
+    assert wire.until(Detach).error.symbol == "amqp:resource-deleted"
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    late = Transfer(
+        handle=1,
+        delivery_id=1,
+        delivery_tag=b"x",
+        state=TransactionalState(txn_id),
+        payload=payload,
+    )
+    wire.send(late)
+    refused = wire.ask(2, Discharge(txn_id, fail=False))
+    assert refused.error.symbol == "amqp:transaction:rollback"
+
+
+def test_a_client_that_does_not_say_who_it_is_gets_no_further(listener: Listener) -> None:
+    wire = Wire(listener)
+    wire.socket.sendall(AMQP_HEADER)
+    assert wire.header() == SASL_HEADER
+    with pytest.raises(EOFError):
+        wire.more()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        SASL_HEADER + b"\xff" * 8,
+        SASL_HEADER + framed(b"\x00\x53\x41\xc0\x01\x00", kind=1),
+        SASL_HEADER + framed(b"garbage", kind=1),
+        SASL_HEADER + framed(b"\x00\x53\x10\xc0\x03\x01\xa1\x00"),
+    ],
+)
+def test_garbage_before_the_end_of_sasl_ends_the_socket(listener: Listener, octets: bytes) -> None:
+    wire = Wire(listener)
+    wire.socket.sendall(octets)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        while True:
+            wire.more()
+    assert eventually(lambda: listener.server.connections == 0)
+
+
+@pytest.mark.parametrize(
+    ("octets", "condition"),
+    [
+        (b"\x00\x00\x00\x04\x02\x00\x00\x00", "amqp:connection:framing-error"),
+        (b"\xff\xff\xff\xff\x02\x00\x00\x00", "amqp:connection:framing-error"),
+        (b"\x00\x00\x00\x08\x09\x00\x00\x00", "amqp:connection:framing-error"),
+        (framed(b"", kind=7), "amqp:connection:framing-error"),
+        (framed(b"garbage"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x12\xc0\x03\x01\xa1\x00"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x99\xc0\x01\x00"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x17\xc0\x01\x00", channel=9), "amqp:not-allowed"),
+        (framed(b"\x00\x53\x10\xa1\x01x"), "amqp:decode-error"),
+    ],
+)
+def test_garbage_closes_the_connection_and_rolls_back(
+    listener: Listener, octets: bytes, condition: str
+) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+    txn_id = wire.ask(0, Declare()).txn_id
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    state = TransactionalState(txn_id)
+    wire.send(Transfer(handle=1, delivery_id=1, delivery_tag=b"x", state=state, payload=payload))
+    wire.until(Disposition)
+    wire.socket.sendall(octets)
+    assert wire.ends_with(condition)
+    wire.send(Close())
+    assert eventually(lambda: listener.server.connections == 0)
+    assert listener.manager.queue("orders").depth() == 0
+
+
+def test_what_breaks_the_rules_of_sessions_ends_the_session(listener: Listener) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"))
+    wire.send(Attach(name="other", handle=0, role=Role.SENDER, target=Target("orders")))
+    assert wire.ends_with("amqp:session:handle-in-use", End)
+    wire.send(End())
+    wire.send(Begin(window=WINDOW), channel=1)
+    wire.until(Begin)
+    wire.send(Transfer(handle=5, delivery_id=0, delivery_tag=b"x"), channel=1)
+    assert wire.ends_with("amqp:session:unattached-handle", End)
+    wire.send(Transfer(handle=5, delivery_id=1, delivery_tag=b"y"), End(), channel=1)
+    wire.send(Begin(window=WINDOW), channel=1)
+    assert isinstance(wire.take(), Begin)
+    wire.send(Begin(window=WINDOW), channel=1)
+    assert wire.ends_with("amqp:not-allowed")
+
+
+def test_no_more_is_sent_than_the_window_of_a_session_takes(listener: Listener) -> None:
+    listener.manager.queue("orders").send([{"n": n} for n in range(5)])
+    wire = Wire(listener).let_in()
+    few = Window(next_incoming_id=None, incoming_window=2, next_outgoing_id=0, outgoing_window=9)
+    wire.send(Begin(window=few))
+    wire.attach(0, Role.RECEIVER, source=Source("orders"), target=Target())
+    few = Window(next_incoming_id=0, incoming_window=2, next_outgoing_id=0, outgoing_window=9)
+    wire.send(SessionFlow(few, Flow(handle=0, link_credit=5)))
+    assert [wire.take().delivery_id for _ in range(2)] == [0, 1]
+    wire.send(SessionFlow(few, Flow(echo=True)))  # it has got none of them yet
+    assert isinstance(wire.take(), SessionFlow)
+    more = Window(next_incoming_id=2, incoming_window=1, next_outgoing_id=0, outgoing_window=9)
+    wire.send(SessionFlow(more, Flow()))
+    assert wire.take().delivery_id == 2
+    wire.send(SessionFlow(more, Flow(echo=True)))
+    assert isinstance(wire.take(), SessionFlow)
+
+
+@pytest.mark.parametrize(
+    ("ends", "condition"),
+    [
+        ({"source": Source(dynamic=True)}, "amqp:not-implemented"),
+        ({"source": Source("orders", distribution_mode="copy")}, "amqp:not-implemented"),
+        ({"source": Source("nothing")}, "amqp:not-found"),
+        ({}, "amqp:not-found"),
+    ],
+)
+def test_a_link_that_cannot_be_had_says_why(
+    listener: Listener, ends: dict[str, Any], condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from txnqueue.protocols.amqp import frame_codec
+
+    def whole(codec: ProtonCodec, source: Source | None) -> Any:
+        if source is None:
+            return None
+        fields = [source.address, None, None, None, source.dynamic, None]
+        mode = source.distribution_mode
+        return codec.described(0x28, [*fields, None if mode is None else codec.symbol(mode)])
+
+    wire = Wire(listener).begun()
+    monkeypatch.setattr(frame_codec, "_written_source", whole)
+    wire.attach(0, Role.RECEIVER, **ends)
+    assert wire.ends_with(condition, Detach)
+
+
+def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
+    with listening(limits=Limits(frame_bytes=512)) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.SENDER, source=Source(), target=Target("letters"))
+        payload = wire.codec.values.encode((AmqpData(b"x" * 1000),))
+        for number, aborted in enumerate((True, False)):
+            for at in range(0, 900, 300):
+                part = payload[at : at + 300]
+                tag = b"%d" % number
+                wire.send(
+                    Transfer(
+                        handle=0, delivery_id=number, delivery_tag=tag, more=True, payload=part
+                    )
+                )
+            wire.send(
+                Transfer(handle=0, delivery_id=number, aborted=True)
+                if aborted
+                else Transfer(handle=0, payload=payload[900:])
+            )
+        assert wire.until(Disposition).state == Accepted()
+        assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
+
+
+def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
+    with listening(idle_seconds=0.5) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        few = Window(
+            next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9
+        )
+        wire.send(SessionFlow(few, Flow(handle=0, link_credit=40)))
+        assert eventually(lambda: letters.in_flight() == 40)
+        assert eventually(lambda: listener.server.connections == 0)
+        assert eventually(lambda: (letters.depth(), letters.in_flight()) == (40, 0))
+
+
+def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = listener.manager.create_queue("short", "n long", lease_seconds=0.6)
+    short.send([{"n": 1}])
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("short"), target=Target())
+    wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
+    held = wire.until(Transfer)
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    stage = listener.store.payload.stage
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        time.sleep(0.1)
+        return stage(*arguments, **named)
+
+    monkeypatch.setattr(listener.store.payload, "stage", slow)
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    wire.send(
+        *(
+            Transfer(handle=1, delivery_id=n, delivery_tag=b"%d" % n, payload=payload)
+            for n in range(20)
+        )
+    )
+    for _ in range(20):
+        assert wire.until(Disposition).state == Accepted()
+    other = QueueManager(None, store=listener.store, consumer="other").queue("short")
+    assert len(other.receive(1)) == 0
+    settled = Disposition(
+        role=Role.RECEIVER, first=held.delivery_id, settled=True, state=Accepted()
+    )
+    wire.send(settled)
+    assert eventually(lambda: (short.depth(), short.in_flight()) == (0, 0))

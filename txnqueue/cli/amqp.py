@@ -1,0 +1,119 @@
+"""Commands for the AMQP 1.0 listener: ``txnqueue amqp serve``, ``txnqueue amqp password``."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from txnqueue.cli.console import OpenStore, app, command
+from txnqueue.cli.files import read_yaml
+from txnqueue.cli.signals import on_sigterm
+from txnqueue.errors import InvalidInput
+
+WAIT_SECONDS = 0.2
+"""How often the command looks whether it is to stop."""
+
+amqp = typer.Typer(name="amqp", help="Serve clients of AMQP 1.0.", no_args_is_help=True)
+app.add_typer(amqp)
+
+
+@command("serve", group=amqp, short_lived=False)
+def serve(
+    session: OpenStore,
+    *,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT; other hosts than this machine's need --tls-cert.")
+    ] = "127.0.0.1:5672",
+    rules: Annotated[
+        str | None,
+        typer.Option(help="A YAML file: who may send to and receive from which queue."),
+    ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(help="The server's certificate (PEM), with its chain.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its private key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        str | None,
+        typer.Option(help="Who signs clients' certificates (PEM): their names are known users."),
+    ] = None,
+    connections_max: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 200,
+    message_bytes_max: Annotated[
+        int, typer.Option(min=1, help="The longest message that a client may send.")
+    ] = 16 * 1024 * 1024,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Clients that are silent for longer are closed.")
+    ] = 60.0,
+    transaction_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Transactions that take longer are rolled back.")
+    ] = 600.0,
+    grace_seconds: Annotated[
+        float, typer.Option(min=0, help="After SIGTERM: what is being done may take so long.")
+    ] = 30.0,
+) -> None:
+    """Serve clients of AMQP 1.0 until SIGTERM."""
+    from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits
+
+    host, port = _address(listen)
+    known = None if rules is None else AccessRules.read(read_yaml(rules))
+    limits = Limits(connections=connections_max, message_bytes=message_bytes_max)
+    tls = _tls(tls_cert, tls_key, tls_client_ca)
+    server = AmqpServer(
+        session.manager,
+        host,
+        port,
+        tls=tls,
+        rules=known,
+        limits=limits,
+        idle_seconds=idle_seconds,
+        transaction_seconds=transaction_seconds,
+    )
+    with on_sigterm(grace_seconds + WAIT_SECONDS) as stop:
+        server.start()
+        host, port = server.address
+        session.printer.fact({"host": host, "port": port}, f"AMQP 1.0 on {host}:{port}.")
+        sys.stdout.flush()  # a supervisor may read it from a pipe
+        try:
+            while not stop():
+                time.sleep(WAIT_SECONDS)
+        except KeyboardInterrupt:  # as good as SIGTERM
+            pass
+        finally:
+            server.stop(grace_seconds)
+
+
+@command("password", group=amqp)
+def password(session: OpenStore) -> None:
+    """Ask for a password, and print its hash for a file of rules."""
+    from txnqueue.protocols.amqp import hashed
+
+    said = typer.prompt("Password", hide_input=True, err=True)
+    found = hashed(said)
+    session.printer.fact({"hash": found}, found)
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidInput(f"--listen {listen}: give HOST:PORT, such as 127.0.0.1:5672.")
+    return host.strip("[]"), int(port)
+
+
+def _tls(cert: str | None, key: str | None, client_ca: str | None) -> ssl.SSLContext | None:
+    """Read the certificates."""
+    if cert is None:
+        if key is not None or client_ca is not None:
+            raise InvalidInput("--tls-key and --tls-client-ca go with --tls-cert.")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except OSError as error:  # of files, and of what is in them
+        raise InvalidInput(f"The certificates cannot be used: {error}") from error
+    return context

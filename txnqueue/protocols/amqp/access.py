@@ -1,0 +1,146 @@
+"""Who may send to which queue and receive from it, and by which password they are known."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from txnqueue.core.settings import did_you_mean
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.amqp.performatives import Role
+
+ANONYMOUS = "anonymous"
+"""Who has not said who it is."""
+_COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What some users may do; names may have the wildcards of a shell.
+
+    Attributes:
+        users: The users.
+        send: The queues that they may send to.
+        receive: The queues that they may receive from, and whose messages they may settle.
+    """
+
+    users: Sequence[str]
+    send: Sequence[str] = ()
+    receive: Sequence[str] = ()
+
+    def allows(self, user: str, role: Role, queue: str) -> bool:
+        """Return whether it lets a user send (or receive) so."""
+        queues = self.send if role is Role.SENDER else self.receive
+        return _any(self.users, user) and _any(queues, queue)
+
+
+class AccessRules:
+    """The users of a server and what they may do; nothing that no rule allows.
+
+    Example::
+
+        rules = AccessRules.read(
+            {
+                "users": {"alice": hashed("secret")},
+                "rules": [{"users": ["alice"], "send": ["orders"], "receive": ["invoices.*"]}],
+            }
+        )
+    """
+
+    def __init__(self, rules: Sequence[Rule], users: Mapping[str, str] | None = None) -> None:
+        """Allow what rules allow.
+
+        Args:
+            rules: What is allowed.
+            users: The users that have a password, with its hash.
+        """
+        self._rules = tuple(rules)
+        self._users = dict(users or {})
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> AccessRules:
+        """Read rules, as a YAML file has them.
+
+        Args:
+            said: ``users`` with the hashes of their passwords, and ``rules``: a list of who
+                (``users``) may ``send`` where and ``receive`` from where.
+
+        Raises:
+            InvalidInput: Something else is said.
+        """
+        _check_keys(said, ("users", "rules"), "the rules")
+        users, rules = said.get("users") or {}, said.get("rules") or []
+        if not isinstance(users, Mapping) or not isinstance(rules, list):
+            raise InvalidInput("users: give names with hashes; rules: give a list.", name="rules")
+        for user, password in users.items():
+            _parts(user, password)
+        return cls([_rule(one) for one in rules], users)
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether somebody is known by a password."""
+        return bool(self._users)
+
+    def allows(self, user: str, role: Role, queue: str) -> bool:
+        """Return whether a user may send to a queue, or receive from it, by his role."""
+        return any(rule.allows(user, role, queue) for rule in self._rules)
+
+    def knows(self, user: str, password: str) -> bool:
+        """Return whether this is the password of a user; it takes as long if there is none."""
+        stored = self._users.get(user)
+        salt, expected = _parts(user, stored) if stored is not None else (b"nobody", b"")
+        return hmac.compare_digest(_hash(password, salt), expected)
+
+
+def hashed(password: str) -> str:
+    """Hash a password for a file of rules."""
+    salt = os.urandom(16)
+    words = (base64.b64encode(one).decode() for one in (salt, _hash(password, salt)))
+    return ":".join(("scrypt", *words))
+
+
+def _hash(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=_BLOCK, p=_PARALLEL, dklen=32)
+
+
+def _parts(user: object, stored: object) -> tuple[bytes, bytes]:
+    """Take a hash apart."""
+    try:
+        if not isinstance(user, str) or not isinstance(stored, str):
+            raise ValueError
+        name, salt, digest = stored.split(":")
+        if name != "scrypt":
+            raise ValueError
+        return base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
+    except ValueError as error:
+        raise InvalidInput(
+            f"users: {user!r} has no hash of a password: write what txnqueue amqp password prints.",
+            name="users",
+        ) from error
+
+
+def _rule(said: object) -> Rule:
+    if not isinstance(said, Mapping):
+        raise InvalidInput(f"rules: {said!r}: give users, send and receive.", name="rules")
+    _check_keys(said, ("users", "send", "receive"), "a rule")
+    lists = {name: said.get(name) or [] for name in ("users", "send", "receive")}
+    for name, found in lists.items():
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise InvalidInput(f"rules: {name}: {found!r}: give a list of names.", name="rules")
+    return Rule(**lists)
+
+
+def _check_keys(said: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in said:
+        if key not in known:
+            raise InvalidInput(f"{key!r} is nothing that {where} say: {did_you_mean(key, known)}")
+
+
+def _any(patterns: Sequence[str], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,130 @@
+"""A session as its frames see it: numbers of transfers, and windows for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnqueue.protocols.amqp.frames import NUMBERS, Begin, Frame, SessionFlow, Window
+from txnqueue.protocols.amqp.performatives import (
+    Attach,
+    Detach,
+    Disposition,
+    Flow,
+    Performative,
+    Transfer,
+)
+from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp.session import Session
+
+HANDLE_MAX = 65_535
+WINDOW = 2_048
+"""The transfers that a client may send before it is told that it may send more."""
+
+
+class Channel:
+    """A session of a connection, and the flow state of its frames.
+
+    Attributes:
+        number: The number of the channel, the same in both directions.
+        session: The session.
+        ended: Whether this end has ended it; frames of the client's may still be on their way.
+    """
+
+    def __init__(self, number: int, session: Session, begin: Begin) -> None:
+        """Take a session that a client begins."""
+        self.number = number
+        self.session = session
+        self.ended = False
+        self._next_incoming_id = begin.window.next_outgoing_id
+        self._incoming_window = WINDOW
+        self._next_outgoing_id = 0
+        self._handles: set[int] = set()
+
+    def answer(self) -> Begin:
+        """Write the begin that answers the client's."""
+        return Begin(remote_channel=self.number, window=self._window(), handle_max=HANDLE_MAX)
+
+    def take(self, frame: Frame) -> list[Frame]:
+        """Take a frame of the client's, and give those that answer it.
+
+        Raises:
+            AmqpError: The session is to be ended.
+        """
+        told: list[Frame] = []
+        if isinstance(frame, SessionFlow):
+            performative: Performative = self._flow(frame)
+            if frame.flow.echo and frame.flow.handle is None:
+                told.append(SessionFlow(self._window(), Flow()))
+        elif isinstance(frame, Attach | Detach | Disposition | Transfer):
+            performative = frame
+        else:
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, f"No {type(frame).__name__.lower()} in a session."
+            )
+        self._count(frame)
+        told.extend(self.wire(self.session.handle(performative)))
+        if self._incoming_window <= WINDOW // 2:
+            self._incoming_window = WINDOW
+            told.append(SessionFlow(self._window(), Flow()))
+        return told
+
+    def wire(self, performatives: list[Performative]) -> list[Frame]:
+        """Add to what the session says what frames have to say, in their order."""
+        return [self._framed(one) for one in performatives]
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _framed(self, performative: Performative) -> Frame:
+        if isinstance(performative, Transfer):
+            self._next_outgoing_id = (self._next_outgoing_id + 1) % NUMBERS
+        if isinstance(performative, Flow):
+            return SessionFlow(self._window(), performative)
+        return performative
+
+    def _window(self) -> Window:
+        return Window(
+            next_incoming_id=self._next_incoming_id,
+            incoming_window=self._incoming_window,
+            next_outgoing_id=self._next_outgoing_id,
+            outgoing_window=WINDOW,
+        )
+
+    def _flow(self, frame: SessionFlow) -> Flow:
+        """Find how many transfers the client takes that are not on their way to it already."""
+        known = frame.window.next_incoming_id or 0
+        under_way = (self._next_outgoing_id - known) % NUMBERS
+        flow = frame.flow
+        return Flow(
+            incoming_window=max(0, frame.window.incoming_window - under_way),
+            handle=flow.handle,
+            delivery_count=flow.delivery_count,
+            link_credit=flow.link_credit,
+            drain=flow.drain,
+            echo=flow.echo,
+            properties=flow.properties,
+        )
+
+    def _count(self, frame: Frame) -> None:
+        """Count transfers, and note which handles are in use.
+
+        Raises:
+            AmqpError: A handle is in use, or too high.
+        """
+        if isinstance(frame, Transfer):  # a client that sends too many is not read from
+            self._incoming_window -= 1
+            self._next_incoming_id = (self._next_incoming_id + 1) % NUMBERS
+        elif isinstance(frame, Attach):
+            self._attach(frame.handle)
+        elif isinstance(frame, Detach):
+            self._handles.discard(frame.handle)
+
+    def _attach(self, handle: int) -> None:
+        if handle > HANDLE_MAX:
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: {HANDLE_MAX} is the highest."
+            )
+        if handle in self._handles:
+            raise AmqpError(ErrorCondition.HANDLE_IN_USE, f"Handle {handle} is in use.")
+        self._handles.add(handle)

@@ -1,0 +1,292 @@
+"""A client's socket: who the client is, what comes and goes, and what the clock asks for.
+
+The loop's thread reads and writes; what goes to the store is done by threads of the server, for
+each client one thing at a time and in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeVar
+
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.amqp import sasl
+from txnqueue.protocols.amqp.frames import (
+    AMQP,
+    AMQP_HEADER,
+    SASL,
+    SASL_HEADER,
+    FrameReader,
+    Init,
+    Mechanisms,
+    SaslOutcome,
+    framed,
+)
+from txnqueue.protocols.amqp.limits import FRAME_BYTES_MIN
+from txnqueue.protocols.amqp.peer import Peer
+from txnqueue.protocols.amqp.types import AmqpError, Error, ErrorCondition
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp.server import Services
+
+Result = TypeVar("Result")
+logger = logging.getLogger("txnqueue")
+READ_OCTETS = 64 * 1024
+INBOX_OCTETS_MAX = 4 * 1024 * 1024
+"""What a client may send ahead of what is done: nothing more is read then."""
+OPENING_SECONDS = 20.0
+"""What a client has to say who it is and to open its connection."""
+REFUSED_SECONDS = 0.5
+"""What a client waits for who is not let in, so that passwords cannot be guessed in masses."""
+CLOSING_SECONDS = 5.0
+"""What a client has to answer a close."""
+DEAF_SECONDS = 1.0
+"""What a client has to read a close whose answer could not be understood."""
+
+
+class Refused(Exception):
+    """The client is not let in; it has been told as far as the protocol can tell."""
+
+
+class ClientConnection:
+    """Serves one client, from its first octet to its last.
+
+    Attributes:
+        user: Who the client is, once it is known.
+    """
+
+    def __init__(
+        self, services: Services, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Take a socket."""
+        self.user: str | None = None
+        self._services = services
+        self._reader, self._writer = reader, writer
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader(services.limits.frame_bytes)
+        self._inbox: list[tuple[int, bytes]] = []
+        self._inbox_octets = 0
+        self._room, self._wake = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._peer: Peer | None = None
+        self._gone = self._ticking = False
+        self._shut: Error | None = None
+        self._closing_seconds = CLOSING_SECONDS
+        self._received = self._sent = self._loop.time()
+        self._deadline: float | None = self._received + OPENING_SECONDS
+
+    async def serve(self) -> None:
+        """Serve the client until it or the server goes."""
+        reading: asyncio.Task[None] | None = None
+        try:
+            self._peer = peer = await self._let_in()
+            reading = asyncio.create_task(self._read())
+            await self._work(peer)
+        except (Refused, OSError) as error:
+            logger.info("client gone user=%s: %s", self.user, error)
+        finally:
+            if reading is not None:
+                reading.cancel()
+            self._writer.close()
+
+    # ---------------------------------------------------------------------- from the server
+
+    def nudge(self) -> None:
+        """Let the client have what there is for it now, unless it is being looked for."""
+        if self._peer is not None and not self._ticking:
+            self._ticking = True
+            looking = self._loop.run_in_executor(self._services.beats, self._peer.tick)
+            looking.add_done_callback(self._ticked)
+
+    def shut(self, error: Error) -> None:
+        """Close the connection once what is being done is done."""
+        self._shut = self._shut or error
+        self._wake.set()
+
+    def look_at_clock(self) -> None:
+        """Say that this end is alive, if it was silent; close what the client is silent on."""
+        now = self._loop.time()
+        if self._deadline is not None and now > self._deadline:
+            self._writer.transport.abort()
+            return
+        opened = self._peer.opened if self._peer is not None else None
+        if self._peer is None or opened is None or self._peer.closed:
+            return
+        if opened.idle_time_out and (now - self._sent) * 2000 >= opened.idle_time_out:
+            self._write(framed(b""))
+        if not self._room.is_set():
+            self._received = now  # it is this end that does not read
+        silence = self._services.idle_seconds
+        if now - self._received > silence:
+            why = f"Nothing was heard for more than {silence} seconds."
+            self.shut(Error(ErrorCondition.RESOURCE_LIMIT_EXCEEDED, why))
+            if self._deadline is None:  # it may not even read
+                self._deadline = now + self._closing_seconds
+
+    # -------------------------------------------------------------------------- letting in
+
+    async def _let_in(self) -> Peer:
+        """Find out who the client is.
+
+        Raises:
+            Refused: It is not let in.
+        """
+        header = await self._header()
+        self._write(SASL_HEADER)
+        if header != SASL_HEADER:
+            raise Refused(f"it began with {header!r}: a client says first who it is")
+        caller, rules = self._caller(), self._services.rules
+        self._say(Mechanisms(sasl.mechanisms(caller, rules)))
+        init = await self._init()
+        # A password takes time to check, on purpose: nobody who is let in waits for that.
+        self.user = await self._at(
+            self._services.doorkeeper, lambda: sasl.identity(init, caller, rules)
+        )
+        if self.user is None:
+            await asyncio.sleep(REFUSED_SECONDS)
+        self._say(SaslOutcome(0 if self.user is not None else 1))
+        if self.user is None:
+            raise Refused(f"it is nobody by {init.mechanism}")
+        header = await self._header()
+        self._write(AMQP_HEADER)
+        if header != AMQP_HEADER:
+            raise Refused(f"it went on with {header!r}")
+        return Peer(
+            self._services.resource_of(self.user),
+            self._services.codec,
+            self._write_soon,
+            self._services.container_id,
+            round(self._services.idle_seconds * 500),  # a half, as the specification advises
+        )
+
+    def _caller(self) -> sasl.Caller:
+        encrypted = self._writer.get_extra_info("ssl_object")
+        certificate = encrypted.getpeercert() if encrypted is not None else None
+        names = dict(pair for group in (certificate or {}).get("subject", ()) for pair in group)
+        address = str(self._writer.get_extra_info("peername")[0])
+        return sasl.Caller(
+            secure=encrypted is not None,
+            loopback=ip_address(address.partition("%")[0]).is_loopback,
+            certified=names.get("commonName"),
+        )
+
+    async def _header(self) -> bytes:
+        while (found := self._frames.take_header()) is None:
+            await self._receive()
+        return found
+
+    async def _init(self) -> Init:
+        try:
+            while (found := self._frames.frame()) is None:
+                await self._receive()
+            kind, _, body = found
+            if kind == SASL and len(body) <= FRAME_BYTES_MIN:
+                said = self._services.codec.read(body)
+                if isinstance(said, Init):
+                    return said
+        except (AmqpError, InvalidInput) as error:
+            raise Refused(str(error)) from error
+        raise Refused("it does not say who it is")
+
+    # ----------------------------------------------------------------------------- reading
+
+    async def _receive(self) -> None:
+        octets = await self._reader.read(READ_OCTETS)
+        if not octets:
+            raise ConnectionResetError("its socket is closed")
+        self._received = self._loop.time()
+        self._frames.feed(octets)
+
+    async def _read(self) -> None:
+        """Read frames until the client goes."""
+        try:
+            await self._read_frames()
+            while await self._reader.read(READ_OCTETS):
+                pass  # what follows cannot be understood
+        except OSError as error:
+            logger.debug("client gone user=%s: %s", self.user, error)
+        self._gone = True
+        self._wake.set()
+
+    async def _read_frames(self) -> None:
+        """Read frames until there is something else."""
+        try:
+            while True:
+                for kind, channel, body in self._frames.frames():
+                    if kind != AMQP:
+                        raise AmqpError(ErrorCondition.FRAMING_ERROR, f"A frame of type {kind}.")
+                    self._put(channel, body)
+                await self._room.wait()
+                await self._receive()
+        except AmqpError as error:
+            self._closing_seconds = DEAF_SECONDS
+            self.shut(error.error)
+
+    def _put(self, channel: int, body: bytes) -> None:
+        if not body:
+            return  # it is alive
+        self._inbox.append((channel, body))
+        self._inbox_octets += len(body)
+        if self._inbox_octets > INBOX_OCTETS_MAX:
+            self._room.clear()
+        self._wake.set()
+
+    # ----------------------------------------------------------------------------- working
+
+    async def _work(self, peer: Peer) -> None:
+        """Do what comes, one thing after the other, until the connection is over."""
+        closing = False
+        try:
+            while not peer.over:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._shut is not None and not peer.closed:
+                    await self._at(self._services.workers, lambda: peer.close(self._shut))
+                if self._inbox:
+                    await self._take(peer)
+                elif self._gone:
+                    return
+                if peer.closed and not closing:
+                    closing, self._deadline = True, self._loop.time() + self._closing_seconds
+                elif peer.opened is not None and not closing:
+                    self._deadline = None
+                if self._gone:
+                    self._wake.set()
+        finally:
+            if not peer.over:
+                await self._at(self._services.workers, peer.abandon)
+
+    async def _take(self, peer: Peer) -> None:
+        frames, self._inbox, self._inbox_octets = self._inbox, [], 0
+        self._room.set()
+        await self._at(self._services.workers, lambda: peer.work(frames))
+        if peer.changed:
+            peer.changed = False
+            self._services.nudge()
+        if not self._gone:
+            await self._writer.drain()
+
+    def _ticked(self, _looking: asyncio.Future[None]) -> None:
+        self._ticking = False
+
+    async def _at(self, pool: Executor, act: Callable[[], Result]) -> Result:
+        return await self._loop.run_in_executor(pool, act)
+
+    # ----------------------------------------------------------------------------- writing
+
+    def _say(self, frame: Mechanisms | SaslOutcome) -> None:
+        self._write(self._services.codec.write(frame))
+
+    def _write_soon(self, octets: bytes) -> None:
+        """Write from the thread of a worker."""
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(self._write, octets)
+
+    def _write(self, octets: bytes) -> None:
+        self._sent = self._loop.time()
+        self._writer.write(octets)

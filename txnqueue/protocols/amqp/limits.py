@@ -1,0 +1,45 @@
+"""What a client of a server may use of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnqueue.core.settings import check_number
+
+FRAME_BYTES_MIN = 512
+"""The length of frames that every client may send."""
+NUMBER_MAX = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a server lets its clients have; what is over a limit is refused.
+
+    Attributes:
+        connections: The connections of a server.
+        sessions: The sessions of a connection.
+        links: The links of a connection.
+        transactions: The transactions of a connection that are declared and not discharged.
+        unsettled: The deliveries of a connection that are sent and not settled; no more is sent.
+        message_bytes: The length of a message that a client sends.
+        frame_bytes: The length of a frame, either way.
+    """
+
+    connections: int = 200
+    sessions: int = 64
+    links: int = 256
+    transactions: int = 64
+    unsettled: int = 5_000
+    message_bytes: int = 16 * 1024 * 1024
+    frame_bytes: int = 64 * 1024
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            InvalidInput: One of them is none, or out of range.
+        """
+        for name in self.__slots__:
+            check_number(name, getattr(self, name), 1, NUMBER_MAX)
+        check_number("frame_bytes", self.frame_bytes, FRAME_BYTES_MIN, NUMBER_MAX)
+        check_number("sessions", self.sessions, 1, 65_536)

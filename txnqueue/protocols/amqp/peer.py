@@ -1,0 +1,217 @@
+"""The server's end of a connection, without its socket: frames go in, octets come out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.amqp.channel import Channel
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
+from txnqueue.protocols.amqp.frames import (
+    FRAME_OCTETS_MIN,
+    TRANSFER_OCTETS_MAX,
+    Begin,
+    Close,
+    End,
+    Frame,
+    Open,
+)
+from txnqueue.protocols.amqp.performatives import Disposition, Transfer
+from txnqueue.protocols.amqp.types import AmqpError, Error, ErrorCondition
+from txnqueue.version import __version__
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp.limits import Limits
+    from txnqueue.protocols.amqp.resource import TransactionalResource
+
+logger = logging.getLogger("txnqueue")
+CAPABILITIES = ("ANONYMOUS-RELAY",)
+"""That links without an address are there, as clients of JMS ask for it."""
+
+
+class Peer:
+    """A client's connection. Any thread may call it: one after the other works on it.
+
+    Attributes:
+        opened: What the client has said of itself; None: it has not opened the connection yet.
+        closed: Whether this end has closed the connection: nothing more is said.
+        over: Whether both ends have.
+        changed: Whether something was done since this was last set back that others may be
+            waiting for.
+    """
+
+    def __init__(
+        self,
+        resource: TransactionalResource,
+        codec: FrameCodec,
+        write: Callable[[bytes], None],
+        container_id: str,
+        idle_time_out_ms: int | None,
+    ) -> None:
+        """Take a connection of a client that is known.
+
+        Args:
+            resource: What it works on, and within which limits.
+            codec: Writes and reads frames.
+            write: Sends octets; it is called by whichever thread works.
+            container_id: The server's name.
+            idle_time_out_ms: The silence that the server bears.
+        """
+        self.opened: Open | None = None
+        self.closed = self.over = self.changed = self._tick_due = False
+        self._limits: Limits = resource.limits
+        self._connection = resource.connect(codec=codec.values)
+        self._codec = codec
+        self._write = write
+        self._channels: dict[int, Channel] = {}
+        self._lock = threading.RLock()
+        self._said = Open(
+            container_id=container_id,
+            max_frame_size=self._limits.frame_bytes,
+            channel_max=self._limits.sessions - 1,
+            idle_time_out=idle_time_out_ms,
+            offered_capabilities=CAPABILITIES,
+            properties={"product": "txnqueue", "version": __version__},
+        )
+
+    # ------------------------------------------------------------------------------ work
+
+    def work(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        """Take frames, each a channel and a body, and answer them."""
+        with self._lock:
+            for channel, body in frames:
+                if not self.over:
+                    self._guarded(channel, body)
+                self._tick_if_due()
+
+    def tick(self) -> None:
+        """Do what time brings: new messages, leases, transactions that take too long.
+
+        Nothing is waited for: whoever works on it now does it then.
+        """
+        self._tick_due = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._tick_if_due()
+            finally:
+                self._lock.release()
+
+    def close(self, error: Error | None = None) -> None:
+        """Close the connection: what is not discharged is rolled back before the client hears."""
+        with self._lock:
+            if self.closed:
+                return
+            self._connection.close()
+            if self.opened is None:
+                self._send(self._said)
+            self._send(Close(error))
+            self.closed = True
+
+    def abandon(self) -> None:
+        """Let go of a client that is gone: what is not discharged is rolled back."""
+        with self._lock:
+            self._connection.close()
+            self.closed = self.over = True
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _tick_if_due(self) -> None:
+        if not self._tick_due:
+            return
+        self._tick_due = False
+        if self.opened is None or self.closed:
+            return
+        try:
+            self._connection.tick()
+            self._tell_all()
+        except Exception:  # the next one tries again
+            logger.exception("tick failed")
+
+    def _guarded(self, channel: int, body: bytes) -> None:
+        """Take a frame; whatever is wrong with it ends what it was for."""
+        try:
+            self._take(channel, self._codec.read(body))
+        except AmqpError as error:
+            self.close(error.error)
+        except InvalidInput as error:  # nobody can tell which transaction it was about
+            self.close(Error(ErrorCondition.DECODE_ERROR, str(error)))
+        except Exception as error:
+            logger.exception("connection closed after an unexpected error")
+            why = f"{type(error).__name__}: {error}"
+            self.close(Error(ErrorCondition.INTERNAL_ERROR, why))
+
+    def _take(self, number: int, frame: Frame) -> None:
+        if isinstance(frame, Close):
+            self.close()
+            self.over = True
+        elif self.closed:
+            return  # sent before the client knew
+        elif isinstance(frame, Open):
+            self._open(frame)
+        elif self.opened is None:
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "A connection begins with an open.")
+        elif isinstance(frame, Begin):
+            self._begin(number, frame)
+        else:
+            channel = self._channels.get(number)
+            if channel is None:
+                raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Channel {number} has no session.")
+            self._on_channel(channel, frame)
+
+    def _open(self, frame: Open) -> None:
+        if self.opened is not None:
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The connection is open.")
+        size = min(frame.max_frame_size, self._limits.frame_bytes)
+        if size < FRAME_OCTETS_MIN:
+            raise AmqpError(
+                ErrorCondition.INVALID_FIELD, f"max-frame-size: {FRAME_OCTETS_MIN} or more."
+            )
+        self.opened = frame
+        self._connection.payload_max = size - TRANSFER_OCTETS_MAX
+        self._send(self._said)
+
+    def _begin(self, number: int, frame: Begin) -> None:
+        if number in self._channels or number > self._said.channel_max:
+            why = "in use" if number in self._channels else "too high"
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Channel {number} is {why}.")
+        session = self._connection.begin(frame.window.incoming_window)
+        channel = Channel(number, session, frame)
+        self._channels[number] = channel
+        self._send(channel.answer(), number)
+
+    def _on_channel(self, channel: Channel, frame: Frame) -> None:
+        if isinstance(frame, End):
+            self._end(channel)
+            del self._channels[channel.number]
+            return
+        self.changed = self.changed or isinstance(frame, Transfer | Disposition)
+        try:
+            for told in channel.take(frame):
+                self._send(told, channel.number)
+        except AmqpError as error:
+            self._end(channel, error.error)
+        self._tell_all()
+
+    def _end(self, channel: Channel, error: Error | None = None) -> None:
+        """End a session, unless this end has done so."""
+        if channel.ended:
+            return
+        for told in channel.wire(channel.session.frames()):
+            self._send(told, channel.number)
+        channel.ended = True
+        channel.session.end()
+        self._send(End(error), channel.number)
+
+    def _tell_all(self) -> None:
+        """Send what any session has to say."""
+        for channel in self._channels.values():
+            told = channel.wire(channel.session.frames())
+            for frame in () if channel.ended else told:
+                self._send(frame, channel.number)
+
+    def _send(self, frame: Frame, channel: int = 0) -> None:
+        if not self.closed:
+            self._write(self._codec.write(frame, channel))
