@@ -11,6 +11,7 @@ from txnqueue.admin.alteration import alter
 from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
+from txnqueue.core.bounds import Bounds
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -19,7 +20,7 @@ from txnqueue.core.settings import (
     check_text,
 )
 from txnqueue.core.state import QueueState, Segment
-from txnqueue.drain import Bounds, Drain, Handler
+from txnqueue.drain import Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.messages import acquisition, browse, removal
 from txnqueue.messages.move import Route, came_from_elsewhere, target_of, to_origin, to_queue
@@ -453,6 +454,7 @@ class Queue:
         errors_max: int = 20,
         on_batch: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
+        ahead: int = 0,
     ) -> DrainResult:
         """Consume the queue batch by batch, each batch in one transaction.
 
@@ -462,6 +464,11 @@ class Queue:
         queue. If all that is left waits for its redelivery, the drain ends unfinished. An error
         that no message can cause ends the drain at once, and counts no delivery; until a batch
         has succeeded, of the others only the first counts.
+
+        With ``ahead=1`` that append runs while the next batch is handled: the handler of a
+        batch begins before the one before it is committed, and may have to be repeated if that
+        fails. It must not rely on what the handler before it wrote, and holds its messages for up
+        to twice as long. ``tx.table()`` and databases in the transaction are refused then.
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
@@ -478,6 +485,7 @@ class Queue:
             errors_max: Give up after this many failures in a row.
             on_batch: Called with the number of messages after each commit.
             stopped: Asked before each batch; true: the one at hand is the last.
+            ahead: How many batches are handled before the one before them is committed: 0 or 1.
 
         Returns:
             What was consumed, and how it ended.
@@ -486,6 +494,7 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
+            InvalidInput: ``ahead=1`` on an ordered queue.
         """
         for name, called in {"handler": handler, "on_batch": on_batch, "stopped": stopped}.items():
             if not callable(called) and (called is not None or name == "handler"):
@@ -502,6 +511,7 @@ class Queue:
             run_id,
             errors_max=errors_max,
             selector=selector,
+            ahead=ahead,
         )
         return drain.run(until, bounds, on_batch)
 

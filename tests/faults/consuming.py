@@ -182,6 +182,7 @@ class Consuming:
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3
+        ahead = self.simulation.random.choice((0, 1))
 
         def handler(batch: Any, tx: Any) -> None:
             self.reference.keys[self.call] = f"{tx.id.rpartition('/')[0]}/"
@@ -202,11 +203,12 @@ class Consuming:
         result, _ = self.ask(
             lambda: source.drain(
                 handler,
-                batch_size=self.simulation.random.choice((1, 3, 10)),
+                batch_size=self.simulation.random.choice((1, 1, 2) if ahead else (1, 3, 10)),
                 run_id=run_id,
                 until=self.simulation.random.choice(("snapshot", "empty")),
                 max_messages=self.simulation.random.choice((None, 5)),
                 errors_max=2,
+                ahead=ahead,
             ),
             HandlerFailed,
             LeaseLost,
