@@ -525,6 +525,15 @@ class Queue:
         tx.check_active()
         if tx.already_committed:
             return SendResult(0, "", tx.id, tx.receipt)
+        send = self._staged(rows, options, tx)
+        if inside is None and send.count:
+            commit_alone(tx)
+        return SendResult(send.count, send.send_id, tx.id, tx.receipt)
+
+    def _staged(
+        self, rows: Rows, options: SendOptions, tx: Attempt, *, recorded: bool = True
+    ) -> StagedSend:
+        """Stage messages in an attempt, which records them unless the caller lets it."""
         self._client.states.check_open(self._info)
         info = self._info
         placing = options.placing(info.settings, self._client.runtime.now_ms())
@@ -540,18 +549,15 @@ class Queue:
                 options=options,
                 placing=placing,
                 durable=kept,
+                recorded=recorded,
             )
 
         try:
-            send = stage_rows()
+            return stage_rows()
         except SchemaMismatch:
             if not self._client.cache.renewed(info):  # columns that came since may be meant
                 raise
-            send = stage_rows()
-        count = sum(run.count for run in send.runs)
-        if inside is None and count:
-            commit_alone(tx)
-        return SendResult(count, send.send_id, tx.id, tx.receipt)
+            return stage_rows()
 
     def _move(
         self,
@@ -588,3 +594,8 @@ def send_with(
 ) -> SendResult:
     """Send to a queue with options made elsewhere, for the library's own rooms."""
     return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))
+
+
+def stage_with(queue: Queue, rows: Rows, attempt: Attempt) -> StagedSend:
+    """Stage what a call sends that records it itself, for the library's own rooms."""
+    return queue._staged(rows, SendOptions(), attempt, recorded=False)

@@ -14,6 +14,8 @@ from tests.inside import attempt_id, claims_of
 from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, LeaseLost, SettlementPending, TransactionUnknown
 
+SHARED_RUN = "nightly"
+"""The run that the drains of several clients may belong to."""
 KINDS = {
     "accept": model.ACCEPTED,
     "release": model.RELEASED,
@@ -178,7 +180,7 @@ class Consuming:
 
     def do_drain(self) -> None:
         source, target = self.manager.queue("in"), self.manager.queue("out")
-        run_id = self.simulation.random.choice((None, "nightly"))
+        run_id = self.simulation.random.choice((None, SHARED_RUN))
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance import test_drain_ahead as ahead
 from tests.conformance.conftest import World
+from tests.faults.simulation import simulate
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.receipt import Status
 from txnqueue.drain import Drain
@@ -26,6 +27,12 @@ Catch = Callable[[], None]
 def seen_by(test: Callable[..., None], *order: str) -> Catch:
     """Look for a violation by a test of the conformance suite."""
     return lambda: test(World(MemoryStore()), *order)
+
+
+def simulating() -> None:
+    """Look for a violation among some seeds of the simulator."""
+    for seed in range(30):
+        simulate(seed)
 
 
 def forgets_what_was_claimed_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -135,6 +142,7 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
         [
             seen_by(ahead.test_a_handler_runs_before_the_batch_before_is_committed),
             seen_by(ahead.test_every_message_is_handled_once_and_committed_in_turn, "at the end"),
+            simulating,
         ],
     ),
     "a number is used twice": (
@@ -143,7 +151,7 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     ),
     "its own batches are taken over": (
         takes_its_own_batches_over,
-        [seen_by(ahead.test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own)],
+        [seen_by(ahead.test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own), simulating],
     ),
     "a lease that is half over": (
         holds_nothing_on,
