@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from tests.faults.reference import (
     QUEUES,
@@ -184,7 +185,7 @@ class Consuming:
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3
-        ahead = self.simulation.random.choice((0, 1))
+        ahead = crc32(self.call.encode()) % 2
 
         def handler(batch: Any, tx: Any) -> None:
             self.reference.keys[self.call] = f"{tx.id.rpartition('/')[0]}/"
