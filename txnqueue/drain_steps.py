@@ -132,13 +132,13 @@ class Steps:
             self._give_back(following, error)
             if not isinstance(error, Exception):
                 raise
-            # The batch is committed. Whoever asks for the next one asks again, and learns why.
+            # The batch is committed. The call for the next one asks again, and learns why.
             return receipt, self._nothing(wanted)
 
     def behind(self, done: Attempt | None, wanted: Wanted) -> Step:
         """Commit a batch, if one is handled, and claim the next one, behind a handler.
 
-        Nothing is raised here: whoever waits for it is told what happened to the batch.
+        Nothing is raised here: the result says what happened to the batch.
         """
         try:
             if done is not None:
@@ -148,7 +148,7 @@ class Steps:
         except BaseException as error:
             nothing = self._nothing(wanted)
             if done is None and isinstance(error, Exception):
-                # As above: whoever asks for the next one asks again.
+                # As above: the call for the next one asks again.
                 logger.info("nothing claimed ahead error=%s", describe_error(error))
                 return Step(nothing)
             return Step(nothing, error=error)
@@ -176,7 +176,7 @@ class Steps:
     def _give_back(self, attempt: Attempt, error: BaseException) -> None:
         """Roll back a transaction whose claim failed, and what the journal says that it holds.
 
-        The claim may have landed all the same, and nobody got its messages.
+        The claim may have landed all the same, and its messages were delivered to no one.
         """
         try:
             client, info = self._client, self._queue.info
@@ -188,7 +188,7 @@ class Steps:
                     if c.acquirer and c.acquirer.attempt == mine
                 ]
             attempt.add_account(Account([HeldClaim(info, c, {}) for c in claims], attempt))
-        except Exception as failed:  # then they are void, and whoever receives next finds that
+        except Exception as failed:  # then they are void, and the next receive finds that
             about = (attempt.id, failed)
             logger.warning("what is held cannot be read transaction_id=%s error=%s", *about)
         commit.roll_back_after(attempt, error, counted=False)

@@ -1,7 +1,7 @@
 """A run of a drain: its transactions are called ``<run id>/<number>``, and no number is left out.
 
-Whoever commits a number has found the one before it committed: so who goes on with a run finds
-what is next by the greatest number.
+A number is committed only after the one before it was found committed: so the greatest number
+says where a run goes on.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class DrainRun:
         return attempt
 
     def committed(self, number: int, version: int) -> None:
-        """Record a commit: nobody can have committed the run's next number before it.
+        """Record a commit: the run's next number cannot have been committed before it.
 
-        Whoever commits a number has found the one before it committed: none is left out, or what
-        left one out is known.
+        A number is committed only after the one before it was found committed: none is left
+        out, or what left one out is known.
 
         Args:
             number: The number that was committed.
