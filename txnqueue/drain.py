@@ -77,7 +77,7 @@ class Drain:
         self._run = DrainRun(client, run_id, self._charges.recall)
         self._steps = Steps(client, queue)
         self._ahead = bool(ahead)
-        self._worker: Background | None = None
+        self._background: Background | None = None
         self._done: Claimed | None = None
         self._begun: list[Attempt] = []
         self._bounds, self._started = Bounds(), 0.0
@@ -111,8 +111,8 @@ class Drain:
             self._let_go(error)
             raise
         finally:
-            if self._worker is not None:
-                self._worker.shutdown(wait=False)
+            if self._background is not None:
+                self._background.shutdown(wait=False)
         # What others hold may come back, and what is for others may be this run's at another
         # consumer: then the run is not at its end.
         finished = self._room() > 0 and not self._of_others
@@ -165,9 +165,9 @@ class Drain:
         pending = [current] if done is None else [done, current]
         before = None if done is None else done.attempt
         step = partial(self._steps.behind, before, self._wanted(*pending))
-        if self._worker is None:
-            self._worker = self._client.runtime.new_background()
-        under_way = self._worker.submit(step)
+        if self._background is None:
+            self._background = self._client.runtime.new_background()
+        under_way = self._background.submit(step)
         landed, failure = self._awaited(under_way, self._call(current))
         if landed.error is not None:
             return self._nothing_before(done, current, landed.error, failure)
@@ -230,7 +230,9 @@ class Drain:
         return True
 
     def _let_go(self, error: BaseException) -> None:
-        """Give back what is in hand at an error; one that was to be counted is rolled back."""
+        """Give back what is in hand at an error; what was to be counted is rolled back by now."""
+        if self._background is not None:
+            self._background.shutdown(wait=True)  # what lands is what is given back
         for attempt in self._begun:
             commit.roll_back_after(attempt, error, counted=False)
 

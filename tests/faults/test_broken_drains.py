@@ -69,7 +69,7 @@ def commits_out_of_turn(patch: pytest.MonkeyPatch) -> None:
 
     def call(self: Any, current: Any) -> Any:
         failure = real(self, current)
-        if self._worker is not None and failure is None:
+        if self._background is not None and failure is None:
             commit.commit(current.attempt)
             current.attempt.status = Status.ACTIVE
         return failure
