@@ -32,15 +32,19 @@ def side_by_side(spark: SparkSession | None, acts: Sequence[Callable[[], Result]
     """
     if spark is None or len(acts) == 1:
         return [act() for act in acts]
-    from pyspark.util import inheritable_thread_target
-
     pool = ThreadPoolExecutor(THREADS_MAX, "txnqueue side by side")
     try:
-        targets: list[Callable[[], Result]] = [
-            inheritable_thread_target(spark)(act) for act in acts
-        ]
-        under_way = [pool.submit(target) for target in targets]
+        # Each has properties of its own: one call for all of them would share the object.
+        under_way = [pool.submit(_inheriting(spark, act)) for act in acts]
         wait(under_way)
         return [one.result() for one in under_way]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _inheriting(spark: SparkSession, act: Callable[[], Result]) -> Callable[[], Result]:
+    """Let another thread do something with this thread's local properties."""
+    from pyspark.util import inheritable_thread_target
+
+    inherited: Callable[[], Result] = inheritable_thread_target(spark)(act)
+    return inherited
