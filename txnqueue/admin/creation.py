@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
-from txnqueue.client.side_by_side import side_by_side
 from txnqueue.core import model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
@@ -131,7 +129,8 @@ def create_queue(
     dead_id = target.queue_id if target else None
     info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
     wanted = [info, *([target] if target and not found else [])]
-    _create_payload(client, wanted, schema)
+    for one in wanted:
+        client.store.payload.create(one.payload_id, schema)
 
     def plan(_lost: int) -> Plan | None:
         layout = Plan() if complete else layout_of_new_store(client)
@@ -172,12 +171,6 @@ def create_queue(
     if landed is None:
         return client.cache.queues()[name]
     return catalog.queues(landed.entries)[name]
-
-
-def _create_payload(client: Client, owners: Iterable[QueueInfo], schema: StructType) -> None:
-    """Create the payload tables of queues, side by side; nothing names them yet."""
-    create = client.store.payload.create
-    side_by_side(client.store.spark, [partial(create, one.payload_id, schema) for one in owners])
 
 
 def check_payload_there(
