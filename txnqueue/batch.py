@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -491,6 +491,7 @@ def claim_batch(
     lease_seconds: float | None = None,
     upto: VersionLimit | None = None,
     wanted: Wanting | None = None,
+    beside: Collection[str] = (),
     before: Sequence[HeldClaim] = (),
 ) -> Batch:
     """Claim a batch of both kinds of messages, for an attempt or under a lease.
@@ -504,6 +505,7 @@ def claim_batch(
         lease_seconds: For how long they are held.
         upto: Leave out what was posted after this.
         wanted: Cuts what a selector wants out of segments of a lane.
+        beside: Attempts of the same drain that are not decided.
         before: What was claimed already and belongs to the batch.
     """
     if attempt is None:
@@ -511,7 +513,15 @@ def claim_batch(
     else:
         attempt.follow_memory()
     held = claim(
-        client, info, limit, attempt, lease_seconds, upto=upto, wanted=wanted, before=before
+        client,
+        info,
+        limit,
+        attempt,
+        lease_seconds,
+        upto=upto,
+        wanted=wanted,
+        beside=beside,
+        before=before,
     )
     batch = Batch(client, schema, held, attempt)
     if attempt is not None and held:

@@ -3,81 +3,53 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import Batch, claim_batch
-from txnqueue.client import archive
+from txnqueue.batch import Batch
 from txnqueue.client.client import Client
-from txnqueue.core import model
+from txnqueue.client.runtime import Background, UnderWay
+from txnqueue.core.bounds import Bounds
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_number, check_transaction_id, describe_error
+from txnqueue.core.settings import check_number, describe_error
 from txnqueue.core.state.closure import is_closed
-from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted, TransactionFinished
+from txnqueue.drain_steps import Claimed, Step, Steps, Wanted
+from txnqueue.errors import (
+    HandlerFailed,
+    InvalidInput,
+    LeaseLost,
+    TransactionAborted,
+    TransactionFinished,
+)
 from txnqueue.messages import browse
 from txnqueue.messages.charges import Charges, Fault, fault_of
-from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
-from txnqueue.messages.receive import VersionLimit, lease_of, now, upto_of
+from txnqueue.messages.claim import Wanting
+from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
-from txnqueue.messages.settlement import Account
 from txnqueue.results import DrainResult
 from txnqueue.transaction import Transaction
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.drain_run import DrainRun
 from txnqueue.types import Until
 
 if TYPE_CHECKING:
     from txnqueue.queue import Queue
 
 logger = logging.getLogger("txnqueue")
-_NUMBER_MAX = 10**9
-PLACED_SECONDS_MAX = 600.0
-"""The seconds without a commit after which a run's place is looked up again."""
 Handler = Callable[[Batch, Transaction], object]
 
 
-def _never() -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What ends a drain before the queue is empty; None: nothing of the kind.
-
-    Attributes:
-        max_seconds: Begin no batch after this many seconds.
-        max_messages: Begin no batch after this many messages.
-        max_batches: Begin no batch after this many.
-        stopped: Asked before each batch: whether to stop.
-    """
-
-    max_seconds: float | None = None
-    max_messages: int | None = None
-    max_batches: int | None = None
-    stopped: Callable[[], bool] = _never
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        if self.max_seconds is not None:
-            check_number("max_seconds", self.max_seconds, 0, float("inf"))
-        for name in ("max_messages", "max_batches"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 1, float("inf"))
-
-    def room(self, size: int, seconds: float, messages: int, batches: int) -> int:
-        """How many messages the next batch may hold; 0 ends the drain."""
-        if self.stopped():
-            return 0
-        if self.max_seconds is not None and seconds >= self.max_seconds:
-            return 0
-        if self.max_batches is not None and batches >= self.max_batches:
-            return 0
-        return size if self.max_messages is None else min(size, self.max_messages - messages)
-
-
 class Drain:
-    """One drain of one queue; its transactions are called ``<run id>/<n>``."""
+    """One drain of one queue; its transactions are called ``<run id>/<n>``.
+
+    With ``ahead=1`` three batches may be in its hands: one whose handler runs; the one before it,
+    which is *done*, and is being committed; and the one after it, which the same append claims.
+    The commits come in the order of the numbers all the same. Whatever fails, what comes after
+    it is given back, and its deliveries do not count.
+    """
 
     def __init__(
         self,
@@ -89,24 +61,27 @@ class Drain:
         *,
         errors_max: int,
         selector: Selector | None = None,
+        ahead: int = 0,
     ) -> None:
         """Describe the drain; nothing is read yet."""
         check_number("batch_size", batch_size, 1, 100_000_000)
         check_number("errors_max", errors_max, 1, 1_000_000)
+        _check_ahead(ahead, queue)
         self._client = client
         self._queue = queue
         self._handler = handler
         self._batch_size = batch_size
-        self._given = run_id is not None
-        self._run_id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
-        check_transaction_id(self._run_id)
-        check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
         self._selector = selector
         self._charges = Charges(ordered=queue.info.settings.ordered)
-        self._number = 0
-        self._gapless = True
-        self._placed: tuple[int, float] | None = None
+        self._run = DrainRun(client, run_id, self._charges.recall)
+        self._steps = Steps(client, queue)
+        self._ahead = bool(ahead)
+        self._background: Background | None = None
+        self._done: Claimed | None = None
+        self._begun: list[Attempt] = []
+        self._bounds, self._started = Bounds(), 0.0
+        self._on_batch: Callable[[int], None] | None = None
         self._upto: VersionLimit | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
@@ -124,54 +99,153 @@ class Drain:
         if until not in ("snapshot", "empty"):
             raise InvalidInput(f"until={until!r}: say 'snapshot' or 'empty'.")
         self._client.open()
-        if self._given and not self._find_place():
-            return DrainResult(self._run_id, finished=True, already_finished=True)
+        if self._run.given and not self._run.find_place():
+            return DrainResult(self._run.id, finished=True, already_finished=True)
         if until == "snapshot":
             self._upto = now(self._client)
-        started = self._client.runtime.monotonic()
-
-        def room(batches_done: int = 0) -> int:
-            """How many messages the next batch may hold; 0 ends the drain."""
-            seconds = self._client.runtime.monotonic() - started
-            batches = self._batches + batches_done
-            size = self._charges.limit(self._batch_size)
-            return bounds.room(size, seconds, self._messages, batches)
-
-        tx, batch = self._receive(room())
-        while len(batch) or (room() > 0 and self._more()):
-            if not len(batch):  # there may be more than the last claim looked for
-                tx, batch = self._receive(room())
-                if not len(batch):
-                    self._charges.forgive()
-                continue
-            if not self._handle(batch, tx):
-                tx, batch = self._receive(room())
-                continue
-            count, done, handled = len(batch), tx, batch
-            self._messages += count
-            try:
-                tx, batch = self._commit_and_receive(tx, room(1))
-            except Exception as error:
-                self._messages -= count
-                self._not_committed(handled, done, error)
-                tx, batch = self._receive(room())
-                continue
-            self._batches += 1
-            self._failures_in_a_row = 0
-            self._charges.succeeded()
-            self._log("batch committed", done, messages=count)
-            if on_batch is not None:
-                self._unless_raising(on_batch, count, tx)
+        self._bounds, self._on_batch = bounds, on_batch
+        self._started = self._client.runtime.monotonic()
+        try:
+            self._consume()
+        except BaseException as error:
+            self._let_go(error)
+            raise
+        finally:
+            if self._background is not None:
+                self._background.shutdown(wait=False)
         # What others hold may come back, and what is for others may be this run's at another
         # consumer: then the run is not at its end.
-        finished = room() > 0 and not self._of_others
-        if finished and self._given:
-            finished = self._end()
+        finished = self._room() > 0 and not self._of_others
+        if finished and self._run.given:
+            finished = self._run.end()
         result = replace(self._result(finished=finished), stopped=bounds.stopped())
         self._log("drain ended", None, finished=finished, messages=self._messages)
         return result
 
+    # ------------------------------------------------------------------ batch by batch
+
+    def _consume(self) -> None:
+        current = self._receive()
+        while len(current) or (self._room() > 0 and self._more()):
+            if len(current):
+                current = self._overlap(current) if self._flows else self._handle(current)
+                continue
+            current = self._receive()  # there may be more than the last claim looked for
+            if not len(current):
+                self._charges.forgive()
+
+    @property
+    def _flows(self) -> bool:
+        """Whether the next batch is claimed while a handler runs: not until one has succeeded."""
+        return self._ahead and self._charges.proven and not self._failures_in_a_row
+
+    def _handle(self, current: Claimed) -> Claimed:
+        """Handle a batch, commit it, and return the next one."""
+        if not self._succeeded(current, self._call(current)):
+            return self._receive()
+        return self._decide(current)
+
+    def _decide(self, done: Claimed) -> Claimed:
+        """Commit a batch that was handled, and claim the next one by the same append."""
+        wanted = self._wanted(done)
+        try:
+            receipt, claimed = self._steps.commit_and_claim(done.attempt, wanted)
+        except Exception as error:
+            self._not_committed(done, error)
+            return self._receive()
+        self._committed(done, receipt)
+        return claimed
+
+    def _overlap(self, current: Claimed) -> Claimed:
+        """Handle a batch while the one before it is committed, and the next one claimed."""
+        done, self._done = self._done, None
+        if self._bounds.over(self._seconds()) or not self._held_on(current):
+            commit.rollback(current.attempt, "not begun", counted=False)
+            return self._receive() if done is None else self._decide(done)
+        pending = [current] if done is None else [done, current]
+        before = None if done is None else done.attempt
+        step = partial(self._steps.behind, before, self._wanted(*pending))
+        if self._background is None:
+            self._background = self._client.runtime.new_background()
+        under_way = self._background.submit(step)
+        landed, failure = self._awaited(under_way, self._call(current))
+        if landed.error is not None:
+            return self._nothing_before(done, current, landed.error, failure)
+        if done is not None and landed.receipt is not None:
+            self._committed(done, landed.receipt)
+        if not self._succeeded(current, failure):
+            commit.rollback(landed.claimed.attempt, "a batch before it failed", counted=False)
+            return self._receive()
+        if not len(landed.claimed):
+            return self._decide(current)
+        self._done = current
+        return landed.claimed
+
+    @staticmethod
+    def _awaited(
+        under_way: UnderWay[Step], failure: BaseException | None
+    ) -> tuple[Step, BaseException | None]:
+        """Wait for what was appended behind a handler, even if somebody interrupts that once."""
+        try:
+            return under_way.result(), failure
+        except BaseException as interruption:
+            return under_way.result(), interruption
+
+    def _nothing_before(
+        self,
+        done: Claimed | None,
+        current: Claimed,
+        error: BaseException,
+        failure: BaseException | None,
+    ) -> Claimed:
+        """Give a batch back whose predecessor was not committed: its number is not its own now."""
+        if isinstance(failure, Exception):
+            self._errors += 1
+        counted = isinstance(failure, Exception) and fault_of(failure) is Fault.MESSAGE
+        if current.attempt.status is Status.ACTIVE:
+            reason = describe_error(failure or error)
+            commit.rollback(current.attempt, reason, counted=counted)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        if done is None or not isinstance(error, Exception):
+            raise error
+        self._not_committed(done, error)
+        return self._receive()
+
+    def _held_on(self, current: Claimed) -> bool:
+        """Hold a batch that was claimed ahead for a whole lease, if half of it has gone by.
+
+        Returns:
+            Whether it is held still.
+        """
+        seconds = lease_of(self._queue.info, current.attempt)
+        until = current.batch.held_until
+        left = until.timestamp() - self._client.runtime.now_ms() / 1000 if until else 0.0
+        if left >= seconds / 2:
+            return True
+        try:
+            current.batch.extend_lease(seconds)
+        except LeaseLost:
+            return False
+        return True
+
+    def _let_go(self, error: BaseException) -> None:
+        """Give back what is in hand at an error; what was to be counted is rolled back by now."""
+        if self._background is not None:
+            self._background.shutdown(wait=True)  # what lands is what is given back
+        for attempt in self._begun:
+            commit.roll_back_after(attempt, error, counted=False)
+
     # -------------------------------------------------------------------------- helpers
+
+    def _seconds(self) -> float:
+        return self._client.runtime.monotonic() - self._started
+
+    def _room(self, *pending: Claimed) -> int:
+        """How many messages the next batch may hold if others succeed; 0 ends the drain."""
+        size = self._charges.limit(self._batch_size)
+        messages = self._messages + sum(len(one) for one in pending)
+        return self._bounds.room(size, self._seconds(), messages, self._batches + len(pending))
 
     def _more(self) -> bool:
         """Return whether there is something to receive; what others hold is of the same reading."""
@@ -180,7 +254,7 @@ class Drain:
         )
         return receivable
 
-    def _wanted(self) -> Wanting | None:
+    def _wanting(self) -> Wanting | None:
         """Return which messages the next batch may hold; None if that is all."""
         chosen = self._selector.of_lane if self._selector is not None else None
         if not self._charges.passes_over:
@@ -189,127 +263,66 @@ class Drain:
             return self._charges.wanted
         return lambda lane, segments: self._charges.wanted(lane, chosen(lane, segments))
 
-    def _find_place(self) -> bool:
-        """Find the number of the next batch of the run; false if the run has finished."""
-        self._placed = (self._client.cache.version_to_begin(), self._client.runtime.monotonic())
-        prefix = f"{self._run_id}/"
-        shard = model.transaction_shard(f"{prefix}0")
-        decisions = [
-            entry
-            for entry in (
-                *archive.of_shard(self._client.store, shard, prefix),
-                *self._client.store.transient.journal.read([shard]).entries,
-            )
-            if entry.kind in model.DECISIONS and entry.stream.startswith(prefix)
-        ]
-        committed = [e.stream[len(prefix) :] for e in decisions if e.kind == model.COMMITTED]
-        found = {int(n) for n in committed if n.isdecimal()}
-        self._number = max([self._number, *(n + 1 for n in found)])
-        self._gapless = len(found) == self._number  # a former version could leave numbers out
-        self._charges.recall(decisions)
-        return "end" not in committed
-
-    def _end(self) -> bool:
-        """Record that the run has finished; another driver of the run may do so as well.
-
-        Returns:
-            Whether it is recorded: if others were faster at every try, or it came too late for
-            the store's maintenance, the next run does it.
-        """
-        try:
-            commit.commit(Attempt(self._client, f"{self._run_id}/end"))
-        except TransactionAborted as error:
-            return error.receipt is not None
-        return True
-
-    def _attempt(self, ahead: int = 0) -> Attempt:
-        """Begin the transaction of the next batch, or of a later one.
-
-        Another driver of the run may have committed its number, and the archive hold that by
-        now. So it begins where the run's place was found last: the horizon cannot pass that
-        without its being refused.
-        """
-        seconds = self._client.runtime.monotonic()
-        if self._given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
-            self._find_place()
-        tx = Attempt(self._client, f"{self._run_id}/{self._number + ahead}", look_up=False)
-        tx.begin(self._placed[0] if self._placed is not None else None)
+    def _wanted(self, *pending: Claimed) -> Wanted:
+        """Say what is wanted after batches that are not decided yet."""
+        number = pending[-1].number + 1 if pending else None
+        room = self._room(*pending)
+        attempt = self._run.begin(number)
+        attempt.ahead = self._ahead
         self._dead_lettered += self._current.dead_lettered if self._current is not None else 0
-        self._current = tx
-        return tx
-
-    def _receive(self, limit: int) -> tuple[Attempt, Batch]:
-        """Claim a batch by an append of its own."""
-        tx = self._attempt()
-        if limit <= 0:
-            return tx, Batch(self._client, self._queue.schema, [], tx)
-        try:
-            return tx, self._claim(limit, tx, self._wanted())
-        except BaseException as error:
-            self._give_back(tx, error)
-            raise
-
-    def _give_back(self, tx: Attempt, error: BaseException) -> None:
-        """Roll back a transaction whose claim failed, and what the journal says that it holds.
-
-        The claim may have landed all the same, and its messages were delivered to no one.
-        """
-        try:
-            client, info = self._client, self._queue.info
-            mine = tx.attempt_id
-            with client.lock:
-                claims = [
-                    c
-                    for c in client.states.fold(info).claims()
-                    if c.acquirer and c.acquirer.attempt == mine
-                ]
-            tx.add_account(Account([HeldClaim(info, claim, {}) for claim in claims], tx))
-        except Exception as failed:  # then they are void, and the next receive finds that
-            logger.warning("what is held cannot be read transaction_id=%s error=%s", tx.id, failed)
-        commit.roll_back_after(tx, error, counted=False)
-
-    def _claim(
-        self, limit: int, tx: Attempt, wanted: Wanting | None, before: Sequence[HeldClaim] = ()
-    ) -> Batch:
-        queue = self._queue
-        return claim_batch(
-            self._client,
-            queue.info,
-            queue.schema,
-            limit,
-            tx,
-            upto=self._upto,
-            wanted=wanted,
-            before=before,
+        self._current = attempt
+        begun = [tx for tx in self._begun if tx.status is Status.ACTIVE]
+        self._begun = [*begun[-3:], attempt]
+        return Wanted(
+            self._run.number if number is None else number,
+            attempt,
+            room,
+            self._upto,
+            self._wanting() if room > 0 else None,
+            [one.attempt.attempt_id for one in pending],
         )
 
-    def _handle(self, batch: Batch, tx: Attempt) -> bool:
-        """Hand a batch to the handler; roll it back if that fails.
+    def _receive(self) -> Claimed:
+        """Claim a batch by an append of its own."""
+        return self._steps.claim(self._wanted())
+
+    def _call(self, current: Claimed) -> BaseException | None:
+        """Hand a batch to the handler, and return what it raised."""
+        tx = current.attempt
+        tx.charges = self._charges.next_counts
+        self._client.blocks.append(tx)
+        try:
+            self._handler(current.batch, Transaction(tx))
+        except BaseException as error:
+            return error
+        finally:
+            self._client.blocks.remove(tx)
+            if self._ahead:
+                tx.close()
+        return None
+
+    def _succeeded(self, current: Claimed, failure: BaseException | None) -> bool:
+        """Return whether a batch is handled; roll it back if that failed.
 
         Raises:
             HandlerFailed: It failed too often in a row, or by a mistake of the job.
         """
-        tx.charges = self._charges.next_counts
-        self._client.blocks.append(tx)
-        try:
-            self._handler(batch, Transaction(tx))
-        except Exception as error:
-            fault = fault_of(error)
-            commit.rollback(tx, reason=describe_error(error), counted=fault is Fault.MESSAGE)
-            if is_closed(error):
-                raise
-            self._errors += 1
-            self._failed(error, batch, tx)
-            return False
-        except BaseException:
+        tx = current.attempt
+        if failure is not None and not isinstance(failure, Exception):
             commit.rollback(tx, reason="interrupted")
-            raise
-        finally:
-            self._client.blocks.remove(tx)
+            raise failure
+        if failure is not None:
+            fault = fault_of(failure)
+            commit.rollback(tx, reason=describe_error(failure), counted=fault is Fault.MESSAGE)
+            if is_closed(failure):
+                raise failure
+            self._errors += 1
+            self._failed(failure, current)
+            return False
         if tx.status is Status.ROLLED_BACK:
-            self._charges.failed(batch._account.held, counted=tx.charges)
+            self._charges.failed(current.batch._account.held, counted=tx.charges)
             rolled_back = "The handler rolled the transaction back."
-            self._failed(TransactionAborted(rolled_back, transaction_id=tx.id), batch, tx)
+            self._failed(TransactionAborted(rolled_back, transaction_id=tx.id), current)
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(
@@ -319,7 +332,7 @@ class Drain:
             )
         return True
 
-    def _not_committed(self, batch: Batch, tx: Attempt, error: Exception) -> None:
+    def _not_committed(self, done: Claimed, error: Exception) -> None:
         """Record that the commit of a batch failed.
 
         Raises:
@@ -327,14 +340,14 @@ class Drain:
             HandlerFailed: As in ``_failed``.
         """
         if not isinstance(error, TransactionAborted):
-            commit.roll_back_after(tx, error, counted=False)
+            commit.roll_back_after(done.attempt, error, counted=False)
             raise error
-        self._placed = None
+        self._run.lose_place()
         if error.__cause__ is not None and is_closed(error.__cause__):
             raise error.__cause__ from None  # it will not come back
-        self._failed(error, batch, tx)
+        self._failed(error, done)
 
-    def _failed(self, error: Exception, batch: Batch, tx: Attempt) -> None:
+    def _failed(self, error: Exception, current: Claimed) -> None:
         """Count a batch that was not committed.
 
         Raises:
@@ -352,7 +365,8 @@ class Drain:
                 result=self._result(finished=False),
             ) from error
         if fault is Fault.MESSAGE:
-            self._charges.failed(batch._account.held, counted=tx.charges)
+            held = current.batch._account.held
+            self._charges.failed(held, counted=current.attempt.charges)
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
@@ -361,72 +375,21 @@ class Drain:
                 result=self._result(finished=False),
             ) from error
 
-    def _commit_and_receive(self, tx: Attempt, room: int) -> tuple[Attempt, Batch]:
-        """Commit a batch and claim the next one, by one append.
-
-        Returns:
-            The next transaction and its batch, which is empty if there was no room for one, the
-            claim was lost twice, could not be planned, or failed after the commit.
-        """
-        following = self._attempt(ahead=1)
-        nothing = Batch(self._client, self._queue.schema, [], following)
-        if room <= 0 or not commit.joinable(tx):
-            self._committed(commit.commit(tx))
-            return following, nothing
-        wanted = self._wanted()
-        info = self._queue.info
-        receiver = ClaimPlanner(
-            self._client,
-            info,
-            room,
-            lease_of(info, following),
-            following,
-            upto=upto_of(self._upto, info),
-            joined_with=tx.attempt_id,
-            wanted=wanted,
-        )
-        try:
-            landed = commit.commit_joined(tx, receiver.plan)
-            self._committed(commit.committed_by(tx, landed))
-        except TransactionAborted:  # of which nothing landed
-            raise
-        except BaseException as error:
-            self._give_back(following, error)
-            raise
-        try:
-            held = receiver.held(landed.entries)
-            if not held:
-                return following, nothing
-            return following, self._claim(room, following, wanted, held)
-        except BaseException as error:
-            self._give_back(following, error)
-            if not isinstance(error, Exception):
-                raise
-            # The batch is committed. The call for the next one asks again, and learns why.
-            return following, nothing
-
-    def _committed(self, receipt: Receipt) -> None:
-        """Record a commit: the run's next number cannot have been committed before it.
-
-        A number is committed only after the one before it was found committed: none is left
-        out, or what left one out is known.
-        """
-        self._number += 1
+    def _committed(self, done: Claimed, receipt: Receipt) -> None:
+        """Record a commit, and report it."""
+        self._run.committed(done.number, receipt.journal_version)
         self._applied &= receipt.applied
-        if self._gapless and self._placed is not None and receipt.journal_version > self._placed[0]:
-            self._placed = (receipt.journal_version, self._client.runtime.monotonic())
-
-    def _unless_raising(self, on_batch: Callable[[int], None], count: int, ahead: Attempt) -> None:
-        """Report a commit; if that raises, what was claimed ahead goes back uncounted."""
-        try:
-            on_batch(count)
-        except BaseException:
-            commit.rollback(ahead, reason="drain ended", counted=False)
-            raise
+        self._messages += len(done)
+        self._batches += 1
+        self._failures_in_a_row = 0
+        self._charges.succeeded()
+        self._log("batch committed", done.attempt, messages=len(done))
+        if self._on_batch is not None:
+            self._on_batch(len(done))
 
     def _result(self, *, finished: bool) -> DrainResult:
         return DrainResult(
-            self._run_id,
+            self._run.id,
             self._batches,
             self._messages,
             self._errors,
@@ -439,7 +402,7 @@ class Drain:
 
     def _log(self, event: str, tx: Attempt | None, **details: object) -> None:
         """Write what happened to the log ``txnqueue``, with its details as ``record.details``."""
-        about: dict[str, object] = {"queue": self._queue.name, "run_id": self._run_id}
+        about: dict[str, object] = {"queue": self._queue.name, "run_id": self._run.id}
         if tx is not None and tx.receipt is not None:
             about["transaction_id"] = tx.id
             about["commit_seq"] = tx.receipt.commit_seq
@@ -447,3 +410,23 @@ class Drain:
         said = {**about, **details}
         text = " ".join(f"{key}={value}" for key, value in said.items())
         logger.info("%s %s", event, text, extra={"event": event, "details": said})
+
+
+def _check_ahead(ahead: int, queue: Queue) -> None:
+    """Check how far ahead of its commits a drain may handle.
+
+    Raises:
+        InvalidInput: So far it cannot, or the queue is ordered.
+    """
+    if isinstance(ahead, bool) or ahead not in (0, 1):
+        raise InvalidInput(
+            f"ahead={ahead!r}: 1 handles a batch while the one before it is committed, 0 after "
+            "that.",
+            name="ahead",
+        )
+    if ahead and queue.info.settings.ordered:
+        raise InvalidInput(
+            f"ahead=1 handles a batch before the one before it is committed, and {queue.name!r} is "
+            "ordered: drain it with ahead=0.",
+            name="ahead",
+        )

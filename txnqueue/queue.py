@@ -12,6 +12,7 @@ from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import markup
+from txnqueue.core.bounds import Bounds
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -20,7 +21,7 @@ from txnqueue.core.settings import (
     check_text,
 )
 from txnqueue.core.state import QueueState, Segment, catalog
-from txnqueue.drain import Bounds, Drain, Handler
+from txnqueue.drain import Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.messages import acquisition, browse, removal
 from txnqueue.messages.move import Route, came_from_elsewhere, target_of, to_origin, to_queue
@@ -482,6 +483,7 @@ class Queue:
         errors_max: int = 20,
         on_batch: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
+        ahead: int = 0,
         progress: bool = False,
     ) -> DrainResult:
         """Consume the queue batch by batch, each batch in one transaction.
@@ -492,6 +494,11 @@ class Queue:
         queue. If all that is left waits for its redelivery, the drain ends unfinished. An error
         that no message can cause ends the drain at once, and counts no delivery; until a batch
         has succeeded, of the others only the first counts.
+
+        With ``ahead=1`` that append runs while the next batch is handled: the handler of a
+        batch begins before the one before it is committed, and may have to be repeated if that
+        fails. It must not rely on what the handler before it wrote, and holds its messages for up
+        to twice as long. ``tx.table()`` and databases in the transaction are refused then.
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
@@ -508,6 +515,7 @@ class Queue:
             errors_max: Give up after this many failures in a row.
             on_batch: Called with the number of messages after each commit.
             stopped: Asked before each batch; true: the one at hand is the last.
+            ahead: How many batches are handled before the one before them is committed: 0 or 1.
             progress: Whether to show in a notebook or a terminal how far it is.
 
         Returns:
@@ -517,6 +525,7 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
+            InvalidInput: ``ahead=1`` on an ordered queue.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
         for name, called in {"handler": handler, "on_batch": on_batch, "stopped": stopped}.items():
@@ -534,6 +543,7 @@ class Queue:
             run_id,
             errors_max=errors_max,
             selector=selector,
+            ahead=ahead,
         )
         if not progress:
             return drain.run(until, bounds, on_batch)
@@ -543,8 +553,6 @@ class Queue:
         with showing_progress(f"drain of {self.name}", total) as show:
             return drain.run(until, bounds, counting(show, on_batch))
 
-    # ----------------------------------------------------------------------- for drains
-
     # -------------------------------------------------------------------------- helpers
 
     def _send(self, rows: Rows, options: SendOptions, inside: Attempt | None) -> SendResult:
@@ -553,6 +561,15 @@ class Queue:
         tx.check_active()
         if tx.already_committed:
             return SendResult(0, "", tx.id, tx.receipt)
+        send = self._staged(rows, options, tx)
+        if inside is None and send.count:
+            commit_alone(tx)
+        return SendResult(send.count, send.send_id, tx.id, tx.receipt)
+
+    def _staged(
+        self, rows: Rows, options: SendOptions, tx: Attempt, *, recorded: bool = True
+    ) -> StagedSend:
+        """Stage messages in an attempt, which records them unless the caller lets it."""
         self._client.states.check_open(self._info)
         info = self._info
         placing = options.placing(info.settings, self._client.runtime.now_ms())
@@ -568,18 +585,15 @@ class Queue:
                 options=options,
                 placing=placing,
                 durable=kept,
+                recorded=recorded,
             )
 
         try:
-            send = stage_rows()
+            return stage_rows()
         except SchemaMismatch:
             if not self._client.cache.renewed(info):  # columns that came since may be meant
                 raise
-            send = stage_rows()
-        count = sum(run.count for run in send.runs)
-        if inside is None and count:
-            commit_alone(tx)
-        return SendResult(count, send.send_id, tx.id, tx.receipt)
+            return stage_rows()
 
     def _move(
         self,
@@ -616,3 +630,8 @@ def send_with(
 ) -> SendResult:
     """Send to a queue with options made elsewhere, for the library's own rooms."""
     return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))
+
+
+def stage_with(queue: Queue, rows: Rows, attempt: Attempt) -> StagedSend:
+    """Stage what a call sends that records it itself, for the library's own rooms."""
+    return queue._staged(rows, SendOptions(), attempt, recorded=False)

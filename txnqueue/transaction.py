@@ -24,10 +24,11 @@ from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.participants import Auxiliary
-from txnqueue.types import NOT_GIVEN, Database, NotGiven, TwoPhaseDatabase
+from txnqueue.types import NOT_GIVEN, Database, NotGiven, Rows, TwoPhaseDatabase
 
 if TYPE_CHECKING:
     from txnqueue.exchange import Exchange
+    from txnqueue.messages.send import SendResult
     from txnqueue.queue import Queue
 
 
@@ -127,6 +128,34 @@ class Transaction:
         attempt.begin()
         return Queue(attempt.client, attempt.client.cache.queue(name), attempt)
 
+    def send(self, rows: Mapping[str, Rows]) -> dict[str, SendResult]:
+        """Send to several queues in this transaction; the rows are written at the same time.
+
+        It does what a ``Queue.send`` to each of them does, in less time. Rows that need options
+        of their own, such as headers, are sent by ``Queue.send``.
+
+        Args:
+            rows: By the name of each queue its rows, as ``Queue.send`` takes them.
+
+        Returns:
+            The result for each queue.
+
+        Raises:
+            QueueNotFound: There is no such queue; nothing was sent.
+            SchemaMismatch: As in ``Queue.send``, of the first queue whose rows do not fit;
+                nothing was sent to any of them by this call.
+            LimitExceeded: As in ``Queue.send``; nothing was sent.
+
+        Example::
+
+            with manager.transaction() as tx:
+                batch = orders.receive(1_000, transaction=tx)
+                tx.send({"invoices": price(batch.df), "audit": batch.df})
+        """
+        from txnqueue.sends import send_to_queues  # which hands out queues
+
+        return send_to_queues(self._attempt, rows)
+
     def exchange(self, name: str) -> Exchange:
         """Give an exchange that publishes in this transaction.
 
@@ -150,7 +179,11 @@ class Transaction:
             name: A path if it has a "/", otherwise a name of the catalog.
             lineage: Whether rows written carry the transaction's id, in a column
                 ``_transaction_id`` that the table must have.
+
+        Raises:
+            InvalidInput: The transaction is one of a drain with ``ahead=1``.
         """
+        self._check_decided_in_turn("table()")
         return TableChanges(self._attempt, name, lineage=lineage)
 
     @overload
@@ -174,7 +207,7 @@ class Transaction:
             The connection.
 
         Raises:
-            InvalidInput: It cannot take part so.
+            InvalidInput: It cannot take part so, or not in a drain with ``ahead=1``.
             LimitExceeded: The transaction's id is too long for a branch.
 
         Example::
@@ -184,6 +217,7 @@ class Transaction:
                 billing = tx.enlist("billing", psycopg.connect(...))
                 billing.cursor().execute("INSERT INTO ...")
         """
+        self._check_decided_in_turn("enlist()")
         self._attempt.check_active()
         if self.already_committed:
             self._attempt.participants.ignore(connection)
@@ -200,7 +234,11 @@ class Transaction:
         Args:
             name: The data source: one connection each.
             connection: A DB-API 2.0 connection.
+
+        Raises:
+            InvalidInput: The transaction is one of a drain with ``ahead=1``.
         """
+        self._check_decided_in_turn("auxiliary()")
         self._attempt.check_active()
         return self._attempt.participants.auxiliary(name, connection)
 
@@ -218,7 +256,9 @@ class Transaction:
             LeaseLost: Messages that were held under a lease are others' now; rolled back.
             SettlementPending: Another transaction that is prepared settles messages of the
                 same lease: nothing was changed; decide that one, and commit again.
+            InvalidInput: It is one of a drain with ``ahead=1``, which commits it in its turn.
         """
+        self._check_decided_in_turn("commit()")
         return commit.commit(self._attempt)
 
     def prepare(self) -> None:
@@ -232,8 +272,9 @@ class Transaction:
             TransactionUnknown: As in ``commit``.
             SettlementPending: As in ``commit``.
             InvalidInput: A database takes part that cannot prepare, or messages that are
-                in memory only; nothing was changed.
+                in memory only; nothing was changed. Or it is one of a drain with ``ahead=1``.
         """
+        self._check_decided_in_turn("prepare()")
         commit.prepare(self._attempt)
 
     def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
@@ -251,6 +292,19 @@ class Transaction:
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
         commit.rollback(self._attempt, reason, counted=counted)
+
+    def _check_decided_in_turn(self, what: str) -> None:
+        """Check that it is decided before other work begins that relies on it.
+
+        Raises:
+            InvalidInput: A drain handles the next batch before it is.
+        """
+        if self._attempt.ahead:
+            raise InvalidInput(
+                f"tx.{what} in a drain with ahead=1, where the next batch is handled before this "
+                "transaction is committed, and its changes are applied: drain with ahead=0.",
+                name="ahead",
+            )
 
     def __enter__(self) -> Transaction:
         """Begin."""

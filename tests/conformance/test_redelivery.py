@@ -63,7 +63,9 @@ def test_what_failed_once_takes_no_fresh_message_of_another_lane_with_it(world: 
         counts = {m["_message"]["delivery_count"] for m in batch.messages()}
         assert len(counts) == 1
         sizes.append((counts.pop(), len(batch)))
-    assert sorted(sizes) == [(0, 20), (1, 20)]
+    # Which lane is the first in turn decides whether fresh messages come before, after, or both.
+    assert [size for count, size in sizes if count] == [20]
+    assert sum(size for count, size in sizes if not count) == 20
 
 
 @in_memory

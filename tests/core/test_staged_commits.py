@@ -190,8 +190,26 @@ def test_another_commit_is_not_taken_for_the_sends(
     assert found_in(tmp_path / "changed", written) is None
 
 
-@pytest.mark.parametrize("version", [None, "8", "no number"])
+@pytest.mark.parametrize("version", [None, "no number"])
 def test_a_commit_that_the_session_does_not_know_is_not_found(
     tmp_path: Path, version: str | None
 ) -> None:
     assert found_in(tmp_path, actions((3, 0, 2)), version) is None
+
+
+@pytest.mark.parametrize("version", ["8", "5", "4"])
+def test_a_commit_is_found_though_another_thread_committed_since_to_another_table(
+    tmp_path: Path, version: str
+) -> None:
+    """The session says that one's version, which may be there as well."""
+    log = tmp_path / "payload" / "q-1" / "_delta_log"
+    log.mkdir(parents=True)
+    others: Any = actions((5, 0, 4))
+    others[0]["commitInfo"]["userMetadata"] = json.dumps({"operation": "stage", "send_id": "no"})
+    for number, written in enumerate([others] * 5 + [actions((3, 0, 2))] + [others] * 2):
+        lines = "\n".join(map(json.dumps, written))
+        (log / f"{number:020}.json").write_text(lines + "\n", encoding="utf-8")
+    nobody: Any = None
+    found = find_commit(SEND, version, nobody, TableNames(str(tmp_path), by_path=True))
+    assert found is not None
+    assert (found.version, found.spans) == (5, [(0, 2)])

@@ -151,8 +151,30 @@ def test_the_commit_of_another_thread_is_not_taken_for_ones_own(
 
     monkeypatch.setattr("txnqueue.storage.payload.staging.find_commit", late)
     assert queue.send(numbers(spark)).count == ROWS
-    assert len(reads) == 1
+    assert reads == []
     assert sent(queue) == [*range(5), *range(ROWS)]
+
+
+def test_sends_side_by_side_are_the_callers_jobs_and_read_nothing_back(
+    spark: Any, root: str, manager: QueueManager, reads: Reads
+) -> None:
+    names = [f"q{next(_NUMBERS)}" for _ in range(3)]
+    queues = [manager.create_queue(name, "i long", dead_letter=False) for name in names]
+    context = spark.sparkContext
+    tx = manager.transaction()
+    context.setJobGroup("mine", "sends of one call")
+    try:
+        with Cost(spark, root) as cost:
+            sends = tx.send({name: numbers(spark, ROWS + n) for n, name in enumerate(names)})
+        mine = context.statusTracker().getJobIdsForGroup("mine")
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.job.description", None)
+    assert (cost.commits, cost.jobs, reads) == (3, 3, [])
+    assert len(mine) == 3
+    tx.commit()
+    assert [sends[name].count for name in names] == [ROWS, ROWS + 1, ROWS + 2]
+    assert [sent(queue) for queue in queues] == [list(range(ROWS + n)) for n in range(3)]
 
 
 def test_a_task_that_writes_several_files_has_one_range(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import greenlet
 
 from tests.faults import fleeting
+from tests.faults.behind import InTurns, Turned
 from tests.faults.consuming import Consuming
 from tests.faults.deciding import Deciding
 from tests.faults.fleeting import Fleeting
@@ -92,6 +93,9 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         self.runtime.sleep = lambda seconds: simulation.pause()
         self.began = 0
         self.runtime.dice = simulation.random.random
+        self.runtime.new_background = lambda: InTurns(self)
+        self.behind: list[Turned] = []
+        self._last: Any = None
         luck: Any = Luck(simulation, self)
         store: Any = FaultyStore(simulation.store, luck)
         self.manager = QueueManager(None, store=store, runtime=self.runtime)
@@ -108,13 +112,25 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         self.resume()
 
     def resume(self) -> None:
-        self.running.switch()
+        """Go on, in one of the client's threads: in the one that holds its lock, if one does."""
+        self.behind = [act for act in self.behind if not act.done]
+        threads = [self.running, *(act.thread for act in self.behind)]
+        if not (self._last in threads and client_of(self.manager).holds_lock()):
+            self._last = self.simulation.random.choice(threads) if self.behind else self.running
+        self._last.switch()
         if self.running.dead:
             self.running = None
+            self._end_threads()
+
+    def _end_threads(self) -> None:
+        for act in self.behind:
+            act.kill()
+        self.behind = []
 
     def kill(self) -> None:
         """Die here and now, wherever that is."""
         self.dead = True
+        self._end_threads()
         if self.running is not None:
             self.running.throw(Crash("killed"))
 

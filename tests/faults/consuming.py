@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from tests.faults.reference import (
     QUEUES,
@@ -14,6 +15,8 @@ from tests.inside import attempt_id, claims_of
 from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, LeaseLost, SettlementPending, TransactionUnknown
 
+SHARED_RUN = "nightly"
+"""The run that the drains of several clients may belong to."""
 KINDS = {
     "accept": model.ACCEPTED,
     "release": model.RELEASED,
@@ -178,10 +181,11 @@ class Consuming:
 
     def do_drain(self) -> None:
         source, target = self.manager.queue("in"), self.manager.queue("out")
-        run_id = self.simulation.random.choice((None, "nightly"))
+        run_id = self.simulation.random.choice((None, SHARED_RUN))
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3
+        ahead = crc32(self.call.encode()) % 2
 
         def handler(batch: Any, tx: Any) -> None:
             self.reference.keys[self.call] = f"{tx.id.rpartition('/')[0]}/"
@@ -202,11 +206,12 @@ class Consuming:
         result, _ = self.ask(
             lambda: source.drain(
                 handler,
-                batch_size=self.simulation.random.choice((1, 3, 10)),
+                batch_size=self.simulation.random.choice((1, 1, 2) if ahead else (1, 3, 10)),
                 run_id=run_id,
                 until=self.simulation.random.choice(("snapshot", "empty")),
                 max_messages=self.simulation.random.choice((None, 5)),
                 errors_max=2,
+                ahead=ahead,
             ),
             HandlerFailed,
             LeaseLost,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from tests.faults.audit import Ledger
+from tests.faults.behind import ORDERS
 from tests.faults.injection import Crash, Injector
 from tests.faults.world import (
     LEASE_SECONDS,
@@ -339,6 +341,13 @@ def _run(manager: QueueManager, world: World) -> None:
         consume_and_produce(tx.queue("in").receive(3), tx)
 
     manager.run_transaction(handler, transaction_id=f"T{world.suffix}")
+
+
+def _drain_ahead(manager: QueueManager, world: World, worker: Any) -> None:
+    client_of(manager).runtime.new_background = worker
+    manager.queue("in").drain(
+        consume_and_produce, batch_size=1, run_id=f"R{world.suffix}", until="empty", ahead=1
+    )
 
 
 def _receive_in_transaction(manager: QueueManager, world: World) -> None:
@@ -812,6 +821,16 @@ OPERATIONS = [
 ]
 
 IN_MEMORY = [
+    *(
+        Operation(
+            f"drain ahead, {order}",
+            _nothing,
+            partial(_drain_ahead, worker=worker),
+            _wrote(model.COMMITTED),
+            whole=False,
+        )
+        for order, worker in ORDERS.items()
+    ),
     Operation(
         "give payload back",
         _dropped_empty,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ import greenlet
 
 from tests.faults import audit
 from tests.faults.clients import ACTIONS, Client
+from tests.faults.consuming import SHARED_RUN
 from tests.faults.fleeting import FLEETING, PASSING
 from tests.faults.grouping import GroupingJournal, LostAnswer
 from tests.faults.pasts import everything
@@ -216,7 +218,9 @@ class Simulation:
         assert not [m for m, p in self.reference.place.items() if p[0] not in ("gone", "staged")]
         prepared, preparing = self.reference.prepared, self.reference.preparing
         explicit = self.reference.explicit | {prepared[a] for a in preparing & prepared.keys()}
-        audit.check(everything(self.store), explicit)
+        entries = everything(self.store)
+        audit.check(entries, explicit)
+        _check_numbers(entries)
         last.runtime.run_id = "verify at last"
         proof = last.manager.history.verify()
         assert proof.ok, str(proof)
@@ -236,6 +240,17 @@ class Simulation:
                 received += [row["n"] for row in batch.messages()]
                 batch.accept()
             self.reference.follow()
+
+
+def _check_numbers(entries: Iterable[model.Entry]) -> None:
+    """Check that the batches of the run that all share were committed in turn, none left out."""
+    prefix = f"{SHARED_RUN}/"
+    committed = sorted(
+        (entry for entry in entries if entry.kind == model.COMMITTED), key=lambda e: e.place
+    )
+    found = [e.stream[len(prefix) :] for e in committed if e.stream.startswith(prefix)]
+    numbers = [int(number) for number in found if number != "end"]
+    assert numbers == list(range(len(numbers))), f"P2 a run committed {numbers}"
 
 
 def simulate(seed: int, steps: int = STEPS) -> Counter[str]:

@@ -269,7 +269,7 @@ def takes_its_own_batch_over(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
-        self.takeovers.joined_with = None
+        self.takeovers.beside = ()
 
     patch.setattr(receiving.ClaimPlanner, "__init__", forgetful)
 

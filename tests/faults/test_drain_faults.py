@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.faults.behind import ORDERS, AtOnce
 from tests.faults.injection import Fault, Injector
 from tests.faults.world import World
-from txnqueue import drain
+from tests.inside import client_of
+from txnqueue import drain_steps
 from txnqueue.batch import claim_batch
 from txnqueue.errors import TransactionUnknown
 from txnqueue.messages.claim import ClaimPlanner
@@ -20,8 +22,12 @@ def numbers(batch: Any) -> list[int]:
     return [message["i"] for message in batch.messages()]
 
 
+@pytest.mark.parametrize("order", [None, *ORDERS])
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.REPLY_LOST, Fault.LANDS_LATE])
-def test_whichever_call_fails_a_drain_holds_nothing_afterwards(fault: Fault) -> None:
+def test_whichever_call_fails_a_drain_holds_nothing_afterwards(
+    fault: Fault, order: str | None
+) -> None:
+    """Also one that is ahead, whose appends land before the handler at hand, or after it."""
     for at in itertools.count():
         world, injector = World(), Injector(at, fault)
         world.create("in", lanes=2)
@@ -31,8 +37,11 @@ def test_whichever_call_fails_a_drain_holds_nothing_afterwards(fault: Fault) -> 
             injector.arm()
             numbers(batch)
 
+        manager = world.manager("A", injector)
+        how: dict[str, Any] = {"batch_size": 3} if order is None else {"batch_size": 1, "ahead": 1}
+        client_of(manager).runtime.new_background = ORDERS.get(order or "", AtOnce)
         with contextlib.suppress(ConnectionError, TransactionUnknown):
-            world.manager("A", injector).queue("in").drain(handler, batch_size=3)
+            manager.queue("in").drain(handler, **how)
         injector.disarm()
         injector.flush()
         queue = world.manager("B").queue("in")
@@ -72,7 +81,7 @@ def test_what_fails_after_a_commit_gives_back_what_was_claimed_with_it(
     if what == "memory fails":
         queue.send([{"i": n} for n in range(6, 8)], durable=False)
         claim = failing(claim_batch, away, lambda number, given: given.get("before"))
-        monkeypatch.setattr(drain, "claim_batch", claim)
+        monkeypatch.setattr(drain_steps, "claim_batch", claim)
     else:
         monkeypatch.setattr(ClaimPlanner, "held", failing(ClaimPlanner.held, away, second))
     handled: list[int] = []

@@ -35,7 +35,7 @@ SEEN = (
     *("append fails", "append crash", "stage fails", "stage crash", "read fails", "read crash"),
     *("Busy", "LeaseLost", "TransactionAborted", "TransactionFinished"),
     "TransactionNotFound",
-    *("HandlerFailed", "already committed", "expired", "purged", "moved", "moved inside"),
+    *("ahead", "HandlerFailed", "already committed", "expired", "purged", "moved", "moved inside"),
     *("published", "bound"),
     *("purged in flight", "refused"),
     "duplicates",

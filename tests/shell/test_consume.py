@@ -67,6 +67,12 @@ def terminate_and_hang(batch: Any, tx: Any) -> None:
     signal.pause()
 
 
+def hang_in_the_third(batch: Any, tx: Any) -> None:
+    if len(SEEN) == 2:
+        terminate_and_hang(batch, tx)
+    remember(batch, tx)
+
+
 @pytest.fixture
 def shell() -> Shell:
     SEEN.clear()
@@ -84,8 +90,9 @@ def consume(shell: Shell, handler: str, *options: Any, code: int = 0) -> dict[st
     return lines[0] if lines else {}
 
 
-def test_a_queue_is_drained(shell: Shell) -> None:
-    said = consume(shell, "remember", "--batch-size", 4, "--run-id", "night")
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_queue_is_drained(shell: Shell, ahead: int) -> None:
+    said = consume(shell, "remember", "--batch-size", 4, "--run-id", "night", "--ahead", ahead)
     assert SEEN == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert said == {
         "queue": "orders",
@@ -220,8 +227,9 @@ def test_killed_after_three_batches_and_repeated_twice_everything_happens_once(
     assert {f"night/{n}" for n in range(10)} <= set(committed)
 
 
-def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell) -> None:
-    said = consume(shell, "terminate_in_the_second", "--batch-size", 3)
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell, ahead: int) -> None:
+    said = consume(shell, "terminate_in_the_second", "--batch-size", 3, "--ahead", ahead)
     assert SEEN == [[0, 1, 2], [3, 4, 5]]
     assert said["stopped"] and not said["finished"] and said["messages"] == 6
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 4, "in_flight": 0}
@@ -232,6 +240,14 @@ def test_a_batch_that_goes_on_too_long_after_sigterm_is_rolled_back(shell: Shell
     shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130)
     assert len(SEEN) == 1
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 10, "in_flight": 0}
+
+
+def test_what_is_claimed_ahead_goes_back_with_a_batch_that_goes_on_too_long(shell: Shell) -> None:
+    name = "tests.shell.test_consume:hang_in_the_third"
+    options = ("--grace-seconds", 0.1, "--batch-size", 2, "--ahead", 1)
+    shell("consume", "orders", "--handler", name, *options, code=130)
+    assert SEEN == [[0, 1], [2, 3], [4, 5]]
+    assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 6, "in_flight": 0}
 
 
 def test_the_signals_are_put_back() -> None:
@@ -279,10 +295,20 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
         ("--sql", "no/such/file.sql"),
         ("--handler", "a:b", "--sql", "c"),
         ("--handler", "tests.shell.test_consume:remember", "--until", "never"),
+        ("--handler", "tests.shell.test_consume:remember", "--ahead", "2"),
     ],
 )
 def test_what_cannot_be_run_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
     shell("consume", "orders", *options, code=2)
+    assert shell.json("depth", "orders")[0]["available"] == 10
+
+
+def test_a_sql_file_that_changes_tables_is_not_run_ahead(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "job.sql"
+    file.write_text("-- append: gold\nSELECT id FROM batch")
+    shell.store.tables.create("gold", plain_schema(SCHEMA))
+    result = shell("consume", "orders", "--sql", file, "--ahead", 1, code=2)
+    assert "--ahead" in result.stderr
     assert shell.json("depth", "orders")[0]["available"] == 10
 
 

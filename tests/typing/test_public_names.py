@@ -64,7 +64,7 @@ FOR_USERS = {
     "DeclarationResult": "action changes queue",
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
-    "metadata prepare queue receipt rollback status table",
+    "metadata prepare queue receipt rollback send status table",
     "VerificationResult": "claims commit_seq compared log_from_version ok problems",
     "WaitingChange": "change_id commit_seq operation reason remedy rows table transaction_id",
 }

@@ -107,6 +107,9 @@ def consume(
     errors_max: Annotated[
         int, typer.Option(min=1, help="Give up after this many failures in a row.")
     ] = 20,
+    ahead: Annotated[
+        int, typer.Option(min=0, max=1, help="1: commit a batch while the next one is handled.")
+    ] = 0,
     grace_seconds: Annotated[
         float, typer.Option(min=0, help="So long a batch may go on after SIGTERM.")
     ] = 20.0,
@@ -127,6 +130,11 @@ def consume(
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)
     if isinstance(handle, handlers.SqlJob):
+        if ahead and handle.changes_tables:
+            raise InvalidInput(
+                "--ahead 1 handles a batch before the table changes of the one before are applied: "
+                "run a file that changes tables without it."
+            )
         handle.check(session.manager, opened, session.spark)
     json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()
     try:
@@ -146,6 +154,7 @@ def consume(
                 errors_max=errors_max,
                 on_batch=advance,
                 stopped=stop,
+                ahead=ahead,
             )
     except HandlerFailed as error:
         session.printer.fact(_values(queue, error.result), _sentence(queue, error.result))

@@ -112,6 +112,11 @@ class SqlJob:
             else:
                 tx.table(step.target).merge(rows, on=step.keys, update="*", insert="*")
 
+    @property
+    def changes_tables(self) -> bool:
+        """Whether some of its rows go to tables."""
+        return any(step.verb in ("append", "merge") for step in self._steps)
+
     def check(self, manager: QueueManager, queue: Queue, spark: SparkSession | None) -> None:
         """Look up what the queries need, and let Spark analyse them, before anything is claimed.
 

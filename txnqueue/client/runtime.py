@@ -10,9 +10,14 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from txnqueue.core.settings import RetryPolicy
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 def _actor() -> str:
@@ -20,6 +25,30 @@ def _actor() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # no such user in the container
         return "unknown"
+
+
+class UnderWay(Protocol[Result_co]):
+    """What a worker does meanwhile."""
+
+    def result(self) -> Result_co:
+        """Wait for it, and give what it returned, or raise what it raised."""
+        ...
+
+
+class Background(Protocol):
+    """Does things behind what the caller goes on with, one after the other."""
+
+    def submit(self, act: Callable[[], Result], /) -> UnderWay[Result]:
+        """Begin with something, now or when what came before is done."""
+        ...
+
+    def shutdown(self, *, wait: bool) -> None:
+        """Take nothing more."""
+        ...
+
+
+def _one_thread() -> Background:
+    return ThreadPoolExecutor(1, "txnqueue behind")
 
 
 @dataclass(slots=True)
@@ -36,6 +65,7 @@ class Runtime:
         run_id: The run of a job that the work belongs to.
         consumer: Names who holds leases; the same id again takes over what it left behind.
         retry: How appends that meet a conflict are tried again.
+        new_background: Makes what works behind its caller: a thread.
     """
 
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -47,6 +77,7 @@ class Runtime:
     run_id: str | None = None
     consumer: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex}")
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    new_background: Callable[[], Background] = _one_thread
 
 
 class Retries:

@@ -7,7 +7,7 @@ has just read. What it got is read from the entries that landed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,7 +63,7 @@ class ClaimPlanner:
         transaction: Acquirer | None,
         *,
         upto: int | None = None,
-        joined_with: str | None = None,
+        beside: Collection[str] = (),
         wanted: Wanting | None = None,
         fresh_only: bool = False,
     ) -> None:
@@ -76,8 +76,9 @@ class ClaimPlanner:
             lease_seconds: For how long they are held.
             transaction: What acquires them; None for a lease of the consumer.
             upto: Leave out positions that were posted after this version.
-            joined_with: The attempt that the same append commits. Its claims end by that,
-                and are not to be taken over, however late it is.
+            beside: The attempts of the same drain that are not decided, and whose claims are
+                not to be taken over, however late it is: the same append commits one of them,
+                or they are at work.
             wanted: Cuts what a selector wants out of segments of a lane.
             fresh_only: Whether what came back from a failure is left for another receive.
         """
@@ -89,7 +90,7 @@ class ClaimPlanner:
         self.upto = upto
         self.wanted = wanted
         self.fresh_only = fresh_only
-        self.takeovers = Takeovers(client, info, joined_with, fresh_only=fresh_only)
+        self.takeovers = Takeovers(client, info, beside, fresh_only=fresh_only)
         self._tries = Tries()
         self._turn: int | None = None
         self._positions: dict[PositionId, Position] = {}

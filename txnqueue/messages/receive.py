@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import model, planning
@@ -199,6 +199,7 @@ def claim(
     *,
     upto: VersionLimit | None = None,
     wanted: Wanting | None = None,
+    beside: Collection[str] = (),
     before: Sequence[HeldClaim] = (),
 ) -> list[HeldClaim]:
     """Claim messages of both kinds.
@@ -211,6 +212,7 @@ def claim(
         lease_seconds: For how long they are held.
         upto: Leave out what was posted after this.
         wanted: Cuts what a selector wants out of segments of a lane.
+        beside: Attempts of the same drain that are not decided: their claims are left alone.
         before: What was claimed already and belongs to the batch.
     """
     seconds = lease_of(info, acquirer, lease_seconds)
@@ -224,7 +226,7 @@ def claim(
             seconds,
             acquirer,
             upto=version,
-            joined_with=None,
+            beside=beside,
             wanted=wanted,
             fresh_only=fresh_only,
         )

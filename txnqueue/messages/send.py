@@ -115,6 +115,7 @@ def staged(
     options: SendOptions,
     placing: Placing,
     durable: bool,
+    recorded: bool = True,
 ) -> StagedSend:
     """Stage the rows of one send to a queue, and record it in the transaction.
 
@@ -127,6 +128,8 @@ def staged(
         options: What is said beside the rows.
         placing: What they say of priority, delay and time to live, at one instant.
         durable: Whether the store keeps the messages.
+        recorded: Whether the transaction records it; else the caller lets it. What is in memory
+            is recorded in any case.
     """
     headers, header_columns = options.all_headers()
     info = info if durable else info.in_memory()
@@ -145,17 +148,18 @@ def staged(
         message_id=info.settings.detects_by,
         note={"transaction_id": tx.id, "queue": info.name, **tx.client.author()},
     )
-    return stage(
-        client,
-        rows,
-        info.name,
-        lambda side, here: _take_note(tx, side, info, send, here),
-        kept=durable,
-    )
+
+    def take_note(side: Client, here: object) -> StagedSend:
+        found = _staged(side, info, send, here)
+        if found.runs and (recorded or not durable):
+            tx.add_send(found)
+        return found
+
+    return stage(client, rows, info.name, take_note, kept=durable)
 
 
-def _take_note(tx: Acquirer, side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSend:
-    """Stage rows, and let the transaction know what it has staged."""
+def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSend:
+    """Stage rows, and check that one send can say where they lie."""
     send, runs = staged_runs(side, send, rows)
     staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
     if len(staged.places) > POSITIONS_PER_SEND_MAX:
@@ -170,6 +174,4 @@ def _take_note(tx: Acquirer, side: Client, info: QueueInfo, send: Send, rows: ob
             f"{RANGES_PER_SEND_MAX} are the most. Send df.coalesce(n) with fewer partitions, or "
             "create the queue with fewer lanes."
         )
-    if runs:
-        tx.add_send(staged)
     return staged

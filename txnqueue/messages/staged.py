@@ -52,6 +52,11 @@ class StagedSend:
         return self.info.payload_id if self.published is None else self.published.payload_id
 
     @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return sum(run.count for run in self.runs)
+
+    @property
     def places(self) -> dict[Place, list[Run]]:
         """The runs of each position, in the order of the positions."""
         found: dict[Place, list[Run]] = {}

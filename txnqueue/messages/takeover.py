@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from txnqueue.client.client import Client
@@ -80,24 +80,24 @@ class Takeovers:
     """Finds what claims of a queue a receive may end.
 
     Attributes:
-        joined_with: The attempt that the same append commits; its claims are left alone.
+        beside: The attempts of the same drain that are not decided; their claims are left alone.
     """
 
     def __init__(
-        self, client: Client, info: QueueInfo, joined_with: str | None, *, fresh_only: bool
+        self, client: Client, info: QueueInfo, beside: Collection[str], *, fresh_only: bool
     ) -> None:
         """Describe the receive.
 
         Args:
             client: Whose receive it is.
             info: The queue.
-            joined_with: The attempt that the same append commits.
+            beside: The attempts of the same drain that are not decided.
             fresh_only: Whether what came back from a failure is left for another receive.
         """
         self._client = client
         self._info = info
         self._fresh_only = fresh_only
-        self.joined_with = joined_with
+        self.beside = beside
 
     def find(
         self, fold: QueueState, owner: Owner, now_ms: int, *, closely: bool = False
@@ -179,9 +179,9 @@ class Takeovers:
             for claim in fold.claims()
         )
 
-    def _ours(self, taker: Owner) -> tuple[str | None, ...]:
-        """The attempts whose claims are not to be taken over: the one joined, and the taker's."""
-        return (self.joined_with, taker.attempt if isinstance(taker, AttemptOwner) else None)
+    def _ours(self, taker: Owner) -> set[str]:
+        """The attempts whose claims are not to be taken over: those beside, and the taker's."""
+        return {*self.beside, *([taker.attempt] if isinstance(taker, AttemptOwner) else [])}
 
 
 def may_end(

@@ -76,6 +76,8 @@ class Attempt:
         self._rolled_back: list[str] = []
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
+        self.ahead = False
+        """Whether other work of its client goes on before it is decided, as if it had been."""
         self.dead_lettered = 0
         """How many messages its receives found that are dead letters now."""
 
@@ -178,6 +180,10 @@ class Attempt:
                 f"Transaction {self.id!r} is {self.status.value} and takes no more work: begin a "
                 "new one."
             )
+
+    def close(self) -> None:
+        """Take no more work: whoever was to do it has returned, and it is about to be decided."""
+        self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""

@@ -59,8 +59,7 @@ def _together(world: World, count: int, target: float) -> Case:
 
     def send() -> None:
         with world.manager.transaction() as tx:
-            for queue in queues:
-                queue.send(frame, transaction=tx)
+            tx.send({queue.name: frame for queue in queues})
 
     def appends() -> dict[str, Callable[[], None]]:
         return {f"raw append {n + 1}": _append(table, frame) for n, table in enumerate(tables)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("txnqueue")
+NEWEST = 8
+"""Among so many commits that of a send is looked for: others may have written since."""
 _UNEXPECTED = ("remove", "cdc", "metaData", "protocol")
 """What a blind append does not do."""
 
@@ -91,7 +93,8 @@ def find_commit(
     """Find the commit that was just made of a send; None if it cannot be read.
 
     A session knows the version of its last commit, to whatever table. Another thread may have
-    made that one; so a commit is believed by the send's id, which no other one carries.
+    made that one, so a commit is believed by the send's id, which no other one carries; and on
+    this disk, where looking costs next to nothing, it is looked for among the newest of the table.
 
     Args:
         send: The send.
@@ -101,13 +104,27 @@ def find_commit(
     """
     if not names.by_path or said is None:
         return None
+    log = f"{names.root}/payload/{send.payload_id}/_delta_log"
     try:
-        version = int(said)
-        path = f"{names.root}/payload/{send.payload_id}/_delta_log/{version:020}.json"
-        return _read(version, _lines(path, reader), send)
+        for version in _versions(log, int(said)):
+            found = _read(version, _lines(f"{log}/{version:020}.json", reader), send)
+            if found is not None:
+                return found
     except Exception as error:
         logger.info("commit not read send=%s error=%s", send.send_id, error)
-        return None
+    return None
+
+
+def _versions(log: str, said: int) -> Iterator[int]:
+    """Give the versions that may be the send's: the one that was said, then the newest here."""
+    here = Path(log)
+    if scheme_of(log) or not here.is_dir():
+        yield said
+        return
+    if (here / f"{said:020}.json").is_file():
+        yield said
+    there = [int(file.stem) for file in here.glob("*.json") if file.stem.isdecimal()]
+    yield from sorted(there, reverse=True)[:NEWEST]
 
 
 def _lines(path: str, reader: SparkSession) -> Iterable[str]:

@@ -1,0 +1,194 @@
+"""What a drain appends: the commit of one batch, the claim of another, or both by one append."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txnqueue.batch import Batch, claim_batch
+from txnqueue.client.client import Client
+from txnqueue.core.receipt import Receipt
+from txnqueue.core.settings import describe_error
+from txnqueue.errors import TransactionAborted
+from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
+from txnqueue.messages.receive import VersionLimit, lease_of, upto_of
+from txnqueue.messages.settlement import Account
+from txnqueue.transactions import commit
+from txnqueue.transactions.attempt import Attempt
+
+if TYPE_CHECKING:
+    from txnqueue.queue import Queue
+
+logger = logging.getLogger("txnqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A batch of a drain.
+
+    Attributes:
+        number: Its number in the run.
+        attempt: What decides it.
+        batch: The messages; empty if nothing was claimed.
+    """
+
+    number: int
+    attempt: Attempt
+    batch: Batch
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return len(self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a drain wants next.
+
+    Attributes:
+        number: The number of the batch in the run.
+        attempt: What is to acquire it.
+        limit: The most messages; without room for any nothing is claimed.
+        upto: Leave out what was posted after this.
+        wanting: Cuts what is wanted out of segments of a lane.
+        beside: The attempts of the drain that are not decided yet.
+    """
+
+    number: int
+    attempt: Attempt
+    limit: int
+    upto: VersionLimit | None = None
+    wanting: Wanting | None = None
+    beside: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of one append that another thread made.
+
+    Attributes:
+        claimed: The next batch; empty if there was none, or it could not be claimed.
+        receipt: Of the batch that was committed, if one was.
+        error: Why it was not committed; then nothing is claimed.
+    """
+
+    claimed: Claimed
+    receipt: Receipt | None = None
+    error: BaseException | None = None
+
+
+class Steps:
+    """The appends of a drain; several threads may make them, one after the other."""
+
+    def __init__(self, client: Client, queue: Queue) -> None:
+        """Append for a client what is about a queue."""
+        self._client = client
+        self._queue = queue
+
+    def claim(self, wanted: Wanted) -> Claimed:
+        """Claim a batch by an append of its own."""
+        if wanted.limit <= 0:
+            return self._nothing(wanted)
+        try:
+            return self._claim(wanted)
+        except BaseException as error:
+            self._give_back(wanted.attempt, error)
+            raise
+
+    def commit_and_claim(self, done: Attempt, wanted: Wanted) -> tuple[Receipt, Claimed]:
+        """Commit a batch and claim the next one, by one append.
+
+        Returns:
+            The receipt, and the next batch: empty if there was no room for one, the claim was
+            lost twice, could not be planned, or failed after the commit.
+        """
+        if wanted.limit <= 0 or not commit.joinable(done):
+            return commit.commit(done), self._nothing(wanted)
+        following, info = wanted.attempt, self._queue.info
+        receiver = ClaimPlanner(
+            self._client,
+            info,
+            wanted.limit,
+            lease_of(info, following),
+            following,
+            upto=upto_of(wanted.upto, info),
+            beside=wanted.beside,
+            wanted=wanted.wanting,
+        )
+        try:
+            landed = commit.commit_joined(done, receiver.plan)
+            receipt = commit.committed_by(done, landed)
+        except TransactionAborted:  # of which nothing landed
+            raise
+        except BaseException as error:
+            self._give_back(following, error)
+            raise
+        try:
+            held = receiver.held(landed.entries)
+            return receipt, self._claim(wanted, held) if held else self._nothing(wanted)
+        except BaseException as error:
+            self._give_back(following, error)
+            if not isinstance(error, Exception):
+                raise
+            # The batch is committed. The call for the next one asks again, and learns why.
+            return receipt, self._nothing(wanted)
+
+    def behind(self, done: Attempt | None, wanted: Wanted) -> Step:
+        """Commit a batch, if one is handled, and claim the next one, behind a handler.
+
+        Nothing is raised here: the result says what happened to the batch.
+        """
+        try:
+            if done is not None:
+                receipt, claimed = self.commit_and_claim(done, wanted)
+                return Step(claimed, receipt)
+            return Step(self.claim(wanted))
+        except BaseException as error:
+            nothing = self._nothing(wanted)
+            if done is None and isinstance(error, Exception):
+                # As above: the call for the next one asks again.
+                logger.info("nothing claimed ahead error=%s", describe_error(error))
+                return Step(nothing)
+            return Step(nothing, error=error)
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _nothing(self, wanted: Wanted) -> Claimed:
+        batch = Batch(self._client, self._queue.schema, [], wanted.attempt)
+        return Claimed(wanted.number, wanted.attempt, batch)
+
+    def _claim(self, wanted: Wanted, before: Sequence[HeldClaim] = ()) -> Claimed:
+        batch = claim_batch(
+            self._client,
+            self._queue.info,
+            self._queue.schema,
+            wanted.limit,
+            wanted.attempt,
+            upto=wanted.upto,
+            wanted=wanted.wanting,
+            beside=wanted.beside,
+            before=before,
+        )
+        return Claimed(wanted.number, wanted.attempt, batch)
+
+    def _give_back(self, attempt: Attempt, error: BaseException) -> None:
+        """Roll back a transaction whose claim failed, and what the journal says that it holds.
+
+        The claim may have landed all the same, and its messages were delivered to no one.
+        """
+        try:
+            client, info = self._client, self._queue.info
+            mine = attempt.attempt_id
+            with client.lock:
+                claims = [
+                    c
+                    for c in client.states.fold(info).claims()
+                    if c.acquirer and c.acquirer.attempt == mine
+                ]
+            attempt.add_account(Account([HeldClaim(info, c, {}) for c in claims], attempt))
+        except Exception as failed:  # then they are void, and the next receive finds that
+            about = (attempt.id, failed)
+            logger.warning("what is held cannot be read transaction_id=%s error=%s", *about)
+        commit.roll_back_after(attempt, error, counted=False)

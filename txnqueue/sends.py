@@ -1,0 +1,66 @@
+"""Send to several queues by one call of a transaction: what is staged is staged side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txnqueue.client.side_by_side import side_by_side
+from txnqueue.core.settings import check_id
+from txnqueue.errors import InvalidInput
+from txnqueue.messages.send import SendResult
+from txnqueue.messages.staged import StagedSend
+from txnqueue.queue import Queue, stage_with
+from txnqueue.types import Rows
+
+if TYPE_CHECKING:
+    from txnqueue.transactions.attempt import Attempt
+
+
+def send_to_queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, SendResult]:
+    """Stage rows for several queues side by side, and record all of them, or none.
+
+    What is kept in memory takes no time, and a lock that others need: it is staged last.
+
+    Args:
+        attempt: Sends them.
+        rows: Rows by the name of their queue.
+    """
+    attempt.check_active()
+    queues = _queues(attempt, rows)
+    if attempt.already_committed:
+        return {name: SendResult(0, "", attempt.id, attempt.receipt) for name in queues}
+    before = len(attempt.work.sends)
+    staged: dict[str, StagedSend] = {}
+    try:
+        for durable in (True, False):
+            names = [name for name in queues if queues[name].info.settings.durable == durable]
+            acts = [partial(stage_with, queues[name], rows[name], attempt) for name in names]
+            found = side_by_side(attempt.client.store.spark if durable else None, acts)
+            staged.update(zip(names, found, strict=True))
+    except BaseException:
+        del attempt.work.sends[before:]
+        raise
+    for name, send in staged.items():
+        if send.runs and queues[name].info.settings.durable:
+            attempt.add_send(send)
+    return {
+        name: SendResult(staged[name].count, staged[name].send_id, attempt.id, None)
+        for name in queues
+    }
+
+
+def _queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Queue]:
+    """Open the queues.
+
+    Raises:
+        InvalidInput: There are none, or a name is none.
+        QueueNotFound: One of them is not there.
+    """
+    if not isinstance(rows, Mapping) or not rows:
+        raise InvalidInput("Give the rows by the names of their queues: {name: rows, …}.")
+    for name in rows:
+        check_id(name, "name")
+    client = attempt.client
+    return {name: Queue(client, client.cache.queue(name), attempt) for name in rows}

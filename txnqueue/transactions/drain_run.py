@@ -1,0 +1,119 @@
+"""A run of a drain: its transactions are called ``<run id>/<number>``, and no number is left out.
+
+A number is committed only after the one before it was found committed: so the greatest number
+says where a run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from txnqueue.client import archive
+from txnqueue.client.client import Client
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.settings import check_transaction_id
+from txnqueue.errors import TransactionAborted
+from txnqueue.transactions import commit
+from txnqueue.transactions.attempt import Attempt
+
+_NUMBER_MAX = 10**9
+PLACED_SECONDS_MAX = 600.0
+"""The seconds without a commit after which a run's place is looked up again."""
+
+
+class DrainRun:
+    """The place of a run: which number its next batch has.
+
+    Attributes:
+        id: Its id, given or drawn.
+        given: Whether others can know it, so that they may work on it, too.
+        number: The number of the next batch to be committed.
+    """
+
+    def __init__(
+        self, client: Client, run_id: str | None, recall: Callable[[Iterable[Entry]], None]
+    ) -> None:
+        """Name the run; nothing is read yet.
+
+        Args:
+            client: Who works on it.
+            run_id: The id that it was given; None: draw one.
+            recall: Told what was decided of its batches before.
+        """
+        self._client = client
+        self.given = run_id is not None
+        self.id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
+        check_transaction_id(self.id)
+        check_transaction_id(f"{self.id}/{_NUMBER_MAX}")
+        self.number = 0
+        self._recall = recall
+        self._gapless = True
+        self._placed: tuple[int, float] | None = None
+
+    def find_place(self) -> bool:
+        """Find the number of the next batch of the run; false if the run has finished."""
+        client = self._client
+        self._placed = (client.cache.version_to_begin(), client.runtime.monotonic())
+        prefix = f"{self.id}/"
+        shard = model.transaction_shard(f"{prefix}0")
+        decisions = [
+            entry
+            for entry in (
+                *archive.of_shard(client.store, shard, prefix),
+                *client.store.transient.journal.read([shard]).entries,
+            )
+            if entry.kind in model.DECISIONS and entry.stream.startswith(prefix)
+        ]
+        committed = [e.stream[len(prefix) :] for e in decisions if e.kind == model.COMMITTED]
+        found = {int(n) for n in committed if n.isdecimal()}
+        self.number = max([self.number, *(n + 1 for n in found)])
+        self._gapless = len(found) == self.number  # a former version could leave numbers out
+        self._recall(decisions)
+        return "end" not in committed
+
+    def lose_place(self) -> None:
+        """Look the place up before the next batch: another driver may be at work."""
+        self._placed = None
+
+    def begin(self, number: int | None = None) -> Attempt:
+        """Begin the transaction of a batch; without a number, of the next one to be committed.
+
+        Another driver of the run may have committed its number, and the archive hold that by
+        now. So it begins where the run's place was found last: the horizon cannot pass that
+        without its being refused.
+        """
+        seconds = self._client.runtime.monotonic()
+        if self.given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
+            self.find_place()
+        number = self.number if number is None else number
+        attempt = Attempt(self._client, f"{self.id}/{number}", look_up=False)
+        attempt.begin(self._placed[0] if self._placed is not None else None)
+        return attempt
+
+    def committed(self, number: int, version: int) -> None:
+        """Record a commit: the run's next number cannot have been committed before it.
+
+        A number is committed only after the one before it was found committed: none is left
+        out, or what left one out is known.
+
+        Args:
+            number: The number that was committed.
+            version: The version of the journal that says so.
+        """
+        self.number = number + 1
+        if self._gapless and self._placed is not None and version > self._placed[0]:
+            self._placed = (version, self._client.runtime.monotonic())
+
+    def end(self) -> bool:
+        """Record that the run has finished; another driver of the run may do so as well.
+
+        Returns:
+            Whether it is recorded: if others were faster at every try, or it came too late for
+            the store's maintenance, the next run does it.
+        """
+        try:
+            commit.commit(Attempt(self._client, f"{self.id}/end"))
+        except TransactionAborted as error:
+            return error.receipt is not None
+        return True
