@@ -88,9 +88,19 @@ class Drain:
         run_id: str | None,
         *,
         errors_max: int,
-        selector: Selector | None = None,
+        select: Callable[[], Selector | None] = lambda: None,
     ) -> None:
-        """Describe the drain; nothing is read yet."""
+        """Describe the drain; nothing is read yet.
+
+        Args:
+            client: Who consumes.
+            queue: The queue.
+            handler: Handles a batch in its transaction.
+            batch_size: The most messages of a batch.
+            run_id: Names the run; None: it cannot be repeated.
+            errors_max: How many failures in a row end it.
+            select: Says which messages are wanted, anew for each run of it.
+        """
         check_number("batch_size", batch_size, 1, 100_000_000)
         check_number("errors_max", errors_max, 1, 1_000_000)
         self._client = client
@@ -102,7 +112,8 @@ class Drain:
         check_transaction_id(self._run_id)
         check_transaction_id(f"{self._run_id}/{_NUMBER_MAX}")
         self._errors_max = errors_max
-        self._selector = selector
+        self._select = select
+        self._selector = select()
         self._charges = Charges(ordered=queue.info.settings.ordered)
         self._number = 0
         self._gapless = True
@@ -120,10 +131,14 @@ class Drain:
         bounds: Bounds,
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:
-        """Consume until there is nothing left, or a bound is reached."""
+        """Consume until there is nothing left, or a bound is reached.
+
+        A drain whose run has no id may be run again: it goes on counting.
+        """
         if until not in ("snapshot", "empty"):
             raise InvalidInput(f"until={until!r}: say 'snapshot' or 'empty'.")
         self._client.open()
+        self._selector = self._select()
         if self._given and not self._find_place():
             return DrainResult(self._run_id, finished=True, already_finished=True)
         if until == "snapshot":
@@ -170,6 +185,11 @@ class Drain:
         result = replace(self._result(finished=finished), stopped=bounds.stopped())
         self._log("drain ended", None, finished=finished, messages=self._messages)
         return result
+
+    @property
+    def result(self) -> DrainResult:
+        """What it has consumed so far."""
+        return self._result(finished=False)
 
     # -------------------------------------------------------------------------- helpers
 

@@ -28,14 +28,22 @@ class Poller:
     has ended meanwhile.
     """
 
-    def __init__(self, client: Client, info: QueueInfo, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        info: QueueInfo,
+        wait_seconds: float,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Begin to wait, before the first look.
 
         Args:
             client: Whose clock and journal they are.
             info: The queue.
             wait_seconds: For how long in all.
+            stopped: Asked again and again: whether to wait no longer.
         """
+        self._stopped = stopped
         self._client = client
         self._info = info
         self._deadline = client.runtime.monotonic() + wait_seconds
@@ -43,13 +51,13 @@ class Poller:
         self._seen = now(client) if self._waits else (-1, -1)
 
     def wait_for_change(self) -> bool:
-        """Wait until another look is worth it; false when the time is over."""
+        """Wait until another look is worth it; false when the time is over, or it was stopped."""
         if not self._waits:
             return False
         runtime, pause, due_ms = self._client.runtime, FIRST_SECONDS, self._due_ms()
         while True:
             left = self._deadline - runtime.monotonic()
-            if left <= 0:
+            if left <= 0 or self._stopped():
                 return False
             if due_ms is not None:
                 left = min(left, max(0.001, (due_ms - runtime.now_ms()) / 1000))
@@ -83,9 +91,9 @@ class Poller:
         return min((instant for instant in instants if instant > now_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, but not longer than until something comes into the memory."""
+        """Sleep, but not longer than until something comes into the memory, or it is stopped."""
         runtime, memory = self._client.runtime, self._client.store.transient.journal
-        while seconds > 0:
+        while seconds > 0 and not self._stopped():
             runtime.sleep(min(seconds, FIRST_SECONDS))
             if memory.known_version() != self._seen[1]:
                 return
