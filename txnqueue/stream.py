@@ -142,8 +142,8 @@ class Stream:
     def _work(self) -> None:
         """Drain the queue, wait until something may have come, and again."""
         try:
-            info, forever, stopped = self._queue.info, float("inf"), self._stopping.is_set
-            poller = Poller(self._client, info, forever, stopped)
+            forever = float("inf")
+            poller = Poller(self._client, self._queue.info, forever, self._stopping)
             while self._drained() and poller.wait_for_change():
                 pass
         except BaseException as error:  # for the program, which waits in another thread

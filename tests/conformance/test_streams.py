@@ -14,6 +14,7 @@ from txnqueue import QueueManager, RetryPolicy, Stream
 from txnqueue.errors import HandlerFailed, InvalidInput, QueueError, TransactionNotGiven
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import Clock, memory_manager
 
 SECONDS_MAX = 20.0
 """After so long something that should happen has not."""
@@ -80,6 +81,18 @@ def test_a_stream_hears_of_a_message_in_memory(orders: Any, done: Any) -> None:
     with orders.stream(copy):
         orders.send(rows(1), durable=False)
         until(lambda: done.depth() == 1)
+
+
+def test_a_stream_turns_no_clock() -> None:
+    clock = Clock()
+    orders = memory_manager(clock=clock).create_queue("orders", SCHEMA)
+    orders.send(rows(1), delay_seconds=60)
+    before = clock.now_ms
+    with orders.stream(lambda batch, tx: None) as stream:
+        time.sleep(0.3)
+        assert (clock.now_ms, stream.result.messages) == (before, 0)
+        clock.advance(60)
+        until(lambda: stream.result.messages == 1)
 
 
 def test_a_stream_takes_what_another_consumer_let_go_of(
@@ -216,6 +229,25 @@ def test_a_dropped_queue_ends_its_stream(manager: QueueManager, orders: Any, don
     assert manager.drop_queue("orders").dropped
     with pytest.raises(QueueError, match="orders"):
         stream.await_termination(SECONDS_MAX)
+
+
+def test_an_error_of_the_store_ends_a_stream_and_the_next_one_goes_on(
+    store: MemoryStore, orders: Any, done: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = orders.stream(copy)
+    orders.send(rows(1))
+    until(lambda: done.depth() == 1)
+
+    def away() -> int:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.journal, "version", away)
+        with pytest.raises(OSError, match="the disk is away"):
+            stream.await_termination(SECONDS_MAX)
+    orders.send(rows(2))
+    with orders.stream(copy):
+        until(lambda: done.depth() == 2)
 
 
 def test_a_handler_cannot_wait_for_its_own_stream(orders: Any) -> None:

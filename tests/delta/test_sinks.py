@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import threading
@@ -158,6 +159,36 @@ def test_killed_processes_lose_nothing_and_send_nothing_twice(
         process = start("tests.delta.sink_driver", *places, when, batch)
         assert process.wait(200) == code
     assert numbers(orders) == [0, 1, 2, 3]
+
+
+class Crash:
+    """A store that is dead from some step on, until it is there again."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.steps, self.armed = at, 0, False
+
+    def step(self, name: str) -> None:
+        if self.armed:
+            self.steps += 1
+            if self.steps > self.at:
+                raise OSError(f"crashed at {name}")
+
+
+def test_a_crash_at_any_step_of_a_batch_loses_and_doubles_nothing(spark: Any, query: Query) -> None:
+    query.file(1, 2)
+    for at in itertools.count():
+        crash = Crash(at)
+        store = MemoryStore(spark, crash.step)
+        orders = QueueManager(spark, store=store).create_queue("orders", SCHEMA, dead_letter=False)
+        sink, crash.armed = orders.sink(), True
+        with contextlib.suppress(Exception):
+            query.run(sink, f"checkpoint {at}")
+        crash.armed = False
+        query.run(QueueManager(spark, store=store).queue("orders").sink(), f"checkpoint {at}")
+        assert numbers(orders) == [1, 2]
+        if crash.steps <= at:
+            break
+    assert at > 3
 
 
 def test_a_query_that_begins_anew_is_delivered_once_by_its_ids(

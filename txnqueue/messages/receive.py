@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from txnqueue.client.client import Client, QueuePart
@@ -33,7 +34,7 @@ class Poller:
         client: Client,
         info: QueueInfo,
         wait_seconds: float,
-        stopped: Callable[[], bool] = lambda: False,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Begin to wait, before the first look.
 
@@ -41,9 +42,12 @@ class Poller:
             client: Whose clock and journal they are.
             info: The queue.
             wait_seconds: For how long in all.
-            stopped: Asked again and again: whether to wait no longer.
+            stopping: Ends it; then it sleeps by this, and not by the client's clock.
         """
-        self._stopped = stopped
+        self._stopped = (stopping or threading.Event()).is_set
+        self._pause: Callable[[float], object] = (
+            client.runtime.sleep if stopping is None else stopping.wait
+        )
         self._client = client
         self._info = info
         self._deadline = client.runtime.monotonic() + wait_seconds
@@ -92,9 +96,9 @@ class Poller:
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, but not longer than until something comes into the memory, or it is stopped."""
-        runtime, memory = self._client.runtime, self._client.store.transient.journal
+        memory = self._client.store.transient.journal
         while seconds > 0 and not self._stopped():
-            runtime.sleep(min(seconds, FIRST_SECONDS))
+            self._pause(min(seconds, FIRST_SECONDS))
             if memory.known_version() != self._seen[1]:
                 return
             seconds -= FIRST_SECONDS
