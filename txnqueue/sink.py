@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
 from txnqueue.core.settings import check_name
@@ -75,26 +75,22 @@ class Sink:
         """Write a micro-batch, unless an earlier run of it was committed.
 
         Raises:
-            InvalidInput: It is not called by ``foreachBatch``, or twice in a batch.
+            InvalidInput: It is not called by ``foreachBatch``, or twice in a batch, or the
+                batch was planned anew after an earlier one of its number was committed.
         """
         batch = _MicroBatch.of(rows, batch_id)
         attempt = Attempt(
             self._client,
-            f"sink/{batch.query}/{self._target}/{batch.number}",
-            metadata={"query": batch.query, "run": batch.run, "batch": batch.number},
+            f"sink/{batch.query}/{self._target}/{batch.batch}",
+            metadata=asdict(batch),
         )
         with Transaction(attempt) as tx:
             if not tx.already_committed:
                 self._write(rows, tx)
                 if attempt.is_empty:  # nothing is written down of a batch without rows
                     raise Rollback(tx)
-            elif batch.run is not None and attempt.committed_metadata.get("run") == batch.run:
-                raise InvalidInput(
-                    f"Batch {batch.number} of the query was written here already, by another call "
-                    "of this run: give each of several sinks in one foreachBatch a name of its "
-                    "own, sink(name=...).",
-                    name="name",
-                )
+            else:
+                batch.check_is(attempt.committed_metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +99,16 @@ class _MicroBatch:
 
     Attributes:
         query: The query's id: the same as long as it has its checkpoint.
+        batch: The batch's number in the query.
         run: The run of the query, which calls its function once for a batch; None: not known.
-        number: The batch's number in the query.
+        planned_ms: When it was decided which rows it has, which its checkpoint keeps; None: not
+            known.
     """
 
     query: str
+    batch: int
     run: str | None
-    number: int
+    planned_ms: int | None
 
     @classmethod
     def of(cls, rows: object, batch_id: object) -> _MicroBatch:
@@ -131,7 +130,32 @@ class _MicroBatch:
                 "foreachBatch gives.",
                 name="batch_id",
             )
-        return cls(query, _run_of(found(_GROUP)), int(number))
+        return cls(query, int(number), _run_of(found(_GROUP)), _planned_ms(rows, query, number))
+
+    def check_is(self, committed: Mapping[str, object]) -> None:
+        """Check that the batch that was committed under the same id is this one.
+
+        Args:
+            committed: What was written down of that one.
+
+        Raises:
+            InvalidInput: It has, or may have, other rows: they would be lost.
+        """
+        if self.run is not None and committed.get("run") == self.run:
+            raise InvalidInput(
+                f"Batch {self.batch} of the query was written here already, by another call of "
+                "this run: give each of several sinks in one foreachBatch a name of its own, "
+                "sink(name=...).",
+                name="name",
+            )
+        planned_ms = committed.get("planned_ms")
+        if None not in (planned_ms, self.planned_ms) and planned_ms != self.planned_ms:
+            raise InvalidInput(
+                f"Another batch {self.batch} of the query was written here: its checkpoint was "
+                "restored, changed or copied since, and which rows were sent is not known. Use a "
+                "new checkpoint, or sink(name=...) with a new name, to send these rows as well.",
+                name="checkpointLocation",
+            )
 
 
 def _nothing(_key: str) -> None:
@@ -143,4 +167,17 @@ def _run_of(group: str | None) -> str | None:
     try:
         return str(uuid.UUID(group))
     except (TypeError, ValueError):
+        return None
+
+
+def _planned_ms(rows: Any, query: str, batch: str) -> int | None:
+    """Ask Spark when a batch was planned; None: this version does not tell it."""
+    from py4j.protocol import Py4JError
+
+    state = rows.sparkSession._jsparkSession.sharedState()
+    try:
+        running = {str(each.getKey()): each for each in state.activeStreamingQueries().entrySet()}
+        planned = running[query].getValue().offsetLog().offsetSeqMetadataForBatchId(int(batch))
+        return int(planned.get().batchTimestampMs())
+    except (Py4JError, KeyError):
         return None

@@ -161,6 +161,22 @@ def test_killed_processes_lose_nothing_and_send_nothing_twice(
     assert numbers(orders) == [0, 1, 2, 3]
 
 
+def test_a_restored_checkpoint_is_noticed(manager: QueueManager, query: Query) -> None:
+    orders = manager.create_queue("orders", SCHEMA, dead_letter=False)
+    query.file(1)
+    query.run(orders.sink())
+    shutil.copytree(query.folder / "checkpoint", query.folder / "backup")
+    query.file(2)
+    query.run(orders.sink())
+    query.lose_checkpoint()
+    shutil.copytree(query.folder / "backup", query.folder / "checkpoint")
+    query.file(3)
+    query.fail(orders.sink(), "Another batch 1 of the query was written here")
+    assert numbers(orders) == [1, 2]
+    query.run(orders.sink(name="restored"))
+    assert numbers(orders) == [1, 2, 2, 3]
+
+
 class Crash:
     """A store that is dead from some step on, until it is there again."""
 
