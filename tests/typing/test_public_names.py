@@ -57,7 +57,8 @@ FOR_USERS = {
     "SendResult": "count receipt send_id transaction_id",
     "Report": "df json rows",
     "Stream": "await_termination exception is_active result stop",
-    "Snapshot": "at_ms bindings commit_seq counts dispatches messages queues transactions",
+    "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
+    "transactions",
     "DeclarationResult": "action changes queue",
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
@@ -206,6 +207,7 @@ def test_rows_have_the_keys_that_are_declared() -> None:
         types.TransactionRow: snapshot.transactions().rows(),
         types.DispatchRow: snapshot.dispatches().rows(),
         types.BindingRow: snapshot.bindings().rows(),
+        types.ExchangeRow: snapshot.exchanges().rows(),
         types.QueueCounts: snapshot.counts().rows(),
         types.QueueRow: snapshot.queues().rows(),
         types.QueueMetrics: manager.metrics().rows(),
