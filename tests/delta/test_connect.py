@@ -87,15 +87,18 @@ def run(*program: object, seconds: float, **environment: str) -> list[str]:
     patience[0].start()
     assert process.stdout is not None
     said = []
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        said.append(line)
-        if line == "done\n":
-            patience.append(threading.Timer(ENDS_SECONDS, process.kill))
-            patience[-1].start()
-    code = process.wait()
-    for timer in patience:
-        timer.cancel()
+    try:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            said.append(line)
+            if line == "done\n":
+                patience.append(threading.Timer(ENDS_SECONDS, process.kill))
+                patience[-1].start()
+        code = process.wait()
+    finally:
+        process.kill()
+        for timer in patience:
+            timer.cancel()
     assert code == 0, "".join(said[-50:])
     return said
 
