@@ -57,8 +57,19 @@ hypothesis.settings.register_profile("txnqueue", deadline=None)
 hypothesis.settings.load_profile("txnqueue")
 
 
+REMOTE = os.environ.get("TXNQUEUE_TESTS_REMOTE")
+"""A Spark Connect server that the tests work on, instead of a session of this process."""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    if REMOTE is not None:
+        from pyspark.sql import SparkSession
+
+        remote = SparkSession.builder.remote(REMOTE).getOrCreate()
+        yield remote
+        remote.stop()
+        return
     from txnqueue.platform.local_spark import local_spark
 
     warehouse = tmp_path_factory.mktemp("warehouse")

@@ -59,8 +59,10 @@ __all__ = [
     "Rollback",
     "Rows",
     "SendResult",
+    "SinkHandler",
     "Snapshot",
     "Status",
+    "Stream",
     "TableChanges",
     "Tabular",
     "TraceStep",
@@ -103,6 +105,8 @@ if TYPE_CHECKING:
     from txnqueue.reports.snapshot import Snapshot
     from txnqueue.reports.verification import VerificationResult
     from txnqueue.results import DrainResult, Outcome
+    from txnqueue.sink import SinkHandler
+    from txnqueue.stream import Stream
     from txnqueue.table import Assignments, TableChanges
     from txnqueue.transaction import Rollback, Transaction
     from txnqueue.transactions.participants import Auxiliary
@@ -183,8 +187,10 @@ else:
         "Rollback": "transaction",
         "Rows": "types",
         "SendResult": "messages.send",
+        "SinkHandler": "sink",
         "Snapshot": "reports.snapshot",
         "Status": "core.receipt",
+        "Stream": "stream",
         "DeclarationResult": "admin.declarations",
         "TableChanges": "table",
         "Tabular": "types",

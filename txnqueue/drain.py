@@ -60,10 +60,21 @@ class Drain:
         run_id: str | None,
         *,
         errors_max: int,
-        selector: Selector | None = None,
+        select: Callable[[], Selector | None] = lambda: None,
         ahead: int = 0,
     ) -> None:
-        """Describe the drain; nothing is read yet."""
+        """Describe the drain; nothing is read yet.
+
+        Args:
+            client: Who consumes.
+            queue: The queue.
+            handler: Handles a batch in its transaction.
+            batch_size: The most messages of a batch.
+            run_id: Names the run; None: it cannot be repeated.
+            errors_max: How many failures in a row end it.
+            select: Says which messages are wanted, anew for each run of it.
+            ahead: How many batches are handled before the one before them is committed.
+        """
         check_number("batch_size", batch_size, 1, 100_000_000)
         check_number("errors_max", errors_max, 1, 1_000_000)
         _check_ahead(ahead, queue)
@@ -72,7 +83,8 @@ class Drain:
         self._handler = handler
         self._batch_size = batch_size
         self._errors_max = errors_max
-        self._selector = selector
+        self._select = select
+        self._selector = select()
         self._charges = Charges(ordered=queue.info.settings.ordered)
         self._run = DrainRun(client, run_id, self._charges.recall)
         self._steps = Steps(client, queue)
@@ -95,10 +107,14 @@ class Drain:
         bounds: Bounds,
         on_batch: Callable[[int], None] | None,
     ) -> DrainResult:
-        """Consume until there is nothing left, or a bound is reached."""
+        """Consume until there is nothing left, or a bound is reached.
+
+        A drain whose run has no id may be run again: it goes on counting.
+        """
         if until not in ("snapshot", "empty"):
             raise InvalidInput(f"until={until!r}: say 'snapshot' or 'empty'.")
         self._client.open()
+        self._selector = self._select()
         if self._run.given and not self._run.find_place():
             return DrainResult(self._run.id, finished=True, already_finished=True)
         if until == "snapshot":
@@ -113,6 +129,7 @@ class Drain:
         finally:
             if self._background is not None:
                 self._background.shutdown(wait=False)
+                self._background = None
         # What others hold may come back, and what is for others may be this run's at another
         # consumer: then the run is not at its end.
         finished = self._room() > 0 and not self._of_others
@@ -121,6 +138,11 @@ class Drain:
         result = replace(self._result(finished=finished), stopped=bounds.stopped())
         self._log("drain ended", None, finished=finished, messages=self._messages)
         return result
+
+    @property
+    def result(self) -> DrainResult:
+        """What it has consumed so far."""
+        return self._result(finished=False)
 
     # ------------------------------------------------------------------ batch by batch
 

@@ -24,6 +24,7 @@ from txnqueue.errors import (
     QueueClosed,
     QueueError,
     QueueNotFound,
+    Unroutable,
 )
 from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.publish import (
@@ -38,13 +39,15 @@ from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.queue import Queue, send_with
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import BINDINGS, binding_rows, schema_of
-from txnqueue.storage.payload.frames import is_frame
+from txnqueue.sink import Sink
+from txnqueue.storage.payload.frames import check_not_streaming, is_frame
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.commit import commit_alone
 from txnqueue.types import NOT_GIVEN, BindingRow, ExchangeDescription, NotGiven, Rows
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 QUEUES_MAX = 100
@@ -320,6 +323,7 @@ class Exchange:
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
+        check_not_streaming(rows, f"{self.name}.publish", "exchange.sink()")
         key, column = exchanges.check_keys(routing_key, routing_key_column)
         options = SendOptions(
             order_by=order_by,
@@ -381,6 +385,80 @@ class Exchange:
         if inside is None and published.queues:
             return replace(published, receipt=commit_alone(tx))
         return published
+
+    def sink(
+        self,
+        *,
+        name: str | None = None,
+        routing_key: str = "",
+        routing_key_column: str | None = None,
+        keep_order: bool | None = None,
+        order_by: str | list[str] | None = None,
+        priority: int | str | None = None,
+        available_at: datetime.datetime | str | None = None,
+        delay_seconds: float | str | None = None,
+        ttl_seconds: float | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        header_columns: Mapping[str, str] | None = None,
+    ) -> Callable[[DataFrame, int], None]:
+        """Make a function for ``foreachBatch`` that publishes each micro-batch of a stream once.
+
+        As ``Queue.sink``. Nobody is there to take returned messages: a batch with messages that
+        no binding wants fails the query, unless the exchange sends them to its dead-letter queue.
+
+        Args:
+            name: Tells several sinks that one ``foreachBatch`` calls for this exchange apart.
+            routing_key: As in ``publish``.
+            routing_key_column: As in ``publish``.
+            keep_order: As in ``publish``.
+            order_by: As in ``publish``.
+            priority: As in ``publish``.
+            available_at: As in ``publish``.
+            delay_seconds: As in ``publish``, from when the batch is published.
+            ttl_seconds: As in ``publish``.
+            headers: As in ``publish``.
+            header_columns: As in ``publish``.
+
+        Returns:
+            The function; it raises what ``publish`` raises, and the streaming query fails by that.
+
+        Raises:
+            InvalidInput: The session is one of Spark Connect, or a value cannot be used.
+        """
+        exchanges.check_keys(routing_key, routing_key_column)
+        placed: dict[str, Any] = {
+            "order_by": order_by,
+            "priority": priority,
+            "available_at": available_at,
+            "delay_seconds": delay_seconds,
+            "ttl_seconds": ttl_seconds,
+            "headers": headers,
+            "header_columns": header_columns,
+        }
+        self._client.open()
+        options = SendOptions(**placed)
+        if self.name != exchanges.DEFAULT_EXCHANGE:
+            options.check(schema_of(self._info), QueueSettings(), self.name)
+
+        def write(rows: DataFrame, tx: Transaction) -> None:
+            published = self.publish(
+                rows,
+                routing_key=routing_key,
+                routing_key_column=routing_key_column,
+                keep_order=keep_order,
+                transaction=tx,
+                **placed,
+            )
+            if published.unroutable and self._info.unroutable == exchanges.RETURN:
+                raise Unroutable(
+                    f"No binding wants {published.unroutable} messages of the batch, and a stream "
+                    "cannot take them back: bind a queue for them, or create the exchange with "
+                    "unroutable='dead_letter'. Nothing of the batch was published.",
+                    name=self.name,
+                )
+
+        target = self._info.exchange_id or "default"
+        return Sink(self._client, target, name, write, inside=self._bound)
 
     # -------------------------------------------------------------------------- helpers
 

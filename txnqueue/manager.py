@@ -50,6 +50,7 @@ from txnqueue.reports import views
 from txnqueue.reports.history import History
 from txnqueue.reports.metrics import Metrics
 from txnqueue.results import Outcome
+from txnqueue.sink import Sink, SinkHandler
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.storage.store import DeltaStore, Store
 from txnqueue.transaction import RepeatableTransaction, Transaction, at_once
@@ -60,7 +61,7 @@ from txnqueue.transactions.table_applier import Applier
 from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Unwanted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -158,15 +159,18 @@ class QueueManager:
     def close(self) -> None:
         """Close the library's own sessions and threads; the store is not changed.
 
-        Calls under way end first. Leases stay until they are over; an undecided transaction is
-        aborted by the next client that wants its messages. On Spark Connect the server keeps
-        each session of a manager until this call; classic Spark does not need it.
+        Streams are stopped, and calls under way end first. Leases stay until they are over; an
+        undecided transaction is aborted by the next client that wants its messages. On Spark
+        Connect the server keeps each session of a manager until this call; classic Spark does
+        not need it.
 
         Example::
 
             with QueueManager(spark, "/lake/messaging") as manager:
                 manager.queue("orders").send(df)
         """
+        for stream in list(self._client.streams):
+            stream.stop()
         self._client.store.close()
 
     def __enter__(self) -> QueueManager:
@@ -635,6 +639,38 @@ class QueueManager:
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
+
+    def sink(self, handler: SinkHandler, *, name: str = "all") -> Callable[[DataFrame, int], None]:
+        """Make a function for ``foreachBatch`` that runs a handler in a transaction, once a batch.
+
+        What the handler sends and changes in the transaction happens once for each micro-batch
+        of a streaming query, as by ``Queue.sink``: into several queues and tables, all or none.
+
+        Args:
+            handler: ``handler(df, tx)``, with the rows of the batch. After a crash it may run
+                again, so effects outside of the transaction need a key.
+            name: Tells several sinks that one ``foreachBatch`` calls apart.
+
+        Returns:
+            The function; what the handler raises fails the streaming query.
+
+        Raises:
+            InvalidInput: The session is one of Spark Connect, or a value cannot be used.
+
+        Example::
+
+            def book(df, tx):
+                tx.queue("orders").send(df)
+                tx.table("gold.sales").append(df)
+
+            stream.writeStream.foreachBatch(manager.sink(book)).option(
+                "checkpointLocation", "/lake/checkpoints/sales"
+            ).start()
+        """
+        if not callable(handler):
+            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+        self._client.open()
+        return Sink(self._client, "handler", name, handler)
 
     def outcome(self, transaction_id: str, attempt: str | None = None) -> Outcome:
         """Look up the outcome of a transaction in the journal.

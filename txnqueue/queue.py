@@ -33,8 +33,11 @@ from txnqueue.messages.staged import StagedSend
 from txnqueue.platform.progress import counting, showing_progress
 from txnqueue.reports.metrics import DeadLetters
 from txnqueue.results import DrainResult
+from txnqueue.sink import Sink
 from txnqueue.storage.payload import Part, messages_of
+from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.payload.schemas import check_schema, schema_from
+from txnqueue.stream import Stream
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.commit import commit_alone
@@ -369,6 +372,70 @@ class Queue:
             show(result.count)
             return result
 
+    def sink(
+        self,
+        *,
+        name: str | None = None,
+        order_by: str | list[str] | None = None,
+        priority: int | str | None = None,
+        available_at: datetime.datetime | str | None = None,
+        delay_seconds: float | str | None = None,
+        ttl_seconds: float | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        header_columns: Mapping[str, str] | None = None,
+    ) -> Callable[[DataFrame, int], None]:
+        """Make a function for ``foreachBatch`` that sends each micro-batch of a stream once.
+
+        A micro-batch is one transaction, named by the id of the streaming query, which its
+        checkpoint holds, and the batch's number: a batch that is run again after a crash is not
+        sent again. A query whose checkpoint was deleted is a new one and sends what it reads
+        again; a queue with ``message_id`` and ``duplicate_window_seconds`` leaves that out.
+
+        Args:
+            name: Tells several sinks that one ``foreachBatch`` calls for this queue apart.
+            order_by: As in ``send``.
+            priority: As in ``send``.
+            available_at: As in ``send``.
+            delay_seconds: As in ``send``, from when the batch is sent.
+            ttl_seconds: As in ``send``.
+            headers: As in ``send``.
+            header_columns: As in ``send``.
+
+        Returns:
+            The function; it raises what ``send`` raises, and the streaming query fails by that.
+
+        Raises:
+            InvalidInput: The session is one of Spark Connect, or a value cannot be used.
+
+        Example::
+
+            stream = spark.readStream.table("clicks").select("order_id", "amount")
+            query = (
+                stream.writeStream.foreachBatch(orders.sink())
+                .option("checkpointLocation", "/lake/checkpoints/clicks")
+                .start()
+            )
+        """
+        options = SendOptions(
+            order_by=order_by,
+            priority=priority,
+            available_at=available_at,
+            delay_seconds=delay_seconds,
+            ttl_seconds=ttl_seconds,
+            headers=headers,
+            header_columns=header_columns,
+        )
+        self._client.open()
+        info = self._info
+        options.check(self.schema, info.settings, self.name)
+        return Sink(
+            self._client,
+            info.queue_id,
+            name,
+            lambda rows, tx: send_with(self, rows, options, tx),
+            inside=self._bound,
+        )
+
     def receive(
         self,
         limit: int = 1_000,
@@ -528,13 +595,10 @@ class Queue:
             InvalidInput: ``ahead=1`` on an ordered queue.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
-        for name, called in {"handler": handler, "on_batch": on_batch, "stopped": stopped}.items():
-            if not callable(called) and (called is not None or name == "handler"):
-                raise InvalidInput(f"{name}={called!r}: give a function.", name=name)
+        _check_functions(handler=handler, on_batch=on_batch, stopped=stopped)
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)
-        selector = self._selector(where, few=True)
         drain = Drain(
             self._client,
             self,
@@ -542,7 +606,7 @@ class Queue:
             batch_size,
             run_id,
             errors_max=errors_max,
-            selector=selector,
+            select=lambda: self._selector(where, few=True),
             ahead=ahead,
         )
         if not progress:
@@ -552,6 +616,61 @@ class Queue:
             total = min(total, max_messages)
         with showing_progress(f"drain of {self.name}", total) as show:
             return drain.run(until, bounds, counting(show, on_batch))
+
+    def stream(
+        self,
+        handler: Handler,
+        *,
+        where: str | None = None,
+        batch_size: int = 100_000,
+        max_messages: int | None = None,
+        errors_max: int = 20,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> Stream:
+        """Consume the queue in a thread of its own, whenever something comes, until it is stopped.
+
+        It is a drain that goes on: each batch is one transaction, and what fails comes again as
+        ``drain`` says. While there is nothing it asks the journal only for its version, at most
+        5 seconds apart, and wakes when a delay or a lease ends. It needs no checkpoint: a stream
+        that was killed, and one that is started beside others, goes on with what is left.
+
+        Args:
+            handler: As in ``drain``; it runs in the stream's thread.
+            where: As in ``drain``; each time that it wakes, what waits is looked at anew.
+            batch_size: At most this many messages in a batch.
+            max_messages: End after this many messages; go on when left out.
+            errors_max: Give up after this many failures in a row.
+            on_batch: Called with the number of messages after each commit.
+
+        Returns:
+            The stream, which has started.
+
+        Raises:
+            InvalidInput: A value cannot be used.
+            TransactionNotGiven: Inside a transaction block.
+
+        Example::
+
+            def pay(batch, tx):
+                tx.queue("payments").send(batch.df.select("customer", "amount"))
+
+
+            with orders.stream(pay, batch_size=10_000) as stream:
+                stream.await_termination(timeout_seconds=3_600)
+        """
+        at_once(self._client, f"{self.name}.stream")
+        _check_functions(handler=handler, on_batch=on_batch)
+        self._client.open()
+        drain = Drain(
+            self._client,
+            self,
+            handler,
+            batch_size,
+            None,
+            errors_max=errors_max,
+            select=lambda: self._selector(where, few=True),
+        )
+        return Stream(self._client, self, drain, max_messages, on_batch)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -570,6 +689,7 @@ class Queue:
         self, rows: Rows, options: SendOptions, tx: Attempt, *, recorded: bool = True
     ) -> StagedSend:
         """Stage messages in an attempt, which records them unless the caller lets it."""
+        check_not_streaming(rows, f"{self.name}.send", "queue.sink()")
         self._client.states.check_open(self._info)
         info = self._info
         placing = options.placing(info.settings, self._client.runtime.now_ms())
@@ -623,6 +743,17 @@ class Queue:
         check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
         return browse.first(self._client, self._info, limit, self._selector(where, few=True))
+
+
+def _check_functions(**functions: object) -> None:
+    """Check that what is to be called can be; only the handler has to be there.
+
+    Raises:
+        InvalidInput: It cannot.
+    """
+    for name, called in functions.items():
+        if not callable(called) and (called is not None or name == "handler"):
+            raise InvalidInput(f"{name}={called!r}: give a function.", name=name)
 
 
 def send_with(

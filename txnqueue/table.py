@@ -212,7 +212,7 @@ class TableChanges:
         from txnqueue.storage.payload.types import sql_type
 
         client, tx = self._client, self._transaction
-        check_not_streaming(rows, "a table change")
+        check_not_streaming(rows, "a table change", "manager.sink(handler)")
         given, columns = source_rows(rows, schema, filled)
         for column in columns.fields:
             target = meets(column.name)

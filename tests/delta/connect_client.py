@@ -1,6 +1,6 @@
 """What a program of Spark Connect does with the library, in a process of its own.
 
-    python -m tests.delta.connect_client sc://127.0.0.1:PORT ROOT
+    python -m tests.delta.connect_client sc://127.0.0.1:PORT ROOT [look]
 
 A process has classic sessions or those of Connect, not both.
 """
@@ -8,74 +8,116 @@ A process has classic sessions or those of Connect, not both.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
+from txnqueue import QueueManager
+from txnqueue.errors import InvalidInput
 
-def main(remote: str, root: str) -> None:
+SCHEMA = "order_id long, customer string, amount double"
+_BEGAN = time.monotonic()
+
+
+def told(what: str) -> None:
+    """Say what is done, and when: what a run costs is read from it."""
+    print(f"{time.monotonic() - _BEGAN:6.1f} s: {what}", flush=True)
+
+
+def work(spark: Any, manager: QueueManager) -> None:
+    """Do what most programs do."""
+    frame = spark.createDataFrame(
+        [(n, f"c{n % 3}", float(n), n % 2) for n in range(40)], f"{SCHEMA}, wait int"
+    )
+    orders = manager.create_queue("orders", SCHEMA, lanes=2)
+    done = manager.create_queue("done", "customer string, amount double", dead_letter=False)
+    told("queues")
+    sent = orders.send(
+        frame, delay_seconds="wait", header_columns={"of": "customer"}, order_by="order_id"
+    )
+    assert sent.count == 40
+    assert orders.depth() >= 20
+    orders.send([{"order_id": 100, "customer": "c9", "amount": -1.0}])
+    told("sent")
+    with manager.transaction("first") as tx:
+        batch = orders.receive(1_000, transaction=tx)
+        bad = batch.df.where("amount < 0")
+        batch.reject(matching=bad, reason="negative", transaction=tx)
+        kept = batch.df.where("amount >= 0").select("customer", "amount")
+        done.send(kept, transaction=tx)
+        table = tx.table("totals")
+        table.append(kept)
+        table.merge(
+            spark.createDataFrame([("c9", 9.0)], "customer string, amount double"),
+            on="customer",
+            insert="*",
+        )
+    assert tx.receipt is not None and tx.receipt.applied
+    taken = done.depth()
+    assert spark.table("totals").count() == taken + 1
+    assert manager.queue("orders.dead").depth() == 1
+    told("a transaction")
+    news = manager.create_exchange("news", "topic", "customer string, amount double")
+    news.bind("done", routing_key="c.#")
+    keyed = spark.createDataFrame([("c1", 1.0, "c.1")], "customer string, amount double, k string")
+    assert news.publish(keyed, routing_key_column="k").count == 1
+    told("published")
+    with done.stream(lambda batch, tx: batch.df.count(), max_messages=taken + 1) as stream:
+        assert stream.await_termination(120)
+    assert stream.result.messages == taken + 1
+    told("streamed")
+    late = orders.receive(100, where="amount >= 0", wait_seconds=5)
+    late.accept()
+    told("received by a predicate")
+
+
+def refused(spark: Any, manager: QueueManager) -> None:
+    """Try what cannot be done."""
+    orders = manager.queue("orders")
+    stream = spark.readStream.format("rate").load().selectExpr("value AS order_id")
+    sinks = [orders.sink, lambda: manager.sink(print), manager.exchange("news").sink]
+    takes = [
+        orders.send,
+        manager.exchange("news").publish,
+        manager.transaction().table("totals").append,
+    ]
+    for call in [*sinks, *(lambda take=take: take(stream) for take in takes)]:
+        try:
+            call()
+        except InvalidInput as error:
+            assert "foreachBatch" in str(error)
+        else:
+            raise AssertionError("a stream was taken")
+    told("refused")
+
+
+def look(spark: Any, manager: QueueManager) -> None:
+    """Look at what was done, and tidy up."""
+    steps: list[Any] = manager.history.trace(queue="orders", where="order_id = 100").rows()
+    assert [step["step"] for step in steps][:2] == ["sent", "claimed"]
+    told("traced")
+    manager.create_views("connect_")
+    assert spark.sql("SELECT * FROM connect_orders WHERE state = 'accepted'").count() > 0
+    told("views")
+    manager.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
+    told("maintained")
+    assert manager.history.verify().ok
+    told("verified")
+
+
+def main(remote: str, root: str, *more: str) -> None:
+    """Work on a store, and look at it too if that is said."""
     from pyspark.sql import SparkSession
-
-    from txnqueue import QueueManager
-    from txnqueue.errors import InvalidInput
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
     spark.sql("CREATE TABLE totals (customer string, amount double) USING delta")
-    frame = spark.createDataFrame(
-        [(n, f"c{n % 3}", float(n), n % 2) for n in range(40)],
-        "order_id long, customer string, amount double, wait int",
-    )
+    told("connected")
     with QueueManager(spark, root) as manager:
-        orders = manager.create_queue(
-            "orders", "order_id long, customer string, amount double", lanes=2
-        )
-        done = manager.create_queue("done", "customer string, amount double", dead_letter=False)
-        sent = orders.send(
-            frame, delay_seconds="wait", header_columns={"of": "customer"}, order_by="order_id"
-        )
-        assert sent.count == 40
-        assert orders.depth() >= 20
-        orders.send([{"order_id": 100, "customer": "c9", "amount": -1.0}])
-        with manager.transaction("first") as tx:
-            batch = orders.receive(1_000, transaction=tx)
-            bad = batch.df.where("amount < 0")
-            batch.reject(matching=bad, reason="negative", transaction=tx)
-            kept = batch.df.where("amount >= 0").select("customer", "amount")
-            done.send(kept, transaction=tx)
-            table = tx.table("totals")
-            table.append(kept)
-            table.merge(
-                spark.createDataFrame([("c9", 9.0)], "customer string, amount double"),
-                on="customer",
-                insert="*",
-            )
-        assert tx.receipt is not None and tx.receipt.applied
-        taken = done.depth()
-        assert spark.table("totals").count() == taken + 1
-        assert manager.queue("orders.dead").depth() == 1
-        news = manager.create_exchange("news", "topic", "customer string, amount double")
-        news.bind("done", routing_key="c.#")
-        keyed = spark.createDataFrame(
-            [("c1", 1.0, "c.1")], "customer string, amount double, k string"
-        )
-        assert news.publish(keyed, routing_key_column="k").count == 1
-        result = done.drain(lambda batch, tx: batch.df.count(), batch_size=15)
-        assert (result.messages, result.finished) == (taken + 1, True)
-        late = orders.receive(100, where="amount >= 0", wait_seconds=5)
-        late.accept()
-        stream = spark.readStream.format("rate").load().selectExpr("value AS order_id")
-        for take in (orders.send, manager.transaction().table("totals").append):
-            try:
-                take(stream)
-            except InvalidInput as error:
-                assert "foreachBatch" in str(error)
-            else:
-                raise AssertionError("a stream was taken")
-        steps: list[Any] = manager.history.trace(queue="orders", where="order_id = 100").rows()
-        assert [step["step"] for step in steps][:2] == ["sent", "claimed"]
-        manager.create_views("connect_")
-        assert spark.sql("SELECT * FROM connect_orders WHERE state = 'accepted'").count() > 0
-        manager.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
-        assert manager.history.verify().ok
+        work(spark, manager)
+        refused(spark, manager)
+        if "look" in more:
+            look(spark, manager)
     assert QueueManager(spark, root).queue("done").depth() == 0  # and is not closed
+    told("closed")
     print("done", flush=True)
 
 

@@ -29,7 +29,7 @@ FOR_USERS = {
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
     "QueueDropResult": "dropped held_by messages queue",
-    "Exchange": "alter bind bindings describe drop info name publish schema unbind",
+    "Exchange": "alter bind bindings describe drop info name publish schema sink unbind",
     "ExchangeDropResult": "dropped exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
@@ -42,14 +42,14 @@ FOR_USERS = {
     "PublishResult": "count queues receipt returned returned_messages send_id transaction_id "
     "unroutable",
     "Queue": "alter dead_letters depth drain drop in_flight info move name peek peek_messages "
-    "purge receive redrive schema send",
+    "purge receive redrive schema send sink stream",
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
     "QueueManager": "apply_change attempts close commit create_exchange create_queue "
     "create_views decide_heuristically declare drop_exchange drop_queue exchange forget history "
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
-    "take_over transaction view_statements waive_change",
+    "sink take_over transaction view_statements waive_change",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
@@ -59,6 +59,7 @@ FOR_USERS = {
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
     "Report": "df json rows",
+    "Stream": "await_termination exception is_active result stop",
     "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
     "transactions",
     "DeclarationResult": "action changes queue",
@@ -106,6 +107,7 @@ NOT_NAMED = {
 FOREIGN = frozenset(
     [
         "Any",
+        "BaseException",
         "Callable",
         "DataFrame",
         "Exception",
@@ -135,6 +137,8 @@ def objects() -> dict[Any, Any]:
     orders = manager.create_queue("orders", "a long")
     sold = manager.create_exchange("sold", "direct", "a long")
     tx = manager.transaction()
+    stream = memory_manager().create_queue("idle", "a long").stream(lambda batch, tx: None)
+    stream.stop()
     steps = manager.declare({"queues": {"bills": {"schema": "b long"}}})
     made = [
         *(manager, manager.history, manager.history.as_of(), manager.history.verify()),
@@ -145,7 +149,7 @@ def objects() -> dict[Any, Any]:
         *(tx, tx.auxiliary("log", Database()), tx.table("gold/totals")),
         *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
         *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
-        *(txnqueue.Rollback(tx), manager.history.changes()),
+        *(txnqueue.Rollback(tx), manager.history.changes(), stream),
         *((report := manager.history.report()), report.figures),
         txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -45,12 +46,20 @@ class Block(Protocol):
         """Whether it is neither decided nor about to be."""
 
 
+class Stoppable(Protocol):
+    """What consumes in a thread of its own until it is stopped."""
+
+    def stop(self) -> bool:
+        """End it after what it is about, and wait for that."""
+
+
 class Client:
     """One manager's view of a store, or of the transient messages of one.
 
     Attributes:
         cache: What was read of the store but the states of queues; both views share it.
         states: The states of its queues.
+        streams: What consumes in threads of its own by this manager.
     """
 
     def __init__(self, store: Store, runtime: Runtime, durable: Client | None = None) -> None:
@@ -85,6 +94,7 @@ class Client:
         self._turns: dict[str, int] = {}
         self._asked: dict[str, float] = {}
         self._local = threading.local()
+        self.streams: weakref.WeakSet[Stoppable] = weakref.WeakSet()
 
     # --------------------------------------------------------------- transient messages
 

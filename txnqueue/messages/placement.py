@@ -39,6 +39,21 @@ class SendOptions:
     header_columns: Mapping[str, str] | None = None
     durable: bool | None = None
 
+    def check(self, schema: StructType, settings: QueueSettings, name: str) -> None:
+        """Check what can be checked before there are rows.
+
+        Args:
+            schema: The columns of the queue or exchange.
+            settings: Its settings.
+            name: Its name.
+
+        Raises:
+            InvalidInput: A value cannot be used.
+        """
+        self.placing(settings, 0)
+        self.ordering(schema, name)
+        self.all_headers()
+
     def placing(self, settings: QueueSettings, now_ms: int) -> Placing:
         """Check priority, delay and time to live, and write them as payload stores take them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 
 from txnqueue.client.client import Client, QueuePart
@@ -28,14 +29,25 @@ class Poller:
     has ended meanwhile.
     """
 
-    def __init__(self, client: Client, info: QueueInfo, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        info: QueueInfo,
+        wait_seconds: float,
+        stopping: threading.Event | None = None,
+    ) -> None:
         """Begin to wait, before the first look.
 
         Args:
             client: Whose clock and journal they are.
             info: The queue.
             wait_seconds: For how long in all.
+            stopping: Ends it; then it sleeps by this, and not by the client's clock.
         """
+        self._stopped = (stopping or threading.Event()).is_set
+        self._pause: Callable[[float], object] = (
+            client.runtime.sleep if stopping is None else stopping.wait
+        )
         self._client = client
         self._info = info
         self._deadline = client.runtime.monotonic() + wait_seconds
@@ -43,13 +55,13 @@ class Poller:
         self._seen = now(client) if self._waits else (-1, -1)
 
     def wait_for_change(self) -> bool:
-        """Wait until another look is worth it; false when the time is over."""
+        """Wait until another look is worth it; false when the time is over, or it was stopped."""
         if not self._waits:
             return False
         runtime, pause, due_ms = self._client.runtime, FIRST_SECONDS, self._due_ms()
         while True:
             left = self._deadline - runtime.monotonic()
-            if left <= 0:
+            if left <= 0 or self._stopped():
                 return False
             if due_ms is not None:
                 left = min(left, max(0.001, (due_ms - runtime.now_ms()) / 1000))
@@ -83,10 +95,10 @@ class Poller:
         return min((instant for instant in instants if instant > now_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, but not longer than until something comes into the memory."""
-        runtime, memory = self._client.runtime, self._client.store.transient.journal
-        while seconds > 0:
-            runtime.sleep(min(seconds, FIRST_SECONDS))
+        """Sleep, but not longer than until something comes into the memory, or it is stopped."""
+        memory = self._client.store.transient.journal
+        while seconds > 0 and not self._stopped():
+            self._pause(min(seconds, FIRST_SECONDS))
             if memory.known_version() != self._seen[1]:
                 return
             seconds -= FIRST_SECONDS

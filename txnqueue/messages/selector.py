@@ -20,7 +20,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.messages.claim import part_of
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload import Part, evaluating
-from txnqueue.storage.payload.frames import is_frame
+from txnqueue.storage.payload.frames import check_not_streaming, is_frame
 from txnqueue.storage.payload.islands import by_send, islands, places_of, too_many
 from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import Matching
@@ -35,6 +35,7 @@ Reasons = Mapping[str | None, Mapping[str, tuple[Range, ...]]]
 
 _IN_A_BATCH = "settle smaller batches (receive and drain say how large), or the whole batch"
 _NAMED = "The messages that matching= names"
+_EACH_BATCH = "lambda df, batch_id: ..."
 _ROWS = 10_000
 """The rows of an Arrow table that are read at a time."""
 
@@ -50,6 +51,7 @@ def fulfilling(messages: DataFrame, where: str) -> Reasons:
 
 def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     """Read which messages a caller means, by reason and send."""
+    check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
     if is_frame(matching):
         return _of_frame(matching, reason_column)
     rows: Iterable[object]
@@ -207,6 +209,7 @@ class Selector:
             raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
         if (matching is None) != (on is None):
             raise InvalidInput("matching= and on= go together: say which columns match.")
+        check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
         self._client = client
         self._queue = queue
         self._schema = schema

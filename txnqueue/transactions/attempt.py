@@ -64,6 +64,8 @@ class Attempt:
         self.status = Status.NOT_STARTED
         self.receipt: Receipt | None = None
         self.already_committed = False
+        self.committed_metadata: Mapping[str, Any] = {}
+        """The metadata of the attempt of its id that was committed before."""
         self.lease_seconds = lease_seconds
         self.digest = check_text("digest", digest)
         self.metadata = check_metadata(metadata)
@@ -106,6 +108,14 @@ class Attempt:
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
         return bool(work) or (self._given and not self.participants.transient)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing to decide yet."""
+        work = self.work
+        return not (
+            work.sends or work.accounts or work.changes or self.participants or self.claimed
+        )
+
     def begin(self, version: int | None = None) -> None:
         """Begin: learn a version of the journal, and look up an id that the client gave.
 
@@ -142,6 +152,7 @@ class Attempt:
             )
         # A repetition of the work finishes it: its table changes may not be applied yet.
         self.status, self.already_committed = Status.COMMITTED, True
+        self.committed_metadata = entry.body.get("metadata") or {}
         if memory:
             self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
         else:

@@ -24,15 +24,21 @@ def is_frame(rows: object) -> TypeIs[DataFrame]:
     return isinstance(rows, DataFrame)
 
 
-def check_not_streaming(rows: object, call: str) -> None:
+def check_not_streaming(rows: object, call: str, each_batch: str, name: str = "rows") -> None:
     """Check that rows are all there.
+
+    Args:
+        rows: What a user gives.
+        call: What it is given to.
+        each_batch: What ``foreachBatch`` is to be given instead.
+        name: The argument.
 
     Raises:
         InvalidInput: They are a streaming DataFrame, which has no end.
     """
     if is_frame(rows) and rows.isStreaming:
         raise InvalidInput(
-            f"{call} takes rows that are all there, not a streaming DataFrame: call it for each "
-            "batch by writeStream.foreachBatch(lambda df, batch_id: ...).",
-            name="rows",
+            f"{call} takes rows that are all there, not a streaming DataFrame: use "
+            f"df.writeStream.foreachBatch({each_batch}) with a checkpointLocation.",
+            name=name,
         )

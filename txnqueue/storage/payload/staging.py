@@ -23,7 +23,6 @@ from txnqueue.storage.payload.frame_arrangement import (
     stands_anywhere,
     stored,
 )
-from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.payload.refusals import of_rows
 from txnqueue.storage.payload.rows import arrow_table
 from txnqueue.storage.payload.writes import check_complete, check_written, options_of
@@ -44,7 +43,6 @@ def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
     from pyspark.sql import DataFrame
 
     statements.check_running()
-    check_not_streaming(rows, "send")
     given = rows if isinstance(rows, DataFrame) else arrow_table(widened(send, rows), rows)
     few = isinstance(given, pa.Table) and given.num_rows <= FEW_ROWS and not send.order_by
     arranged = arrange(send, given) if few else None

@@ -1,0 +1,183 @@
+"""Write each micro-batch of a streaming query in one transaction, once: what sinks call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.client.client import Client
+from txnqueue.core.settings import check_name
+from txnqueue.errors import InvalidInput
+from txnqueue.storage.journal.sessions import is_connect
+from txnqueue.storage.payload.frames import is_frame
+from txnqueue.transaction import Rollback, Transaction
+from txnqueue.transactions.attempt import Attempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SinkHandler = Callable[["DataFrame", Transaction], object]
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+_GROUP = "spark.jobGroup.id"
+"""What Spark says of a streaming query on the thread that calls ``foreachBatch``'s function; the
+group of its jobs is its run, unless the function has set another one."""
+
+
+class Sink:
+    """A function for ``foreachBatch``: each micro-batch is one transaction, and happens once.
+
+    The transaction is named by the query's id, which its checkpoint holds, and by the batch's
+    number. So a batch that is run again is answered by the receipt of its first run, and a query
+    with a new checkpoint, whatever its name, is another one.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        target: str,
+        name: str | None,
+        write: SinkHandler,
+        *,
+        inside: Attempt | None = None,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            client: Whose store it is.
+            target: The id of what is written to: a batch is written once to each.
+            name: Tells several sinks of one batch to one target apart.
+            write: Writes the rows of a batch in a transaction.
+            inside: The transaction in which the target was opened.
+
+        Raises:
+            InvalidInput: The session is one of Spark Connect, the target belongs to a
+                transaction, or the name cannot be used.
+        """
+        if inside is not None:
+            raise InvalidInput(
+                f"A sink begins a transaction for each batch, and cannot work in {inside.id!r}: "
+                "open what it writes to by the manager."
+            )
+        if client.store.spark is not None and is_connect(client.store.spark):
+            raise InvalidInput(
+                "Over Spark Connect foreachBatch runs on the server, and is not told which query "
+                "it belongs to, so no batch could be told from another one's: run the streaming "
+                "query on a classic session."
+            )
+        self._client = client
+        self._target = target if name is None else f"{target}/{check_name(name, 'sink')}"
+        self._write = write
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a micro-batch, unless an earlier run of it was committed.
+
+        Raises:
+            InvalidInput: It is not called by ``foreachBatch``, or twice in a batch, or the
+                batch was planned anew after an earlier one of its number was committed.
+        """
+        batch = _MicroBatch.of(rows, batch_id)
+        attempt = Attempt(
+            self._client,
+            f"sink/{batch.query}/{self._target}/{batch.batch}",
+            metadata=asdict(batch),
+        )
+        with Transaction(attempt) as tx:
+            if not tx.already_committed:
+                self._write(rows, tx)
+                if attempt.is_empty:  # nothing is written down of a batch without rows
+                    raise Rollback(tx)
+            else:
+                batch.check_is(attempt.committed_metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _MicroBatch:
+    """What tells a micro-batch from all others.
+
+    Attributes:
+        query: The query's id: the same as long as it has its checkpoint.
+        batch: The batch's number in the query.
+        run: The run of the query, which calls its function once for a batch; None: not known.
+        planned_ms: When it was decided which rows it has, which its checkpoint keeps; None: not
+            known.
+    """
+
+    query: str
+    batch: int
+    run: str | None
+    planned_ms: int | None
+
+    @classmethod
+    def of(cls, rows: object, batch_id: object) -> _MicroBatch:
+        """Ask Spark which one it is.
+
+        Raises:
+            InvalidInput: This is no thread that runs a batch, or another batch's.
+        """
+        found = rows.sparkSession.sparkContext.getLocalProperty if is_frame(rows) else _nothing
+        query, number = found(_QUERY), found(_BATCH)
+        if not query or not number:
+            raise InvalidInput(
+                "A sink is called by a streaming query, in the thread that runs its batch: use "
+                "df.writeStream.foreachBatch(queue.sink()), or send these rows by queue.send(df)."
+            )
+        if str(batch_id) != number:
+            raise InvalidInput(
+                f"batch_id={batch_id!r}: this is batch {number} of the query: pass on what "
+                "foreachBatch gives.",
+                name="batch_id",
+            )
+        return cls(query, int(number), _run_of(found(_GROUP)), _planned_ms(rows, query, number))
+
+    def check_is(self, committed: Mapping[str, object]) -> None:
+        """Check that the batch that was committed under the same id is this one.
+
+        Args:
+            committed: What was written down of that one.
+
+        Raises:
+            InvalidInput: It has, or may have, other rows: they would be lost.
+        """
+        if self.run is not None and committed.get("run") == self.run:
+            raise InvalidInput(
+                f"Batch {self.batch} of the query was written here already, by another call of "
+                "this run: give each of several sinks in one foreachBatch a name of its own, "
+                "sink(name=...).",
+                name="name",
+            )
+        planned_ms = committed.get("planned_ms")
+        if None not in (planned_ms, self.planned_ms) and planned_ms != self.planned_ms:
+            raise InvalidInput(
+                f"Another batch {self.batch} of the query was written here: its checkpoint was "
+                "restored, changed or copied since, and which rows were sent is not known. Use a "
+                "new checkpoint, or sink(name=...) with a new name, to send these rows as well.",
+                name="checkpointLocation",
+            )
+
+
+def _nothing(_key: str) -> None:
+    return None
+
+
+def _run_of(group: str | None) -> str | None:
+    """Read the run of a query from the group of its jobs; None: it is another group."""
+    try:
+        return str(uuid.UUID(group))
+    except (TypeError, ValueError):
+        return None
+
+
+def _planned_ms(rows: Any, query: str, batch: str) -> int | None:
+    """Ask Spark when a batch was planned; None: this version does not tell it."""
+    from py4j.protocol import Py4JError
+
+    state = rows.sparkSession._jsparkSession.sharedState()
+    try:
+        running = {str(each.getKey()): each for each in state.activeStreamingQueries().entrySet()}
+        planned = running[query].getValue().offsetLog().offsetSeqMetadataForBatchId(int(batch))
+        return int(planned.get().batchTimestampMs())
+    except (Py4JError, KeyError):
+        return None
