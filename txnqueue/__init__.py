@@ -33,6 +33,7 @@ __all__ = [
     "Handler",
     "Heartbeat",
     "History",
+    "HistoryDigest",
     "MaintenanceResult",
     "Matching",
     "Message",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from txnqueue.messages.send import SendResult
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
+    from txnqueue.reports.digest import HistoryDigest
     from txnqueue.reports.history import History
     from txnqueue.reports.metrics import DeadLetters, Metrics
     from txnqueue.reports.report import Report
@@ -153,6 +155,7 @@ else:
         "Handler": "drain",
         "Heartbeat": "heartbeat",
         "History": "reports.history",
+        "HistoryDigest": "reports.digest",
         "MaintenanceResult": "admin.maintenance",
         "Matching": "types",
         "Message": "types",
