@@ -2,7 +2,16 @@
 
 import datetime
 
-from txnqueue import History, HistoryDigest, Outcome, QueueManager, Snapshot, Status, TraceStep, errors
+from txnqueue import (
+    History,
+    HistoryDigest,
+    Outcome,
+    QueueManager,
+    Snapshot,
+    Status,
+    TraceStep,
+    errors,
+)
 
 
 def told(step: TraceStep) -> str:
