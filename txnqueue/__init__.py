@@ -35,6 +35,7 @@ __all__ = [
     "Handler",
     "Heartbeat",
     "History",
+    "HistoryDigest",
     "MaintenanceResult",
     "Matching",
     "Message",
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
     from txnqueue.reports.audit.figures import AuditFigures
     from txnqueue.reports.audit_report import AuditReport
+    from txnqueue.reports.digest import HistoryDigest
     from txnqueue.reports.history import History
     from txnqueue.reports.metrics import DeadLetters, Metrics
     from txnqueue.reports.report import Report
@@ -163,6 +165,7 @@ else:
         "Handler": "drain",
         "Heartbeat": "heartbeat",
         "History": "reports.history",
+        "HistoryDigest": "reports.digest",
         "MaintenanceResult": "admin.maintenance",
         "Matching": "types",
         "Message": "types",

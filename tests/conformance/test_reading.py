@@ -247,7 +247,8 @@ class Rounds(Past):
         super().__init__(store)
         self._queue_id, self._rounds = queue_id, rounds
 
-    def stream(self, order: Order) -> Iterator[Entry]:
+    def stream(self, order: Order, after: int = -1) -> Iterator[Entry]:
+        assert after == -1, "these rounds are read whole"
         return self._rounds_by_commit() if order is Order.COMMIT else self._rounds_by_stream()
 
     def _rounds_by_commit(self) -> Iterator[Entry]:

@@ -31,8 +31,8 @@ class Told(Past):
     def find(self, *wanted: EntryFilter) -> list[Entry]:
         return [e for e in self._entries if any(one.matches(e) for one in wanted)]
 
-    def stream(self, order: Order) -> Iterator[Entry]:
-        return iter(sorted(self._entries, key=order.key))
+    def stream(self, order: Order, after: int = -1) -> Iterator[Entry]:
+        return iter(sorted((e for e in self._entries if e.commit_seq > after), key=order.key))
 
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
         return Newest(self.upto, max((e.recorded_at_ms for e in self._entries), default=-1))

@@ -429,6 +429,23 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     shell("history", "--as-of", "999999999", code=2)
 
 
+def test_a_digest_is_printed_continued_and_compared(shell: Any, three: str) -> None:
+    sent = shell.json("send", "orders", three)[0]
+    first = shell.json("history", "--digest", "--as-of", sent["commit_seq"])[0]["digest"]
+    shell("receive", "orders", "--limit", "1", "--accept")
+    whole = shell("history", "--digest").stdout.strip()
+    continued = shell.json("history", "--digest", "--after", first)[0]["digest"]
+    assert continued.rpartition(":")[2] == whole.rpartition(":")[2]
+    for kept in (first, whole, continued):
+        assert "digests that match" in shell("history", "--verify", "--against", kept).stdout
+    wrong = whole[:-4] + ("0000" if whole[-4:] != "0000" else "1111")
+    shell("history", "--verify", "--against", wrong, code=1)
+    shell("history", "--verify", "--against", "no digest", code=2)
+    for refused in (["--after", first], ["--against", first], ["--digest", "--verify"]):
+        shell("history", *refused, code=2)
+    shell("history", "--digest", "--queue", "orders", code=2)
+
+
 def test_tables_are_for_people(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     for command in (["list"], ["peek", "orders"], ["history"], ["receive", "orders"]):

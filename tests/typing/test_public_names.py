@@ -34,7 +34,8 @@ FOR_USERS = {
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
     "Heartbeat": "beats lost",
-    "History": "as_of changes horizon report trace verify",
+    "History": "as_of changes digest horizon report trace verify",
+    "HistoryDigest": "after commit_seq entries parse seed sha256",
     "MaintenanceResult": "archived compacted dry_run forgotten horizon orphans removed rewritten "
     "skipped slices",
     "Metrics": "df json prometheus rows",
@@ -142,6 +143,7 @@ def objects() -> dict[Any, Any]:
     steps = manager.declare({"queues": {"bills": {"schema": "b long"}}})
     made = [
         *(manager, manager.history, manager.history.as_of(), manager.history.verify()),
+        manager.history.digest(),
         *(manager.metrics(), manager.maintain(), manager.recover(), steps[0]),
         *(orders, orders.info, orders.info.settings, orders.send([{"a": 1}])),
         *(orders.drain(lambda batch, tx: None, max_seconds=0), orders.dead_letters()),

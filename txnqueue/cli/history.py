@@ -49,6 +49,15 @@ def history(
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that every message is in one place.")
     ] = False,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print a digest to keep elsewhere; up to --as-of.")
+    ] = False,
+    after: Annotated[
+        str | None, typer.Option(help="The earlier digest that --digest continues.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="The digest that --verify compares the history with.")
+    ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Search with --where what payload is still there.")
     ] = False,
@@ -56,8 +65,14 @@ def history(
 ) -> None:
     """Show what was: the last events, the state after a commit, or the path of messages."""
     _check_question(as_of, queue, where, message)
+    _check_digests(as_of, (after, digest), (against, verify), (queue, where, message))
     log = session.manager.history
-    if message is not None or where is not None:
+    if digest:
+        line = str(log.digest(as_of, after=-1 if after is None else after))
+        session.printer.fact({"digest": line}, line)
+    elif verify:
+        _proof(session, log.verify(digest=against))
+    elif message is not None or where is not None:
         sent_to = None if message else queue
         steps = log.trace(message, queue=sent_to, where=where, partial=partial).rows()
         session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
@@ -69,8 +84,6 @@ def history(
     elif as_of is not None:
         rows = log.as_of(as_of).counts().rows()
         session.printer.rows(rows, QUEUE_COLUMNS, "There were no queues.")
-    elif verify:
-        _proof(session, log.verify())
     else:
         snapshot = log.as_of()
         events = _events(snapshot.transactions().rows(), snapshot.dispatches().rows(), queue)
@@ -86,6 +99,26 @@ def _check_question(
         raise typer.BadParameter("--as-of shows queues, --message and --where trace: say one.")
     if where is not None and queue is None:
         raise typer.BadParameter("--where needs --queue.")
+
+
+def _check_digests(
+    as_of: int | None,
+    continued: tuple[str | None, bool],
+    compared: tuple[str | None, bool],
+    others: tuple[str | None, ...],
+) -> None:
+    """Refuse what would be left out in silence."""
+    (after, digest), (against, verify) = continued, compared
+    if after is not None and not digest:
+        raise typer.BadParameter("--after needs --digest.")
+    if against is not None and not verify:
+        raise typer.BadParameter("--against needs --verify.")
+    if digest and verify:
+        raise typer.BadParameter("say --digest or --verify, not both.")
+    if (digest or verify) and any(other is not None for other in others):
+        raise typer.BadParameter("--digest and --verify are about the whole store.")
+    if verify and as_of is not None:
+        raise typer.BadParameter("--verify is about the store as it is now, not --as-of.")
 
 
 def _events(

@@ -89,8 +89,8 @@ class Past:
             if not self._has_moved():
                 return list(self._decided(sorted(found, key=Order.COMMIT.key)))
 
-    def stream(self, order: Order) -> Iterator[Entry]:
-        """Read all entries in an order, a bounded part at a time.
+    def stream(self, order: Order, after: int = -1) -> Iterator[Entry]:
+        """Read all entries after a commit in an order, a bounded part at a time.
 
         In commit order, where positions come before what names them, it leaves out what older
         entries say of positions that were removed.
@@ -98,7 +98,7 @@ class Past:
         Raises:
             HistoryRemoved: What it would need was removed meanwhile.
         """
-        narrowed = self._narrowed(EntryFilter())
+        narrowed = self._narrowed(EntryFilter(after=after))
         while True:
             found = _opened(self._store.journal.stream(order, narrowed))
             if self._has_archive():

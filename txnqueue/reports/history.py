@@ -20,6 +20,7 @@ from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.reports.audit_report import AuditReport, audit
+from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
 from txnqueue.reports.trace import steps_of
@@ -190,14 +191,57 @@ class History:
             return model.commit_seq(beginning)
         return min(entry.commit_seq for entry in self._client.cache.layouts())
 
-    def verify(self) -> VerificationResult:
+    def verify(self, *, digest: HistoryDigest | str | None = None) -> VerificationResult:
         """Prove from the tables that the store keeps its promises.
+
+        Args:
+            digest: Prove as well that the entries are those of which ``digest`` made this one;
+                as it returned it, or the line that it prints.
 
         Returns:
             One line per claim, with what was found and expected; ``ok`` if all hold.
+
+        Raises:
+            InvalidInput: What was given is no digest.
+            HistoryRemoved: The digest covers commits before the history's beginning: give one
+                that continues an earlier one from there on.
         """
         self._client.open()
-        return verify(self._client)
+        kept = HistoryDigest.parse(str(digest)) if digest is not None else None
+        return verify(self._client, kept)
+
+    def digest(
+        self, commit_seq: int | None = None, *, after: HistoryDigest | str | int = -1
+    ) -> HistoryDigest:
+        """Compute a chained digest of the history, to be kept outside the store.
+
+        It stays the same whatever maintenance does, as long as the entries are there.
+
+        Args:
+            commit_seq: The last commit that it covers; the newest when left out.
+            after: An earlier digest that it continues, or the commit_seq after which it begins.
+                A continued digest has the ``sha256`` of one over the whole history, and needs
+                only the entries after the earlier one.
+
+        Returns:
+            The digest: ``verify(digest=)`` takes it, or the line that it prints.
+
+        Raises:
+            InvalidInput: There is no such commit yet, it lies before ``after``, or that is no
+                digest.
+            HistoryRemoved: Commits that it would cover were removed from the history.
+        """
+        self._client.open()
+        begins, seed = chain_after(after)
+        past, _ = cut(self._client.store, commit_seq)
+        last = past.newest().commit_seq if commit_seq is None else commit_seq
+        if last < begins:
+            raise InvalidInput(
+                f"after={begins}: that is later than commit_seq={last}; give an earlier digest.",
+                name="after",
+            )
+        past.check_known(begins + 1)
+        return computed(past, begins, last, seed)
 
     def report(
         self,

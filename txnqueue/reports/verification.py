@@ -7,7 +7,7 @@ message, the fold that the library works with, and what Delta's log says of the 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
@@ -22,6 +22,7 @@ from txnqueue.reports.consistency import (
     Payload,
     Problems,
 )
+from txnqueue.reports.digest import HistoryDigest, computed
 from txnqueue.reports.replay import Replay
 from txnqueue.storage.journal import Audit, Order
 
@@ -72,7 +73,7 @@ class VerificationResult:
         return "\n".join([head, *lines, *self.problems])
 
 
-def verify(client: Client) -> VerificationResult:
+def verify(client: Client, digest: HistoryDigest | None = None) -> VerificationResult:
     """Check everything that the journal, Delta's log and the payload tables say.
 
     What was removed from the history is not asked for: what was whole in one entry with it is
@@ -80,7 +81,16 @@ def verify(client: Client) -> VerificationResult:
     because all that was done to one stays as long as it is known.
 
     The entries are read twice, in a stream. What is remembered is what is still open.
+
+    Raises:
+        HistoryRemoved: The digest covers what was removed from the history.
     """
+    digests, told = _digest(client, digest) if digest is not None else ([], [])
+    found = _whole(client)
+    return replace(found, claims=(*found.claims, *digests), problems=(*found.problems, *told))
+
+
+def _whole(client: Client) -> VerificationResult:
     while True:
         past = Past(client.store)
         beginning = past.beginning
@@ -116,6 +126,27 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         *payload.claims(changes.waiting.values()),
     )
     return VerificationResult(claims, tuple(problems.told), newest, audit.since)
+
+
+def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], list[str]]:
+    """Compare the entries with a digest of them that was kept elsewhere.
+
+    A store that ends before the digest has lost commits, or is an older copy of itself.
+    """
+    past = Past(client.store, kept.commit_seq)
+    past.check_known(kept.after + 1)
+    found = computed(past, kept.after, kept.commit_seq, kept.seed)
+    same = found.sha256 == kept.sha256
+    claims = [
+        CheckedPromise("entries that the digest covers", found.entries, kept.entries),
+        CheckedPromise("digests that match", int(same), 1),
+    ]
+    newest = client.store.journal.version()
+    if kept.commit_seq >> 10 > newest:
+        text = f"the store ends at version {newest}, before the digest's commit {kept.commit_seq}"
+        return claims, [text]
+    text = f"commits after {kept.after} up to {kept.commit_seq} are not those of the digest"
+    return claims, [] if same else [text]
 
 
 def _log(audit: Audit, logged: int) -> list[CheckedPromise]:

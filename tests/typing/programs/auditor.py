@@ -2,7 +2,16 @@
 
 import datetime
 
-from txnqueue import History, Outcome, QueueManager, Snapshot, Status, TraceStep, errors
+from txnqueue import (
+    History,
+    HistoryDigest,
+    Outcome,
+    QueueManager,
+    Snapshot,
+    Status,
+    TraceStep,
+    errors,
+)
 
 
 def told(step: TraceStep) -> str:
@@ -49,3 +58,6 @@ def main(manager: QueueManager) -> None:
     proof = history.verify()
     assert proof.ok, proof.problems
     print([(line.claim, line.found, line.expected) for line in proof.claims])
+    kept = str(history.digest(history.horizon()))
+    assert history.verify(digest=kept).ok
+    print(history.digest(after=kept).sha256, history.digest(after=HistoryDigest.parse(kept)))
