@@ -29,6 +29,7 @@ __all__ = [
     "ExchangeDropResult",
     "ExchangeInfo",
     "ExchangeKind",
+    "ExchangeReader",
     "Handler",
     "Heartbeat",
     "History",
@@ -47,6 +48,7 @@ __all__ = [
     "QueueInfo",
     "QueueManager",
     "QueueMetrics",
+    "QueueReader",
     "QueueRow",
     "QueueSettings",
     "Receipt",
@@ -58,6 +60,7 @@ __all__ = [
     "SendResult",
     "Snapshot",
     "Status",
+    "StoreReader",
     "TableChanges",
     "Tabular",
     "TraceStep",
@@ -72,6 +75,7 @@ __all__ = [
     "__version__",
     "errors",
     "local_spark",
+    "look",
 ]
 
 if TYPE_CHECKING:
@@ -86,18 +90,21 @@ if TYPE_CHECKING:
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
+    from txnqueue.exchange_reader import ExchangeReader
     from txnqueue.heartbeat import Heartbeat
     from txnqueue.manager import QueueManager
     from txnqueue.messages.publish import PublishResult
     from txnqueue.messages.send import SendResult
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
+    from txnqueue.queue_reader import QueueReader
     from txnqueue.reports.history import History
     from txnqueue.reports.metrics import DeadLetters, Metrics
     from txnqueue.reports.report import Report
     from txnqueue.reports.snapshot import Snapshot
     from txnqueue.reports.verification import VerificationResult
     from txnqueue.results import DrainResult, Outcome
+    from txnqueue.store_reader import StoreReader, look
     from txnqueue.table import Assignments, TableChanges
     from txnqueue.transaction import Rollback, Transaction
     from txnqueue.transactions.participants import Auxiliary
@@ -147,6 +154,7 @@ else:
         "ExchangeDropResult": "admin.drop",
         "ExchangeInfo": "core.exchanges",
         "ExchangeKind": "types",
+        "ExchangeReader": "exchange_reader",
         "Handler": "drain",
         "Heartbeat": "heartbeat",
         "History": "reports.history",
@@ -165,6 +173,7 @@ else:
         "QueueInfo": "core.settings",
         "QueueManager": "manager",
         "QueueMetrics": "types",
+        "QueueReader": "queue_reader",
         "QueueRow": "types",
         "QueueSettings": "core.settings",
         "Receipt": "core.receipt",
@@ -176,6 +185,7 @@ else:
         "SendResult": "messages.send",
         "Snapshot": "reports.snapshot",
         "Status": "core.receipt",
+        "StoreReader": "store_reader",
         "DeclarationResult": "admin.declarations",
         "TableChanges": "table",
         "Tabular": "types",
@@ -189,6 +199,7 @@ else:
         "VerificationResult": "reports.verification",
         "WaitingChange": "transactions.table_applier",
         "local_spark": "platform.local_spark",
+        "look": "store_reader",
     }
 
     def __getattr__(name: str) -> object:

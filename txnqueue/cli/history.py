@@ -24,7 +24,7 @@ STEP_COLUMNS = (
 )  # fmt: skip  # fmt: skip
 
 
-@command("history")
+@command("history", looks=True)
 def history(
     session: OpenStore,
     as_of: Annotated[
@@ -48,7 +48,8 @@ def history(
 ) -> None:
     """Show what was: the last events, the state after a commit, or the path of messages."""
     _check_question(as_of, queue, where, message)
-    log = session.manager.history
+    needs_spark = verify or where is not None  # the change feed, and SQL
+    log = (session.manager if needs_spark else session.looking).history
     if message is not None or where is not None:
         sent_to = None if message else queue
         steps = log.trace(message, queue=sent_to, where=where, partial=partial).rows()

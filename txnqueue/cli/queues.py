@@ -94,18 +94,18 @@ def create(
     )
 
 
-@command("list")
+@command("list", looks=True)
 def list_queues(session: OpenStore) -> None:
     """List the queues with the numbers of their messages by state."""
-    rows = session.manager.history.as_of().counts().rows()
+    rows = session.looking.history.as_of().counts().rows()
     rows.sort(key=lambda row: str(row["queue"]))
     session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
 
 
-@command("depth")
+@command("depth", looks=True)
 def depth(session: OpenStore, queue: Queue) -> None:
     """Count the messages that can be received now."""
-    opened = session.manager.queue(queue)
+    opened = session.looking.queue(queue)
     available, in_flight = opened.depth(), opened.in_flight()
     session.printer.fact(
         {"queue": queue, "available": available, "in_flight": in_flight},
@@ -113,7 +113,7 @@ def depth(session: OpenStore, queue: Queue) -> None:
     )
 
 
-@command("metrics")
+@command("metrics", looks=True)
 def metrics(
     session: OpenStore,
     *,
@@ -122,7 +122,7 @@ def metrics(
     ] = False,
 ) -> None:
     """Measure every queue: messages, their ages, those in flight, delayed or dead."""
-    found = session.manager.metrics()
+    found = session.looking.metrics()
     if prometheus:
         typer.echo(found.prometheus(), nl=False)
     else:
