@@ -252,7 +252,7 @@ class Drain:
     def _give_back(self, tx: Attempt, error: BaseException) -> None:
         """Roll back a transaction whose claim failed, and what the journal says that it holds.
 
-        The claim may have landed all the same, and nobody got its messages.
+        The claim may have landed all the same, and its messages were delivered to no one.
         """
         try:
             client, info = self._client, self._queue.info
@@ -264,7 +264,7 @@ class Drain:
                     if c.acquirer and c.acquirer.attempt == mine
                 ]
             tx.add_account(Account([HeldClaim(info, claim, {}) for claim in claims], tx))
-        except Exception as failed:  # then they are void, and whoever receives next finds that
+        except Exception as failed:  # then they are void, and the next receive finds that
             logger.warning("what is held cannot be read transaction_id=%s error=%s", tx.id, failed)
         commit.roll_back_after(tx, error, counted=False)
 
@@ -402,14 +402,14 @@ class Drain:
             self._give_back(following, error)
             if not isinstance(error, Exception):
                 raise
-            # The batch is committed. Whoever asks for the next one asks again, and learns why.
+            # The batch is committed. The call for the next one asks again, and learns why.
             return following, nothing
 
     def _committed(self, receipt: Receipt) -> None:
-        """Record a commit: nobody can have committed the run's next number before it.
+        """Record a commit: the run's next number cannot have been committed before it.
 
-        Whoever commits a number has found the one before it committed: none is left out, or what
-        left one out is known.
+        A number is committed only after the one before it was found committed: none is left
+        out, or what left one out is known.
         """
         self._number += 1
         self._applied &= receipt.applied

@@ -581,7 +581,7 @@ class QueueManager:
                 status = self.outcome(key).status
                 if status is Status.COMMITTED:
                     return
-                if status is Status.PREPARED:  # somebody has to decide it first
+                if status is Status.PREPARED:  # it has to be decided first
                     raise tx.failure
                 # If the history was removed, it may have been committed.
                 self._client.cache.check_known(attempt.owner)
@@ -757,7 +757,7 @@ class QueueManager:
         Args:
             connections: DB-API 2.0 connections to databases that took part, by the names under
                 which they were enlisted.
-            branch_seconds_min: Leave a database's branch alone that nobody decided yet, and what
+            branch_seconds_min: Leave an undecided branch of a database alone, and what
                 waits for a last resource's own commit, until it is prepared for so long.
 
         Returns:

@@ -225,6 +225,20 @@ class QueueRow(TypedDict):
     closing: bool
 
 
+class ExchangeRow(TypedDict):
+    """One exchange, as ``Snapshot.exchanges`` shows it."""
+
+    exchange: str
+    exchange_id: str
+    type: str
+    unroutable: str
+    dead_letter_id: str | None
+    bindings: int
+    created_at: datetime.datetime
+    created_by: str | None
+    closing: bool
+
+
 class QueueCounts(TypedDict):
     """What became of a queue's messages, as ``Snapshot.counts`` shows it."""
 

@@ -36,7 +36,7 @@ CREATE TABLE delta.`{path}` (
   claim_lane INT, claim_sequence BIGINT, ranges ARRAY<STRUCT<first: BIGINT, last: BIGINT>>,
   count BIGINT, reason STRING, actor STRING, run_id STRING, recorded_at TIMESTAMP, body STRING
 ) USING delta PARTITIONED BY (shard) TBLPROPERTIES (
-  'delta.enableDeletionVectors' = 'false', 'delta.checkpointInterval' = '100',
+  'delta.enableDeletionVectors' = 'false', 'delta.checkpointInterval' = '10',
   'delta.autoOptimize.autoCompact' = 'false', 'delta.autoOptimize.optimizeWrite' = 'false',
   'delta.isolationLevel' = 'Serializable', 'delta.enableInCommitTimestamps' = 'true',
   'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = 'true',

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
+from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, on_delta_when_long, rows
 from tests.inside import claims_of
 from txnqueue.errors import (
     InvalidInput,
@@ -25,6 +25,7 @@ def seen(queue: Any, column: str) -> dict[int, Any]:
     return {row["n"]: row[column] for row in queue.peek_messages(100)}
 
 
+@on_delta_when_long
 def test_a_queue_grows_beside_open_transactions(world: World) -> None:
     queue = world.queue(dead_letter=True)
     queue.send(rows(1, 2, 3))

@@ -253,6 +253,10 @@ def test_a_dropped_exchange_leaves_what_it_published_and_frees_its_name(world: W
         row for row in history.as_of(before).bindings().rows() if row["exchange"] == events.name
     ]
     assert {row["queue"] for row in mine} == {left.name, right.name}
+    (then,) = [r for r in history.as_of(before).exchanges().rows() if r["exchange"] == events.name]
+    (now,) = [r for r in history.as_of().exchanges().rows() if r["exchange"] == events.name]
+    assert (then["bindings"], now["bindings"]) == (2, 1)
+    assert then["exchange_id"] != now["exchange_id"], "it was dropped, and made anew"
     steps = history.trace(f"{sent.send_id}:1").rows()
     assert [s["exchange"] for s in steps if s["step"] == "published"] == [events.name] * 2
     assert history.verify().ok, history.verify()

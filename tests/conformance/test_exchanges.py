@@ -398,7 +398,13 @@ def test_bindings_keep_their_history(world: World) -> None:
                if r["exchange"] == events.name]  # fmt: skip
     assert then["arguments"] == {"x-match": "any", "kind": "late", "n": "5", "there": None}
     assert then["recorded_at"].timestamp() * 1000 == world.clock.now_ms
+    everything = world.manager().history.as_of().exchanges()
+    (mine,) = [row for row in everything.rows() if row["exchange"] == events.name]
+    assert (mine["type"], mine["unroutable"]) == ("headers", "return")
+    assert (mine["bindings"], mine["closing"], mine["dead_letter_id"]) == (1, False, None)
     if world.has_frames:
+        (row,) = everything.df().where(f"exchange = '{events.name}'").collect()
+        assert row.asDict() == {**mine, "created_at": row["created_at"]}
         frame = events.bindings(history=True)
         assert [row["kind"] for row in frame.collect()] == ["bound", "unbound", "bound"]
         shown = world.manager().history.as_of().bindings().df().where(f"exchange = '{events.name}'")

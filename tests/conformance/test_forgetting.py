@@ -45,6 +45,7 @@ def age(world: World, keeper: Any, days: float = 2, **more: Any) -> Any:
     return done
 
 
+@on_delta_when_long
 def test_nobody_is_told_what_was_removed(world: World) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")
     first = consume(world, queue, 1, 2)

@@ -229,7 +229,7 @@ def test_the_tables_have_their_properties(spark: Any, root: str, manager: QueueM
     properties = {row["key"]: row["value"] for row in shown}
     assert properties["delta.enableDeletionVectors"] == "false"
     assert properties["delta.enableInCommitTimestamps"] == "true"
-    assert properties["delta.checkpointInterval"] == "100"
+    assert properties["delta.checkpointInterval"] == "10"
     assert properties["delta.isolationLevel"] == "Serializable"
     assert properties["delta.minReaderVersion"] == "1"
 

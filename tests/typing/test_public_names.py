@@ -59,7 +59,8 @@ FOR_USERS = {
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
     "Report": "df json rows",
-    "Snapshot": "at_ms bindings commit_seq counts dispatches messages queues transactions",
+    "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
+    "transactions",
     "DeclarationResult": "action changes queue",
     "StoreReader": "entries exchange history list_exchanges list_queues metrics outcome queue "
     "refresh root",
@@ -220,6 +221,7 @@ def test_rows_have_the_keys_that_are_declared() -> None:
         types.TransactionRow: snapshot.transactions().rows(),
         types.DispatchRow: snapshot.dispatches().rows(),
         types.BindingRow: snapshot.bindings().rows(),
+        types.ExchangeRow: snapshot.exchanges().rows(),
         types.QueueCounts: snapshot.counts().rows(),
         types.QueueRow: snapshot.queues().rows(),
         types.QueueMetrics: manager.metrics().rows(),

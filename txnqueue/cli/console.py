@@ -240,12 +240,13 @@ _Output = Annotated[
 ]
 _Actor = Annotated[
     str | None,
-    typer.Option(help="Who is written into the history.", rich_help_panel=_COMMON),
+    typer.Option(help="The actor, as the history names it.", rich_help_panel=_COMMON),
 ]
 _Consumer = Annotated[
     str | None,
     typer.Option(
-        help="Who holds leases; the same again takes over at once.", rich_help_panel=_COMMON
+        help="The consumer that holds the leases; a later run of that name takes over at once.",
+        rich_help_panel=_COMMON,
     ),
 ]
 _RunId = Annotated[
@@ -343,7 +344,7 @@ def drop_surely(
     *,
     sure: bool,
 ) -> None:
-    """Drop what somebody surely means, and say how far that has come."""
+    """Drop something after the user confirmed it, and say how far that has come."""
     if not sure:
         raise typer.BadParameter(f"{what} would be gone: say --yes.")
     result = drop()

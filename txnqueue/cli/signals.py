@@ -10,14 +10,14 @@ from types import FrameType
 
 
 class Stop:
-    """Whether somebody asked to stop."""
+    """Whether the process was asked to stop."""
 
     def __init__(self) -> None:
         """Begin without a request to stop."""
         self._asked = threading.Event()
 
     def __call__(self) -> bool:
-        """Return whether somebody asked."""
+        """Return whether the process was asked to stop."""
         return self._asked.is_set()
 
     def ask(self) -> None:

@@ -69,7 +69,7 @@ class Past:
         """Read the entries that one of some filters lets through, in commit order.
 
         What entries from before the beginning say of positions that were removed is ``known``
-        only to whoever has the positions.
+        only to a caller that has the positions.
 
         Raises:
             HistoryRemoved: What it would need was removed meanwhile.

@@ -127,8 +127,8 @@ class Client:
     def informed(self, act: Callable[[], Result]) -> Result:
         """Do something with states; what it finds that it needs of the payload is read first.
 
-        It is done with the lock, and begun again after each reading, which is without. Whoever
-        came here with a lock lets go of it before anything is read.
+        It is done with the lock, and begun again after each reading, which is without. A
+        caller that holds a lock lets go of it before anything is read.
         """
         while True:
             try:

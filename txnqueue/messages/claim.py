@@ -217,8 +217,8 @@ class ClaimPlanner:
             if not selection:
                 continue
             if selection.segments:
-                # What failed takes nobody with it: once, it goes with what failed once in other
-                # lanes, as it did before; what failed more often is tried alone.
+                # What failed takes no other message with it: what failed once goes with what failed
+                # once in other lanes, as it did before; what failed more often is tried alone.
                 if failures not in (None, selection.delivery_count):
                     continue
                 failures = selection.delivery_count

@@ -73,7 +73,7 @@ def make(archive: Path, start: Callable[[str], SparkSession], work: Callable[...
         work: What the session is to do, so that it loads what a user's session will.
 
     Raises:
-        PlatformMissing: The session's Java belongs to somebody else, or wrote no archive.
+        PlatformMissing: The session's Java was not started by this process, or wrote no archive.
     """
     if any(character.isspace() for character in str(archive)):
         raise PlatformMissing(f"Java's options cannot name {archive}: there is a blank in it.")

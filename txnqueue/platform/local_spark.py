@@ -320,7 +320,7 @@ def _record(coordinate: str) -> Path:
 def _remember(coordinate: str, jars: str) -> None:
     paths = [unquote(urlparse(jar).path) for jar in jars.split(",") if jar]
     if not any("delta-spark" in path for path in paths):
-        return  # a session that somebody else set up
+        return  # a session that was set up elsewhere
     record = _record(coordinate)
     fresh = record.with_suffix(f".{os.getpid()}")
     try:

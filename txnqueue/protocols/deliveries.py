@@ -17,8 +17,8 @@ Written = TypeVar("Written")
 def messages_of(batch: Batch, transaction: Transaction | None) -> list[Message]:
     """Read a claim's messages, or give all of them back.
 
-    What a transaction received and did not settle is accepted by its commit. Whoever never
-    saw a message must not find it consumed so.
+    What a transaction received and did not settle is accepted by its commit. A caller
+    that never saw a message must not find it consumed by that.
 
     Args:
         batch: The claim.

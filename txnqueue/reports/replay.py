@@ -50,7 +50,7 @@ class Replay:
         queue = self._queues.get(entry.queue_id or "")
         if queue is not None:
             queue.see(entry)
-        else:  # of a queue that nobody created
+        else:  # of a queue that was never created
             self._others.see(entry)
 
     def claims(self) -> list[CheckedPromise]:

@@ -17,6 +17,7 @@ from txnqueue.core.exchanges import ExchangeInfo, arguments_of
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo
 from txnqueue.core.state import QueueState, catalog
+from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
@@ -27,6 +28,7 @@ from txnqueue.types import (
     Author,
     BindingRow,
     DispatchRow,
+    ExchangeRow,
     Message,
     QueueCounts,
     QueueRow,
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 _QUEUES = (
     "queue queue_id lanes group_by lease_seconds deliveries_max dead_letter_id created_at "
     "created_by closing"
+)
+_EXCHANGES = (
+    "exchange exchange_id type unroutable dead_letter_id bindings created_at created_by closing"
 )
 _COUNTS = (
     "queue lanes posted available delayed in_flight purge_pending accepted rejected "
@@ -107,6 +112,15 @@ class Snapshot:
         commit_seq long.
         """
         return Report(self._client, self._dispatches, _DISPATCHES)
+
+    def exchanges(self) -> Report[ExchangeRow]:
+        """Report every exchange; the default one, which has no name, is not listed.
+
+        Columns: exchange, exchange_id, type (direct, topic, fanout or headers), unroutable (return,
+        dead_letter or refuse), dead_letter_id string, bindings long (how many it has), created_at
+        timestamp, created_by string, closing boolean.
+        """
+        return Report(self._client, self._exchanges, _EXCHANGES)
 
     def bindings(self) -> Report[BindingRow]:
         """Report every binding of a queue to an exchange.
@@ -184,6 +198,28 @@ class Snapshot:
                 "closing": info.closing,
             }
             for info in self._infos.values()
+        ]
+
+    def _exchanges(self) -> list[ExchangeRow]:
+        topology = Topology.of(self._catalog)
+        created: dict[str, Entry] = {}
+        for entry in sorted(self._catalog, key=lambda entry: entry.place):
+            if entry.kind in EXCHANGE_KINDS:
+                created.setdefault(entry.body["exchange"], entry)
+        return [
+            {
+                "exchange": info.name,
+                "exchange_id": info.exchange_id,
+                "type": info.kind,
+                "unroutable": info.unroutable,
+                "dead_letter_id": info.dead_letter_id,
+                "bindings": len(topology.bindings(info)),
+                "created_at": author_of(created[info.exchange_id])["recorded_at"],
+                "created_by": created[info.exchange_id].actor,
+                "closing": info.closing,
+            }
+            for info in topology.exchanges.values()
+            if info.name
         ]
 
     def _counts(self) -> list[QueueCounts]:

@@ -35,7 +35,7 @@ TIDY_BYTES_MIN = 1 << 20
 
 
 class Working(Protocol):
-    """The transient work of a transaction that somebody still holds."""
+    """The transient work of a transaction that is still held."""
 
     def staged(self) -> Iterable[SendName]:
         """Name what it has staged."""
@@ -114,7 +114,7 @@ class TransientRows:
 
 
 class TransientPayload(MemoryPayload):
-    """Sends that stay until they are dropped, and then as long as somebody holds them."""
+    """Sends that stay until they are dropped, and then as long as they are held."""
 
     def __init__(self, step: Step = _no_step) -> None:
         """Make an empty payload store."""
@@ -127,7 +127,7 @@ class TransientPayload(MemoryPayload):
         """Find what a send carries.
 
         Raises:
-            PayloadRemoved: Nobody needed it any more.
+            PayloadRemoved: It was not needed any more.
         """
         found = self._known.get((payload_id, send_id))
         if found is None:
@@ -159,7 +159,7 @@ class TransientStore:
 
     Attributes:
         folds: The state of its queues, which all managers share.
-        working: Transactions with transient work that somebody still holds, by attempt.
+        working: Transactions with transient work that are still held, by attempt.
         deciding: Attempts whose decision is on its way just now.
     """
 
@@ -276,7 +276,7 @@ class TransientStore:
         """Return which entries are needed.
 
         What a fold has taken in is not, but for the newest number of each lane. A decision
-        is, as long as somebody may act on the attempt, and a commit under an id that a
+        is, as long as a program may act on the attempt, and a commit under an id that a
         client gave is for a while.
         """
         newest = {
@@ -307,7 +307,7 @@ class TransientStore:
         for fold in self.folds.values():
             for position in fold.positions.values():
                 yield position.payload_id, position.send_id
-        for entry in self.journal.entries():  # of queues that nobody looked at yet
+        for entry in self.journal.entries():  # of queues that were not looked at yet
             if entry.kind == model.POSTED:
                 yield entry.body["payload"], entry.body["send"]
         for prepared in self.journal.prepared.values():

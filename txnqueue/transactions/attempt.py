@@ -226,7 +226,7 @@ class Attempt:
             try:
                 joined = more(lost)
             except Exception as error:
-                # Whoever asked for it asks again, and learns why. The commit waits for nobody.
+                # The caller asks again, and learns why. The commit does not wait for it.
                 about = (self.id, describe_error(error))
                 logger.info("commit alone transaction_id=%s error=%s", *about)
                 more = joined = None

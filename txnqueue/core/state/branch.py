@@ -1,7 +1,7 @@
 """Branches: transactions that several sessions share, and what is planned of them (pure).
 
 A branch is known from its start. Each session's work is a *part*: sealed when the session
-ends or is suspended, with what it posts, settles and would give back. Whoever prepares or
+ends or is suspended, with what it posts, settles and would give back. What prepares or
 commits reads the parts from the journal, so that it may be another process than the
 sessions', and expects that no entry of the branch was written since: no session is
 at work, and no part is left out.
@@ -324,7 +324,7 @@ def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str
     if allowed is not None and principal not in allowed:
         raise NotPermitted(
             f"Branch {key!r} is restricted: {principal!r} may not {role}; "
-            f"{', '.join(allowed) or 'nobody'} may.",
+            f"{', '.join(allowed) or 'no one'} may.",
             transaction_id=key,
         )
 

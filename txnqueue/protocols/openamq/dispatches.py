@@ -194,7 +194,7 @@ class Dispatches:
     def unget(self, tag: int) -> Reply:
         """Give one dispatched message back to its queue, at once, for anybody.
 
-        It could not be processed: the delivery counts, so that a message that nobody can
+        It could not be processed: the delivery counts, so that a message that no consumer can
         process becomes a dead letter. Other channels' consumers that wait for it get it.
 
         Args:

@@ -76,7 +76,8 @@ def create_views(client: Client, prefix: str, as_of: int | datetime.datetime | N
             if "EXPECT_VIEW_NOT_TABLE" not in str(error):
                 raise
             raise InvalidName(
-                f"{view!r} is a table of somebody else's: give another prefix=.", name=view
+                f"{view!r} is a table that this store did not create: give another prefix=.",
+                name=view,
             ) from error
     return list(texts)
 

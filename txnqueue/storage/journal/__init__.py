@@ -169,7 +169,7 @@ class Archive(Protocol):
             How many rows those are.
 
         Raises:
-            AppendConflict: Somebody changed the same days meanwhile.
+            AppendConflict: Another writer changed the same days meanwhile.
         """
         ...
 
@@ -242,7 +242,7 @@ class Journal(Protocol):
         entries' shards lose, and start again.
 
         Raises:
-            AppendConflict: Somebody added an entry to one of the shards meanwhile.
+            AppendConflict: Another writer added an entry to one of the shards meanwhile.
         """
         ...
 

@@ -178,7 +178,10 @@ class DeltaJournal:
 
         inserted, version = self._statements.append(run)
         if inserted and version is None:
-            raise StoreCorrupt("The MERGE inserted rows, and the session knows no Delta commit.")
+            raise StoreCorrupt(
+                "The MERGE inserted rows, and the session does not tell in which Delta commit: ask "
+                "manager.outcome() what became of it, and report the versions of Spark and Delta."
+            )
         return inserted, int(version) if inserted and version is not None else None
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:

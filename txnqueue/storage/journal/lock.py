@@ -62,7 +62,7 @@ class TableLock:
         except self._timeout as error:
             raise StoreBusy(
                 f"Another process has held {self._path} for {WAIT_SECONDS:.0f} seconds: "
-                f"{self._read_owner()}.",
+                f"{self._read_owner()}. Try again when it is done, or end it.",
                 owner=self._read_owner(),
             ) from error
         try:

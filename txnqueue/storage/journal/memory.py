@@ -1,7 +1,7 @@
 """The journal in memory: the same conflict rule, versions and conditions as on Delta.
 
 Like Delta's MERGE an append takes a snapshot, evaluates its conditions on it, and lands
-unless somebody has added an entry to a shard that it read since the snapshot.
+unless another writer has added an entry to a shard that it read since the snapshot.
 """
 
 from __future__ import annotations

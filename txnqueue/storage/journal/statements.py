@@ -6,7 +6,7 @@ all that follows waits for it: so nothing of this client ever lands behind the b
 it does next.
 
 Appends to the journal have one thread and one session for themselves, so that what takes
-long keeps nobody from committing: reading, staging, changing tables, tidying files.
+long does not delay commits: reading, staging, changing tables, tidying files.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Statements:
     def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
         """Run a write of rows under the table's lock: for Spark the caller's own work.
 
-        Other writes of this table wait on local disks only: rows that are staged are nobody's
+        Other writes of this table wait on local disks only: staged rows belong to no queue
         until a decision names them.
 
         Args:

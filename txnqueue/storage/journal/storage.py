@@ -133,7 +133,7 @@ class Register(Protocol):
         """Write it by a Delta commit, and return that commit's version.
 
         Raises:
-            AppendConflict: Somebody else wrote to the journal meanwhile.
+            AppendConflict: Another driver wrote to the journal meanwhile.
         """
         ...
 

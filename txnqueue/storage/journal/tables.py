@@ -32,7 +32,7 @@ JOURNAL_COLUMNS: tuple[tuple[str, str], ...] = (
 
 _COMMON = {
     "delta.enableDeletionVectors": "false",
-    "delta.checkpointInterval": "100",
+    "delta.checkpointInterval": "10",
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
     "delta.autoOptimize.autoCompact": "false",

@@ -1,7 +1,7 @@
 """The newest entries of the journal, as far as this process has written them itself.
 
-Entries never change. Whoever knows all entries of a version need not read it, so that most reads
-cost only the question whether there is a version after the known ones.
+Entries never change. A process that knows all entries of a version need not read it, so that most
+reads cost only the question whether there is a version after the known ones.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Run:
 
     Steps count from 1970, each as wide as the send's placing says; None: at once, for ever.
     The route of published rows names each queue that gets them by its number, with the lane
-    there, as "0:3,2:0"; it is empty if nobody does.
+    there, as "0:3,2:0"; it is empty if no queue does.
     ``ids`` are the digests of the message ids, if they were asked for and are few.
     """
 
@@ -224,7 +224,7 @@ class PayloadStore(Protocol):
         Raises:
             SchemaMismatch: The rows do not fit; nothing was written.
             AppendConflict: The table was altered meanwhile; write it under a fresh send id.
-            Unroutable: Nobody wants some of them, and that refuses them all.
+            Unroutable: No binding matches some of them, and the exchange refuses such a publish.
         """
         ...
 

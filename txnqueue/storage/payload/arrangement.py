@@ -106,7 +106,7 @@ def widened(send: Send, rows: Any) -> StructType:
         elif not _can_say(known.dataType, _TYPES[use]):
             raise SchemaMismatch(
                 f"{use}={name!r}: the column takes {sql_type(known.dataType)}, and "
-                f"{sql_type(_TYPES[use])} is needed.",
+                f"{sql_type(_TYPES[use])} is needed: cast it.",
                 column=name,
             )
     for header, name in headers.items():
@@ -116,7 +116,7 @@ def widened(send: Send, rows: Any) -> StructType:
         elif not isinstance(known.dataType, _HEADERS):
             raise SchemaMismatch(
                 f"The header {header!r} takes a string, whole number, boolean or date; column "
-                f"{name!r} is {sql_type(known.dataType)}.",
+                f"{name!r} is {sql_type(known.dataType)}: cast it.",
                 column=name,
             )
     return StructType(fields)
@@ -134,7 +134,7 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
 
     Raises:
         InvalidInput: A priority is none.
-        Unroutable: Nobody wants some of the rows, and that refuses them all.
+        Unroutable: No binding matches some rows, and the exchange refuses such a publish.
     """
     if send.order_by:
         table = table.take(_ordering(send.order_by, table))

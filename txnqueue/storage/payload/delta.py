@@ -105,7 +105,7 @@ class DeltaPayload:
             try:
                 self._statements.committing(f"payload-{payload_id}", statement)
                 return
-            except AppendConflict:  # somebody else altered it meanwhile
+            except AppendConflict:  # another process altered it meanwhile
                 if last:
                     raise
 

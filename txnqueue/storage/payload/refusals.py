@@ -30,7 +30,9 @@ def of_columns() -> Iterator[None]:
         found = _COLUMNS.search(str(error))
         if found is None:
             raise
-        raise SchemaMismatch(f"A table cannot have these columns: {found[0]}") from error
+        raise SchemaMismatch(
+            f"A table cannot have these columns, rename or retype them: {found[0]}"
+        ) from error
 
 
 def of_rows(error: Exception, send: Send) -> Exception:

@@ -69,7 +69,7 @@ def routes_of(
         headers: The headers of each row.
 
     Raises:
-        Unroutable: Nobody wants some of them, and that refuses them all.
+        Unroutable: No binding matches some of them, and the exchange refuses such a publish.
     """
     routes = send.routes
     if routes is None:

@@ -128,7 +128,7 @@ def source_rows(
 
 
 def _without(schema: StructType, filled: Container[str], given: Sequence[str]) -> StructType:
-    """Leave the columns out that rows do not have, and something else fills in, or nobody can.
+    """Leave out columns that the rows lack and that are filled in otherwise, or cannot be.
 
     Raises:
         SchemaMismatch: A column is given that cannot be staged.
@@ -298,7 +298,7 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
     if data.null_count and not column.nullable:
         raise SchemaMismatch(
             f"Column {column.name!r} may not be null, and is in {data.null_count} of {len(data)} "
-            "rows.",
+            "rows: fill it, or declare the column without NOT NULL.",
             column=column.name,
             in_rows=True,
         )

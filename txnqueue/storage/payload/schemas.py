@@ -86,7 +86,9 @@ def check_schema(
             or ``message_id`` cannot name anything.
     """
     if not schema.fields:
-        raise SchemaMismatch("A queue needs at least one payload column.")
+        raise SchemaMismatch(
+            "A queue needs at least one payload column: give a schema such as 'order_id long'."
+        )
     seen: set[str] = set()
     for column in schema.fields:
         plain = folded(column.name)
@@ -142,7 +144,9 @@ def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructT
     try:
         return spark.createDataFrame([], str(schema)).schema
     except Exception as error:
-        raise SchemaMismatch(f"{schema!r} is no schema: {error}") from error
+        raise SchemaMismatch(
+            f"{schema!r} is no schema, such as 'order_id long, amount double': {error}"
+        ) from error
 
 
 def plain_schema(ddl: str) -> StructType:
@@ -234,7 +238,8 @@ def check_names(schema: StructType, given: list[str]) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
         raise SchemaMismatch(
-            f"Column {unknown[0]!r} is not in the schema; it has {', '.join(known)}.",
+            f"Column {unknown[0]!r} is not in the schema; it has {', '.join(known)}. Leave the "
+            "column out, or add it by alter.",
             column=unknown[0],
         )
     for column in schema.fields:

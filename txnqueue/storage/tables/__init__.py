@@ -2,7 +2,7 @@
 
 ``delta`` changes Delta tables, ``memory`` tables in memory. A change is applied under the
 store's application id and a version that rises with commit order, which the table itself
-remembers: so repeating a change is a no-op, whoever repeats it.
+remembers: so repeating a change is a no-op, whichever process repeats it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Filled:
         defaults: The SQL of values that stand in for what is not given.
         generated: The SQL of values that what is given must be equal to.
         identities: Columns that are numbered; whether rows may give numbers of their own.
-        others: Further columns of which it may be so, and nobody can say.
+        others: Further columns of which that may be so; it cannot be told.
     """
 
     defaults: Mapping[str, str] = field(default_factory=dict)

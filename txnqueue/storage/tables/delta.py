@@ -58,11 +58,11 @@ _ABSENT = (
     "REQUIRES_SINGLE_PART_NAMESPACE",
 )
 _FILLING = frozenset({"generatedColumns", "identityColumns"})
-"""Features of tables that fill columns in, and show nobody but their log which."""
+"""Features of tables that fill columns in, and show only in the log which."""
 _HISTORY_ROWS = 50
 _FEW_ROWS = 20_000
 _SMALL_BYTES = 16 << 20
-"""So little is looked at, or changed, faster by code that nobody compiled first."""
+"""So little is read or changed faster by code that is not compiled first."""
 
 
 class DeltaTables:
