@@ -199,6 +199,28 @@ def test_a_look_by_the_command_line_takes_little_work(folder: Path) -> None:
     assert used - before.children_user - before.children_system < 3
 
 
+def test_a_moment_whose_files_are_gone_says_so(folder: Path) -> None:
+    store = txnqueue.look(str(folder / "store"))
+    away = folder / "store" / "journal" / "shard=fence"
+    away.rename(folder / "away")
+    try:
+        with pytest.raises(errors.FilesNotReadable, match=r"refresh\(\)"):
+            store.entries()
+    finally:
+        (folder / "away").rename(away)
+
+
+def test_where_a_path_may_be_on_a_cluster_spark_is_asked(folder: Path) -> None:
+    """Here it is not installed, which is what the command says then."""
+    pytest.importorskip("typer")
+    code = "import os\nos.environ['HADOOP_CONF_DIR'] = '/etc/hadoop'\n"
+    code += "from txnqueue.cli.main import app\napp()"
+    asked = run(code, "list", "--root", str(folder / "none"))
+    assert asked.returncode == 3 and "Spark is asked" in asked.stderr
+    alone = run(code, "list", "--root", str(folder / "none"), "--engine", "files")
+    assert alone.returncode == 3 and "Spark is asked" not in alone.stderr
+
+
 # ------------------------------------------------------------------------ logs of every kind
 
 

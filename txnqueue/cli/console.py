@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
 WOULD_CHANGE, DEAD_LETTERS, TOO_FEW = 5, 6, 7
+_CLUSTER = ("HADOOP_CONF_DIR", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
+"""What the environment has where Spark's default file system need not be the local disk."""
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
     "3 store, queue, configuration or platform, or no such message; 4 a handler failed: too often, "
@@ -129,6 +131,11 @@ def _root_of(options: Options) -> str:
     return options.root
 
 
+def _may_be_elsewhere() -> bool:
+    """Return whether a path may mean another file system to Spark: on a cluster, say HDFS."""
+    return any(name in os.environ for name in _CLUSTER)
+
+
 def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     """Take the session of the platform or of spark-submit, or else start a local one.
 
@@ -182,10 +189,11 @@ class OpenStore:
 
             try:
                 self._reader = look(_root_of(self.options))
-            except errors.FilesNotReadable as error:
-                if self.options.engine is Engine.FILES:
+            except (errors.FilesNotReadable, errors.StoreNotFound) as error:
+                surely = isinstance(error, errors.StoreNotFound) and not _may_be_elsewhere()
+                if self.options.engine is Engine.FILES or surely:
                     raise
-                complain(f"{error} Spark is started.")
+                complain(f"{error} Spark is asked.")
         return self._reader or self.manager
 
     def _looks_at_files(self) -> bool:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
+from txnqueue.errors import FilesNotReadable
 from txnqueue.storage.files.arrays import empty, numbers, texts
 from txnqueue.storage.files.delta_log import DataFile, TableVersion
 from txnqueue.storage.journal import EntryFilter, Newest, Order
@@ -117,10 +118,17 @@ class EntryFiles:
         def read(one: DataFile) -> pa.Table:
             return self._one(one, versions)
 
-        if len(files) < 2:
-            return [read(one) for one in files]
-        with ThreadPoolExecutor(THREADS) as threads:
-            return list(threads.map(read, files))
+        try:
+            if len(files) < 2:
+                return [read(one) for one in files]
+            with ThreadPoolExecutor(THREADS) as threads:
+                return list(threads.map(read, files))
+        except FileNotFoundError as error:
+            raise FilesNotReadable(
+                f"Files of {self._folder} that this moment of the store needs are gone: they were "
+                "removed because they are old; refresh() looks at the store as it is now.",
+                path=self._folder,
+            ) from error
 
     def _one(self, one: DataFile, versions: str | None) -> pa.Table:
         """Read a file, with the commit_seq of each entry."""
