@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 THREADS = 8
 """How many files are read at once: they are small, and storage answers slowly."""
+KEPT_BYTES_MAX = 64 << 20
+"""How much is kept of what was read."""
 _RANGE = pa.struct([("first", pa.int64()), ("last", pa.int64())])
 _INSTANT = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema(
@@ -72,6 +74,8 @@ class EntryFiles:
         self._filesystem = filesystem
         self._folder = folder
         self._moment = moment
+        self._known: dict[str, pa.Table] = {}
+        self._known_bytes = 0
 
     def table(self, shards: Collection[str] | None = None, after: int = -1) -> pa.Table:
         """Read entries as Arrow: the columns of ``TABLE``.
@@ -108,27 +112,51 @@ class EntryFiles:
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find how far the entries reach that a filter lets through."""
-        found = self.find([wanted])
-        return Newest(
-            max((entry.commit_seq for entry in found), default=-1),
-            max((entry.recorded_at_ms for entry in found), default=-1),
-        )
+        recorded_ms = wanted.recorded_upto_ms
+        if wanted == EntryFilter(upto=wanted.upto, recorded_upto_ms=recorded_ms):
+            table = self.table()  # nothing else is needed of the entries
+            instants = table["recorded_at"].cast(pa.int64()).to_pylist()
+            places = [
+                (commit_seq, instant // 1000)
+                for commit_seq, instant in zip(
+                    table["commit_seq"].to_pylist(), instants, strict=True
+                )
+                if (wanted.upto is None or commit_seq <= wanted.upto)
+                and (recorded_ms is None or instant // 1000 <= recorded_ms)
+            ]
+        else:
+            places = [(one.commit_seq, one.recorded_at_ms) for one in self.find([wanted])]
+        return Newest(*map(max, zip(*places, strict=True))) if places else Newest()
 
     def _read(self, files: Sequence[DataFile], versions: str | None) -> list[pa.Table]:
         def read(one: DataFile) -> pa.Table:
-            return self._one(one, versions)
+            known = self._known.get(one.path)
+            return self._one(one, versions) if known is None else known
 
         try:
             if len(files) < 2:
-                return [read(one) for one in files]
-            with ThreadPoolExecutor(THREADS) as threads:
-                return list(threads.map(read, files))
+                found = [read(one) for one in files]
+            else:
+                with ThreadPoolExecutor(THREADS) as threads:
+                    found = list(threads.map(read, files))
         except FileNotFoundError as error:
             raise FilesNotReadable(
                 f"Files of {self._folder} that this moment of the store needs are gone: they were "
                 "removed because they are old; refresh() looks at the store as it is now.",
                 path=self._folder,
             ) from error
+        self._keep(files, found)
+        return found
+
+    def _keep(self, files: Sequence[DataFile], found: Sequence[pa.Table]) -> None:
+        """Keep what was read: a file never changes, and most questions read it twice."""
+        if self._known_bytes > KEPT_BYTES_MAX:
+            self._known.clear()
+            self._known_bytes = 0
+        for one, table in zip(files, found, strict=True):
+            if one.path not in self._known and self._known_bytes <= KEPT_BYTES_MAX:
+                self._known[one.path] = table
+                self._known_bytes += table.nbytes
 
     def _one(self, one: DataFile, versions: str | None) -> pa.Table:
         """Read a file, with the commit_seq of each entry."""
