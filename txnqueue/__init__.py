@@ -31,6 +31,7 @@ __all__ = [
     "ExchangeDropResult",
     "ExchangeInfo",
     "ExchangeKind",
+    "ExchangeReader",
     "ExchangeRow",
     "Handler",
     "Heartbeat",
@@ -51,6 +52,7 @@ __all__ = [
     "QueueInfo",
     "QueueManager",
     "QueueMetrics",
+    "QueueReader",
     "QueueRow",
     "QueueSettings",
     "Receipt",
@@ -63,6 +65,7 @@ __all__ = [
     "SinkHandler",
     "Snapshot",
     "Status",
+    "StoreReader",
     "Stream",
     "TableChanges",
     "Tabular",
@@ -78,6 +81,7 @@ __all__ = [
     "__version__",
     "errors",
     "local_spark",
+    "look",
 ]
 
 if TYPE_CHECKING:
@@ -92,12 +96,14 @@ if TYPE_CHECKING:
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
+    from txnqueue.exchange_reader import ExchangeReader
     from txnqueue.heartbeat import Heartbeat
     from txnqueue.manager import QueueManager
     from txnqueue.messages.publish import PublishResult
     from txnqueue.messages.send import SendResult
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
+    from txnqueue.queue_reader import QueueReader
     from txnqueue.reports.audit.figures import AuditFigures
     from txnqueue.reports.audit_report import AuditReport
     from txnqueue.reports.digest import HistoryDigest
@@ -108,6 +114,7 @@ if TYPE_CHECKING:
     from txnqueue.reports.verification import VerificationResult
     from txnqueue.results import DrainResult, Outcome
     from txnqueue.sink import SinkHandler
+    from txnqueue.store_reader import StoreReader, look
     from txnqueue.stream import Stream
     from txnqueue.table import Assignments, TableChanges
     from txnqueue.transaction import Rollback, Transaction
@@ -161,6 +168,7 @@ else:
         "ExchangeDropResult": "admin.drop",
         "ExchangeInfo": "core.exchanges",
         "ExchangeKind": "types",
+        "ExchangeReader": "exchange_reader",
         "ExchangeRow": "types",
         "Handler": "drain",
         "Heartbeat": "heartbeat",
@@ -181,6 +189,7 @@ else:
         "QueueInfo": "core.settings",
         "QueueManager": "manager",
         "QueueMetrics": "types",
+        "QueueReader": "queue_reader",
         "QueueRow": "types",
         "QueueSettings": "core.settings",
         "Receipt": "core.receipt",
@@ -194,6 +203,7 @@ else:
         "Snapshot": "reports.snapshot",
         "Status": "core.receipt",
         "Stream": "stream",
+        "StoreReader": "store_reader",
         "DeclarationResult": "admin.declarations",
         "TableChanges": "table",
         "Tabular": "types",
@@ -207,6 +217,7 @@ else:
         "VerificationResult": "reports.verification",
         "WaitingChange": "transactions.table_applier",
         "local_spark": "platform.local_spark",
+        "look": "store_reader",
     }
 
     def __getattr__(name: str) -> object:

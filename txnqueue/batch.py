@@ -26,8 +26,9 @@ from txnqueue.errors import (
 )
 from txnqueue.heartbeat import Heartbeat
 from txnqueue.messages import settlement
-from txnqueue.messages.claim import HeldClaim, Wanting, part_of
+from txnqueue.messages.claim import HeldClaim, Wanting
 from txnqueue.messages.move import routed, target_of, to_queue
+from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, claim
 from txnqueue.messages.selector import Reasons, fulfilling, ranges_of
 from txnqueue.messages.settlement import Account, Dispositions, name_of

@@ -8,7 +8,9 @@
     │   ├── StoreBusy            another process holds the store's lock
     │   │   └── SecondDriver     another driver works on storage that bears only one
     │   ├── StatementRefused     Spark could not read a statement of ours
-    │   └── LayoutUnsupported    the store was written by another layout
+    │   ├── LayoutUnsupported    the store was written by another layout
+    │   ├── OnlyLooking          a store that is only looked at is not written to
+    │   └── FilesNotReadable     the tables' files cannot be read without Spark
     ├── InvalidInput             a value, name or option that cannot be used
     │   ├── InvalidName
     │   ├── SchemaMismatch
@@ -144,6 +146,19 @@ class LayoutUnsupported(StoreError):
 
     layout: int | None
     """The layout that the store was written by."""
+
+
+class OnlyLooking(StoreError):
+    """A store that was opened by look() is not written to: use QueueManager with Spark."""
+
+
+class FilesNotReadable(StoreError):
+    """The files of the store's tables cannot be read without Spark: use QueueManager."""
+
+    path: str | None = None
+    """Where they are."""
+    feature: str | None = None
+    """What it is that only Spark can read."""
 
 
 class InvalidInput(TxnQueueError, ValueError):

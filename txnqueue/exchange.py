@@ -18,7 +18,6 @@ from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_t
 from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import (
-    ExchangeNotFound,
     InvalidInput,
     LimitExceeded,
     QueueClosed,
@@ -37,8 +36,9 @@ from txnqueue.messages.publish import (
 )
 from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.queue import Queue, send_with
+from txnqueue.reports.exchanges import bindings_of, described, found
 from txnqueue.reports.report import Report
-from txnqueue.reports.snapshot import BINDINGS, binding_rows, schema_of
+from txnqueue.reports.snapshot import schema_of
 from txnqueue.sink import Sink
 from txnqueue.storage.payload.frames import check_not_streaming, is_frame
 from txnqueue.transaction import Transaction, at_once, resolve
@@ -106,19 +106,9 @@ class Exchange:
         Raises:
             ExchangeNotFound: It was dropped.
         """
-        found = self._client.cache.topology()
-        self._info = found.known(self._info)
-        target = found.queues.get(self._info.dead_letter_id or "")
-        return {
-            "name": self.name,
-            "type": self._info.kind,
-            "arguments": dict(self._info.arguments),
-            "unroutable": self._info.unroutable,
-            "dead_letter": target.name if target else None,
-            "columns": {c.name: c.dataType.simpleString() for c in self.schema.fields},
-            "bindings": len(found.bindings(self._info)),
-            "closing": self._info.closing,
-        }
+        topology = self._client.cache.topology()
+        self._info = topology.known(self._info)
+        return described(topology, self._info)
 
     def alter(self, add: str | StructType) -> dict[str, tuple[object, object]]:
         """Add columns to the exchange, while others publish to it.
@@ -261,10 +251,7 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        entries, exchange_id = self._client.cache.catalog_entries(), self._info.exchange_id
-        return Report(
-            self._client, lambda: binding_rows(entries, exchange_id, history=history), BINDINGS
-        )
+        return bindings_of(self._client, self._info.exchange_id, history=history)
 
     # ----------------------------------------------------------------------- publishing
 
@@ -503,14 +490,7 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
     Raises:
         ExchangeNotFound: There is no such exchange.
     """
-    known = client.cache.topology().exchanges
-    if name not in known:
-        named = ", ".join(sorted(filter(None, known))) or "none yet"
-        raise ExchangeNotFound(
-            f"There is no exchange {name!r} in {client.store.root!r}; there are: {named}.",
-            name=name,
-        )
-    return Exchange(client, known[name], attempt)
+    return Exchange(client, found(client, name), attempt)
 
 
 def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:

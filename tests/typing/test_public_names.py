@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -33,6 +34,7 @@ FOR_USERS = {
     "ExchangeDropResult": "dropped exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
+    "ExchangeReader": "bindings describe name",
     "Heartbeat": "beats lost",
     "History": "as_of changes digest horizon report trace verify",
     "HistoryDigest": "after commit_seq entries parse seed sha256",
@@ -51,6 +53,7 @@ FOR_USERS = {
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
     "sink take_over transaction view_statements waive_change",
+    "QueueReader": "dead_letters depth in_flight info name peek peek_messages",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
@@ -64,6 +67,8 @@ FOR_USERS = {
     "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
     "transactions",
     "DeclarationResult": "action changes queue",
+    "StoreReader": "entries exchange history list_exchanges list_queues metrics outcome queue "
+    "refresh root",
     "TableChanges": "append delete merge schema update",
     "Transaction": "already_committed auxiliary commit digest enlist exchange id lease_seconds "
     "metadata prepare queue receipt rollback send status table",
@@ -131,8 +136,16 @@ class Database:
     commit = rollback = cursor = lambda self: None
 
 
+def looked_at(folder: Path) -> txnqueue.StoreReader:
+    """Look at the store that an older version left."""
+    stores = Path(__file__).resolve().parents[1] / "stores"
+    with tarfile.open(stores / "0.1.0.tar.gz") as packed:
+        packed.extractall(folder, filter="data")
+    return txnqueue.look(str(folder / "store"))
+
+
 @pytest.fixture(scope="module")
-def objects() -> dict[Any, Any]:
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     """One object of each public class, as users get it."""
     manager = memory_manager()
     orders = manager.create_queue("orders", "a long")
@@ -153,6 +166,11 @@ def objects() -> dict[Any, Any]:
         *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
         *(txnqueue.Rollback(tx), manager.history.changes(), stream),
         *((report := manager.history.report()), report.figures),
+        *(
+            (look := looked_at(tmp_path_factory.mktemp("older"))),
+            look.queue("orders"),
+            look.exchange("news"),
+        ),
         txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
     ]
     return {type(one).__name__: one for one in made}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import logging
@@ -28,14 +29,18 @@ if TYPE_CHECKING:
 
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.manager import QueueManager
+    from txnqueue.store_reader import StoreReader
 
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
-WOULD_CHANGE, DEAD_LETTERS = 5, 6
+WOULD_CHANGE, DEAD_LETTERS, TOO_FEW = 5, 6, 7
+_CLUSTER = ("HADOOP_CONF_DIR", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
+"""What the environment has where Spark's default file system need not be the local disk."""
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 unexpected failure; 2 usage or invalid input; "
     "3 store, queue, configuration or platform, or no such message; 4 a handler failed: too often, "
     "by a mistake of the job, or with everything; 5 declare --dry-run found something to change; "
     "6 consumed, but some messages failed too often and are dead letters; "
+    "7 depth --at-least: there are fewer; "
     "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
     "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
     "not run it again."
@@ -78,6 +83,14 @@ def exit_code(error: BaseException) -> int:
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
+class Engine(str, enum.Enum):
+    """What reads the store for a command that only looks."""
+
+    AUTO = "auto"
+    FILES = "files"
+    SPARK = "spark"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options that all commands have."""
@@ -89,6 +102,7 @@ class Options:
     run_id: str | None = None
     verbose: bool = False
     short_lived: bool = True
+    engine: Engine = Engine.AUTO
 
 
 ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
@@ -97,19 +111,29 @@ ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
 
 def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     """Open the store at ``--root``, on the session that runs already or on one of our own."""
-    if not options.root:
-        raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
+    root = _root_of(options)
     spark = start_spark(short_lived=options.short_lived, verbose=options.verbose)
     from txnqueue.manager import QueueManager
 
     manager = QueueManager(
         spark,
-        options.root,
+        root,
         actor=options.actor,
         run_id=options.run_id,
         consumer=options.consumer,
     )
     return manager, spark
+
+
+def _root_of(options: Options) -> str:
+    if not options.root:
+        raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
+    return options.root
+
+
+def _may_be_elsewhere() -> bool:
+    """Return whether a path may mean another file system to Spark: on a cluster, say HDFS."""
+    return any(name in os.environ for name in _CLUSTER)
 
 
 def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
@@ -138,17 +162,46 @@ Dropped = TypeVar("Dropped", "QueueDropResult", "ExchangeDropResult")
 class OpenStore:
     """One run of one command: its options, where it prints, and its store."""
 
-    def __init__(self, options: Options, factory: ManagerFactory) -> None:
-        """Open nothing yet."""
+    def __init__(self, options: Options, factory: ManagerFactory | None = None) -> None:
+        """Open nothing yet.
+
+        Args:
+            options: What was said to the command.
+            factory: Opens the store, also to look at it; None: as the options say.
+        """
         self.options = options
         self.printer = Printer(options.output)
-        self._factory = factory
+        self._given = factory
+        self._factory = factory or open_store
+        self._reader: StoreReader | None = None
         self._opened: tuple[QueueManager, SparkSession | None] | None = None
 
     @property
     def manager(self) -> QueueManager:
         """The manager; the first use starts Spark."""
         return self._open()[0]
+
+    @property
+    def looking(self) -> QueueManager | StoreReader:
+        """What the store is looked at by: its files, or the manager where that needs Spark."""
+        if self._reader is None and self._looks_at_files():
+            from txnqueue.store_reader import look
+
+            try:
+                self._reader = look(_root_of(self.options))
+            except (errors.FilesNotReadable, errors.StoreNotFound) as error:
+                surely = isinstance(error, errors.StoreNotFound) and not _may_be_elsewhere()
+                if self.options.engine is Engine.FILES or surely:
+                    raise
+                complain(f"{error} Spark is asked.")
+        return self._reader or self.manager
+
+    def _looks_at_files(self) -> bool:
+        """Return whether the files are enough, as far as the options tell."""
+        if self._given is not None or self._opened is not None:
+            return False
+        engine, root = self.options.engine, _root_of(self.options)
+        return engine is Engine.FILES or (engine is Engine.AUTO and "/" in root)
 
     @property
     def spark(self) -> SparkSession | None:
@@ -213,6 +266,15 @@ _Verbose = Annotated[
     typer.Option("--verbose", help="Log more, and show tracebacks.", rich_help_panel=_COMMON),
 ]
 
+_Engine = Annotated[
+    Engine,
+    typer.Option(
+        help="What reads the store: its files without Spark, or Spark; auto: the files unless the "
+        "store or the question needs Spark.",
+        rich_help_panel=_COMMON,
+    ),
+]
+
 
 def _common(
     root: _Root = None,
@@ -221,9 +283,10 @@ def _common(
     consumer: _Consumer = None,
     run_id: _RunId = None,
     *,
+    engine: _Engine = Engine.AUTO,
     verbose: _Verbose = False,
 ) -> Options:
-    return Options(root, output, actor, consumer, run_id, verbose)
+    return Options(root, output, actor, consumer, run_id, verbose, engine=engine)
 
 
 app = typer.Typer(
@@ -238,7 +301,11 @@ app = typer.Typer(
 
 
 def command(
-    name: str, *, group: typer.Typer | None = None, short_lived: bool = True
+    name: str,
+    *,
+    group: typer.Typer | None = None,
+    short_lived: bool = True,
+    looks: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command: it gets a ``Session``, its options, and all common ones.
 
@@ -246,11 +313,13 @@ def command(
         name: What it is called.
         group: The group that it is in; none when left out.
         short_lived: It ends soon, so that a Spark of its own should start quickly.
+        looks: It changes nothing, and mostly needs no Spark.
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
         taken = {parameter.name for parameter in own}  # a command may mean something else by it
+        taken |= set() if looks else {"engine"}
         common = inspect.signature(_common, eval_str=True).parameters
         shared = {name: one for name, one in common.items() if name not in taken}
 
@@ -264,7 +333,7 @@ def command(
             if not options.verbose:
                 warnings.filterwarnings("ignore", module="pyspark")
             with exiting(verbose=options.verbose):
-                body(OpenStore(options, ctx.obj or open_store), **given)
+                body(OpenStore(options, ctx.obj), **given)
 
         context = inspect.Parameter(
             "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context

@@ -101,15 +101,15 @@ def drop_exchange(
     )
 
 
-@command("exchanges")
+@command("exchanges", looks=True)
 def exchanges(session: OpenStore) -> None:
     """List the exchanges."""
-    manager = session.manager
+    manager = session.looking
     rows = [manager.exchange(name).describe() for name in manager.list_exchanges()]
     session.printer.rows(rows, EXCHANGE_COLUMNS, "There are no exchanges yet.")
 
 
-@command("bindings")
+@command("bindings", looks=True)
 def bindings(
     session: OpenStore,
     exchange: _Exchange,
@@ -119,7 +119,7 @@ def bindings(
     ] = False,
 ) -> None:
     """List which queues are bound to an exchange, since when and by whom."""
-    rows = session.manager.exchange(exchange).bindings(history=history).rows()
+    rows = session.looking.exchange(exchange).bindings(history=history).rows()
     session.printer.rows(rows, BINDING_COLUMNS, "No queue is bound.")
 
 

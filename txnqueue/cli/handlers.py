@@ -131,7 +131,8 @@ class SqlJob:
         if spark is not None:
             from pyspark.sql.types import StructType
 
-            from txnqueue.storage.payload.schemas import MESSAGE_COLUMN, MESSAGE_TYPE
+            from txnqueue.core.settings import MESSAGE_COLUMN
+            from txnqueue.storage.payload.schemas import MESSAGE_TYPE
 
             schema = StructType([*queue.schema.fields]).add(
                 MESSAGE_COLUMN, MESSAGE_TYPE, nullable=False
@@ -155,7 +156,8 @@ def _columns_of(manager: QueueManager, step: SqlStep) -> StructType | None:
 
 def _check_query(spark: SparkSession, step: SqlStep, target: StructType | None) -> None:
     """Let Spark analyse a query, and compare its columns with those of its target."""
-    from txnqueue.storage.payload.schemas import MESSAGE_COLUMN, matched_columns
+    from txnqueue.core.settings import MESSAGE_COLUMN
+    from txnqueue.storage.payload.schemas import matched_columns
 
     # As a part of another one it can only be a query: no command that would run at once.
     rows = spark.sql(f"SELECT * FROM (\n{step.query}\n)")

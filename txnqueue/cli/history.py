@@ -32,7 +32,7 @@ DIFFERENCE_COLUMNS = (
 )  # fmt: skip
 
 
-@command("history")
+@command("history", looks=True)
 def history(
     session: OpenStore,
     as_of: Annotated[
@@ -66,7 +66,8 @@ def history(
     """Show what was: the last events, the state after a commit, or the path of messages."""
     _check_question(as_of, queue, where, message)
     _check_digests(as_of, (after, digest), (against, verify), (queue, where, message))
-    log = session.manager.history
+    needs_spark = verify or where is not None  # the change feed, and SQL
+    log = (session.manager if needs_spark else session.looking).history
     if digest:
         line = str(log.digest(as_of, after=-1 if after is None else after))
         session.printer.fact({"digest": line}, line)

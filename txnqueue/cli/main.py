@@ -10,6 +10,7 @@ Exit codes, for schedulers:
         its batches were rolled back
     5   declare --dry-run found something to change
     6   consumed, but some messages failed too often and are dead letters now
+    7   depth --at-least: there are fewer messages
     75  conflicts outlasted the retries, and nothing was changed: try again
     76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
     77  committed, but changes of tables are not applied yet: ``txnqueue recover``, and do not

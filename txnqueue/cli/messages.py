@@ -127,10 +127,13 @@ def _settle(batch: Batch, *, accept: bool, hold: bool) -> str:
     return f"{batch.release()} messages are released; --accept would have consumed them."
 
 
-@command("peek")
+@command("peek", looks=True)
 def peek(session: OpenStore, queue: Queue, limit: Limit = 20, where: Where = None) -> None:
     """Look at the first available messages without receiving them."""
-    messages = session.manager.queue(queue).peek_messages(limit, where)
+    if where is not None:  # which Spark evaluates
+        messages = session.manager.queue(queue).peek_messages(limit, where)
+    else:
+        messages = session.looking.queue(queue).peek_messages(limit)
     session.printer.messages(messages, f"{queue} has nothing to receive.")
 
 
@@ -163,10 +166,10 @@ def purge(
     session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are deleted.")
 
 
-@command("dead-letters")
+@command("dead-letters", looks=True)
 def dead_letters(session: OpenStore, queue: Queue) -> None:
     """Count the dead letters of a queue by where they came from and why, with the last error."""
-    found = session.manager.queue(queue).dead_letters()
+    found = session.looking.queue(queue).dead_letters()
     columns = ("queue", "reason", "waiting", "in_flight", "oldest_at", "newest_at", "error")
     session.printer.rows(found.rows(), columns, f"{queue} has no dead letters.")
 

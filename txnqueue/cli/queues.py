@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from txnqueue.cli import exporter, sensor
 from txnqueue.cli.arguments import Queue, Reason
-from txnqueue.cli.console import WOULD_CHANGE, OpenStore, command, drop_surely
+from txnqueue.cli.console import TOO_FEW, WOULD_CHANGE, OpenStore, command, drop_surely
 from txnqueue.cli.files import read_yaml
 from txnqueue.cli.presentation import QUEUE_COLUMNS, told_of_changes, told_of_drop
 from txnqueue.reports.metrics import GAUGES
@@ -94,35 +95,75 @@ def create(
     )
 
 
-@command("list")
+@command("list", looks=True)
 def list_queues(session: OpenStore) -> None:
     """List the queues with the numbers of their messages by state."""
-    rows = session.manager.history.as_of().counts().rows()
+    rows = session.looking.history.as_of().counts().rows()
     rows.sort(key=lambda row: str(row["queue"]))
     session.printer.rows(rows, QUEUE_COLUMNS, "There are no queues yet.")
 
 
-@command("depth")
-def depth(session: OpenStore, queue: Queue) -> None:
+@command("depth", looks=True)
+def depth(
+    session: OpenStore,
+    queue: Queue,
+    *,
+    at_least: Annotated[
+        int | None,
+        typer.Option(min=1, help="Code 7 if fewer messages can be received than this."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until there are so many: a scheduler's sensor.")
+    ] = False,
+    timeout_seconds: Annotated[
+        float | None, typer.Option(min=0, help="How long to wait; for ever when left out.")
+    ] = None,
+    poll_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long to wait between two looks.")
+    ] = 5.0,
+) -> None:
     """Count the messages that can be received now."""
-    opened = session.manager.queue(queue)
-    available, in_flight = opened.depth(), opened.in_flight()
+    if wait and at_least is None:
+        raise typer.BadParameter("--wait needs --at-least.")
+    if timeout_seconds is not None and not wait:
+        raise typer.BadParameter("--timeout-seconds needs --wait.")
+    store = session.looking
+    opened = store.queue(queue)
+    available = opened.depth()
+    if wait and at_least is not None:
+        available = sensor.wait(store, opened, at_least, timeout_seconds, poll_seconds)
+    in_flight = opened.in_flight()
     session.printer.fact(
         {"queue": queue, "available": available, "in_flight": in_flight},
         f"{queue}: {available} available, {in_flight} in flight",
     )
+    if at_least is not None and available < at_least:
+        raise typer.Exit(TOO_FEW)
 
 
-@command("metrics")
+@command("metrics", looks=True)
 def metrics(
     session: OpenStore,
     *,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print Prometheus' text format.")
     ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve them to Prometheus until SIGTERM or Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Where --serve listens; 0: any free port.")
+    ] = 9_464,
+    address: Annotated[
+        str, typer.Option(help="The address that --serve listens at: this machine only.")
+    ] = "127.0.0.1",
 ) -> None:
     """Measure every queue: messages, their ages, those in flight, delayed or dead."""
-    found = session.manager.metrics()
+    store = session.looking
+    if serve:
+        exporter.serve(store, port, address, session.printer.note)
+        return
+    found = store.metrics()
     if prometheus:
         typer.echo(found.prometheus(), nl=False)
     else:

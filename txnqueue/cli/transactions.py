@@ -17,7 +17,7 @@ _Change = Annotated[
 ]
 
 
-@command("outcome")
+@command("outcome", looks=True)
 def outcome(
     session: OpenStore,
     transaction_id: Annotated[
@@ -25,7 +25,7 @@ def outcome(
     ],
 ) -> None:
     """Show the outcome of a transaction; exit code 76 if nothing is decided."""
-    found = session.manager.outcome(transaction_id)
+    found = session.looking.outcome(transaction_id)
     status = found.status.value
     values = {
         "transaction_id": transaction_id,

@@ -77,7 +77,7 @@ class Cache:
                 layout=newest.sequence,
             )
         made_as = newest.body.get("root")
-        if made_as != self.store.root:
+        if made_as != self.store.root and self.store.spark is not None:
             logger.warning(
                 "store opened under another name root=%s made_as=%s: use one name everywhere, "
                 "because Delta and the locks know a table by its name",

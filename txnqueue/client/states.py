@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.client.cache import Cache
 from txnqueue.client.readers import StateReader
@@ -16,7 +16,9 @@ from txnqueue.core.state import QueueState, TransactionState, catalog
 from txnqueue.core.state.closure import closed_error
 from txnqueue.errors import QueueClosed
 from txnqueue.storage.store import Store
-from txnqueue.storage.transient import TransientStore
+
+if TYPE_CHECKING:
+    from txnqueue.storage.transient import TransientStore
 
 
 class StateSource(Protocol):

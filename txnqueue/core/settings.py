@@ -42,8 +42,10 @@ TRANSIENT_KEYS_MAX = 10_000
 SLICE_WIDTH = 1_000
 """How many versions of the journal share a slice of the payload; fixed per store."""
 
+MESSAGE_COLUMN = "_message"
+"""What is known of a message beside its payload."""
 RESERVED_COLUMNS = frozenset(
-    {"slice", "send_id", "send_offset", "headers", "arrangement", "_message"}
+    {"slice", "send_id", "send_offset", "headers", "arrangement", MESSAGE_COLUMN}
 )
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 

@@ -10,7 +10,7 @@ from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import ranges
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, QueueState, Segment
-from txnqueue.messages.claim import part_of
+from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, upto_of
 from txnqueue.messages.selector import Selector
 from txnqueue.storage.payload import Part

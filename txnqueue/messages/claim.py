@@ -13,7 +13,7 @@ from functools import partial
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
-from txnqueue.core.model import Entry, Item, PositionId, Range
+from txnqueue.core.model import Entry, Item, PositionId
 from txnqueue.core.planning import Plan, Removal, Selection, Target
 from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import RANGES_PER_CALL_MAX, QueueInfo
@@ -32,7 +32,6 @@ from txnqueue.errors import LeaseLost
 from txnqueue.messages import duplicates
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.takeover import Takeover, Takeovers
-from txnqueue.storage.payload import Part
 
 Wanting = Callable[[LaneState, Sequence[Segment]], Iterable[Segment]]
 
@@ -286,22 +285,3 @@ class ClaimPlanner:
         waiting = any(segment.waits(now_ms, rules) for segment in returning)
         chosen.ending = waiting or takeover.purges(lane)
         return chosen
-
-
-def part_of(
-    position: Position, part: tuple[Range, ...], queue: str, lane: int, delivery_count: int
-) -> Part:
-    """Return where the payload of some messages lies, and what they have in common."""
-    return Part(
-        payload_id=position.payload_id,
-        slice=position.slice,
-        send_id=position.send_id,
-        ranges=part,
-        queue=queue,
-        lane=lane,
-        delivery_count=delivery_count,
-        enqueued_at_ms=position.posted_at_ms,
-        transaction_id=position.transaction_key,
-        origin=position.origin,
-        message_id=position.message_id,
-    )

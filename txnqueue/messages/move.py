@@ -18,7 +18,8 @@ from txnqueue.core.planning import Disposition, Plan, Stamp, Target
 from txnqueue.core.settings import QueueInfo, check_name
 from txnqueue.core.state import AttemptOwner, Position, Segment, catalog
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
-from txnqueue.messages.claim import HeldClaim, part_of
+from txnqueue.messages.claim import HeldClaim
+from txnqueue.messages.parts import part_of
 
 Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
 Route = Callable[[Sequence[Segment]], list[tuple[Target, list[Segment]]]]

@@ -14,15 +14,14 @@ from txnqueue.client.client import Client
 from txnqueue.core import ranges
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.settings import RANGES_PER_CALL_MAX, check_text
+from txnqueue.core.settings import MESSAGE_COLUMN, RANGES_PER_CALL_MAX, check_text
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import InvalidInput
-from txnqueue.messages.claim import part_of
+from txnqueue.messages.parts import part_of
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload import Part, evaluating
 from txnqueue.storage.payload.frames import check_not_streaming, is_frame
 from txnqueue.storage.payload.islands import by_send, islands, places_of, too_many
-from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import Matching
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.duplicates import write_ids
 from txnqueue.storage.payload import Placing, Run
-from txnqueue.storage.payload.arrangement import Place, sort_key
+from txnqueue.storage.payload.places import Place, sort_key
 
 
 @dataclass(frozen=True, slots=True)

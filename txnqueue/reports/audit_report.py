@@ -16,7 +16,7 @@ from txnqueue.core.markup import records
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.errors import TxnQueueError
-from txnqueue.messages.claim import part_of
+from txnqueue.messages.parts import part_of
 from txnqueue.reports.audit.depths import Depths
 from txnqueue.reports.audit.figures import (
     AuditFigures,

@@ -22,7 +22,7 @@ from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.report import Report
-from txnqueue.reports.snapshot import Snapshot, author_of, schema_of
+from txnqueue.reports.snapshot import Snapshot, author_of
 from txnqueue.reports.trace import steps_of
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
@@ -315,10 +315,10 @@ class History:
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []
         for info in infos:
-            schema = schema_of(info)
+            schema = payload.schema(info.schema)
             found += payload.find(schema, info.payload_id, where, TRACED_MAX)
             for owner in topology.owners(info.queue_id):
-                schema = schema_of(owner)
+                schema = payload.schema(owner.schema)
                 with contextlib.suppress(InvalidInput):  # of columns that only the queue has
                     found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
         return found[:TRACED_MAX], {info.queue_id for info in infos}

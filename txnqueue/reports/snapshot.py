@@ -14,17 +14,16 @@ from txnqueue.client.client import Client
 from txnqueue.core import markup, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo, arguments_of
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo
 from txnqueue.core.state import QueueState, catalog
 from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
-from txnqueue.messages.claim import part_of
+from txnqueue.messages.parts import part_of
 from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.payload import Part
-from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.types import (
     Author,
     BindingRow,
@@ -150,13 +149,13 @@ class Snapshot:
             InvalidInput: There was no such queue.
         """
         info = self._info(queue)
-        schema = schema_of(info)
-        columns = {name.lower() for name in schema.names}
+        names = [column["name"] for column in info.schema["fields"]]
+        columns = {name.lower() for name in names}
         state = "_state" if "state" in columns else "state"
         return Report(
             self._client,
             lambda: self._messages(info, state, limit),
-            " ".join([*schema.names, MESSAGE_COLUMN, state]),
+            " ".join([*names, MESSAGE_COLUMN, state]),
             lambda: self._frame(info, state, limit),
         )
 
@@ -183,7 +182,8 @@ class Snapshot:
         return whole if limit is None else whole.limit(limit)
 
     def _messages(self, info: QueueInfo, state: str, limit: int | None) -> list[Message]:
-        schema, payload = schema_of(info), self._client.store.payload
+        payload = self._client.store.payload
+        schema = payload.schema(info.schema)
         found: list[Message] = []
         for name, parts in self._parts(info).items():
             left = None if limit is None else limit - len(found)

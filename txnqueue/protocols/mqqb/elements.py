@@ -13,7 +13,7 @@ from txnqueue.core import model
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.state import AttemptOwner, Claim, LaneState, Position, QueueState
 from txnqueue.errors import InvalidInput
-from txnqueue.messages.claim import part_of
+from txnqueue.messages.parts import part_of
 from txnqueue.storage.payload import messages_of
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of

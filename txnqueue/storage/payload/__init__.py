@@ -228,6 +228,10 @@ class PayloadStore(Protocol):
         """
         ...
 
+    def schema(self, described: Mapping[str, Any]) -> StructType:
+        """Read columns as the catalog describes them."""
+        ...
+
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets.
 

@@ -28,17 +28,15 @@ from pyspark.sql.types import (
 )
 
 from txnqueue.core.model import is_in_memory
-from txnqueue.core.settings import DELAY_SECONDS_MAX, did_you_mean
+from txnqueue.core.settings import DELAY_SECONDS_MAX, MESSAGE_COLUMN, did_you_mean
 from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
+from txnqueue.storage.payload.places import Place, sort_key
 from txnqueue.storage.payload.routes import routes_of, sets_of
 from txnqueue.storage.payload.rows import header_text, lane_of, texts_of
-from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.storage.payload.types import folded, sql_type
 
-Place = tuple[int, int, int | None, int | None]
-"""Lane, priority, available step, expires step: what the rows of one position share."""
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
 """What rows are numbered by, and what is left out of them."""
@@ -183,12 +181,6 @@ def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
             if value is not None:
                 found[row][header] = header_text(value)
     return [headers or None for headers in found]
-
-
-def sort_key(place: Place) -> tuple[int, int, int, int]:
-    """Order places: by lane, highest priority first, what can be delivered sooner first."""
-    lane, priority, available, expires = place
-    return (lane, -priority, -1 if available is None else available, expires or 0)
 
 
 def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -126,6 +126,10 @@ class DeltaPayload:
         return self._session if rows <= staging.FEW_ROWS else self._statements.compiling
 
     # -------------------------------------------------------------------------- reading
+
+    def schema(self, described: Mapping[str, Any]) -> StructType:
+        """Read columns as the catalog describes them."""
+        return StructType.fromJson(dict(described))
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
-from txnqueue.core.settings import RANGES_PER_CALL_MAX
+from txnqueue.core.settings import MESSAGE_COLUMN, RANGES_PER_CALL_MAX
 from txnqueue.errors import LimitExceeded
-from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,11 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
-from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part, Run, Send, places_where
+from txnqueue.storage.payload import Part, Run, Send, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.keys import Lanes, check_lanes
+from txnqueue.storage.payload.message_info import message_info
 from txnqueue.storage.payload.rows import arrow_table, lane_of, texts_of
 from txnqueue.storage.payload.schemas import MESSAGE, new_columns
 from txnqueue.storage.payload.types import arrow_schema, folded, frame_of
@@ -66,6 +66,10 @@ class MemoryPayload:
         self.step("stage")
         self._put(send, arranged)
         return arranged.runs
+
+    def schema(self, described: Mapping[str, Any]) -> StructType:
+        """Read columns as the catalog describes them."""
+        return StructType.fromJson(dict(described))
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
@@ -213,32 +217,3 @@ def _grown(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
         for field in wanted
     ]
     return pa.table(columns, schema=wanted)
-
-
-def message_info(
-    part: Part,
-    offset: int,
-    headers: Mapping[str, str] | None = None,
-    name: str | None = None,
-) -> dict[str, Any]:
-    """Return the ``_message`` column of one message."""
-    enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
-    origin = part.origin and {
-        name: part.origin.get(name) for name in ("queue", "reason", "delivery_count", "error")
-    }
-    return {
-        "id": f"{part.send_id}:{offset}",
-        "message_id": f"{part.send_id}:{offset}" if name is None else name,
-        "queue": part.queue,
-        "lane": part.lane,
-        "delivery_count": part.delivery_count,
-        "redelivered": part.delivery_count > 0,
-        "enqueued_at": enqueued,
-        "transaction_id": part.transaction_id,
-        "headers": headers,
-        "correlation_id": (headers or {}).get(CORRELATION_ID),
-        "reply_to": (headers or {}).get(REPLY_TO),
-        "origin": origin,
-        "send_id": part.send_id,
-        "send_offset": offset,
-    }

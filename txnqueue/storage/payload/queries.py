@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
+from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.storage.journal.tables import identifier, literal, literals
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part
-from txnqueue.storage.payload.schemas import MESSAGE_COLUMN
 from txnqueue.storage.payload.types import sql_type
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.conversion import converted, flaw
 from txnqueue.storage.payload.nulls import fitted
 from txnqueue.storage.payload.schemas import (
-    MESSAGE_COLUMN,
     check_names,
     matched_columns,
     wrong_type,

@@ -24,14 +24,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txnqueue.core.settings import RESERVED_COLUMNS, did_you_mean
+from txnqueue.core.settings import MESSAGE_COLUMN, RESERVED_COLUMNS, did_you_mean
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.payload.types import check_column, folded, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MESSAGE_COLUMN = "_message"
 MESSAGE_TYPE = StructType(
     [
         StructField("id", StringType(), False),

@@ -1,0 +1,149 @@
+"""The commands that only look, beside those of ``test_cli``: sensor, exporter, engine."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+typer = pytest.importorskip("typer")
+from typer.testing import CliRunner  # noqa: E402
+
+import txnqueue  # noqa: E402
+from tests.shell.test_cli import Shell  # noqa: E402
+from txnqueue.cli.main import app  # noqa: E402
+from txnqueue.reports.metrics import GAUGES  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    with tarfile.open(ROOT / "tests" / "stores" / "0.1.0.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    return str(tmp_path / "store")
+
+
+def run(store: str, *words: str) -> Any:
+    return CliRunner().invoke(app, [*words, "--root", store])
+
+
+# ---------------------------------------------------------------------------- the sensor
+
+
+def test_depth_says_by_its_code_whether_there_is_enough(store: str) -> None:
+    assert run(store, "depth", "orders", "--at-least", "7").exit_code == 0
+    few = run(store, "depth", "orders", "--at-least", "8", "--output", "json")
+    assert (few.exit_code, few.stdout) == (
+        7,
+        '{"queue": "orders", "available": 7, "in_flight": 5}\n',
+    )
+    began = time.monotonic()
+    waited = run(
+        store,
+        *["depth", "orders", "--at-least", "8", "--wait", "--timeout-seconds", "0.6"],
+        *["--poll-seconds", "0.2"],
+    )
+    assert waited.exit_code == 7 and time.monotonic() - began >= 0.6
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--wait"], "--at-least"),
+        (["--at-least", "1", "--timeout-seconds", "1"], "--wait"),
+    ],
+)
+def test_a_sensor_says_what_it_waits_for(store: str, words: list[str], needed: str) -> None:
+    refused = run(store, "depth", "orders", *words)
+    assert refused.exit_code == 2 and needed in refused.output
+
+
+def test_a_sensor_sees_what_comes_while_it_waits(store: str) -> None:
+    """The last commits come into the journal's folder while it waits."""
+    log = Path(store, "journal", "_delta_log")
+    held = sorted(log.glob("[0-9]*.json"))[12:]
+    for one in held:
+        one.rename(one.with_suffix(".held"))
+    before = txnqueue.look(store).queue("orders").depth()
+    assert before < 7
+
+    def arrive() -> None:
+        for one in held:
+            one.with_suffix(".held").rename(one)
+
+    timer = threading.Timer(0.7, arrive)
+    timer.start()
+    words = ["depth", "orders.dead", "--at-least", "2", "--wait", "--poll-seconds", "0.2"]
+    done = run(store, *words, "--timeout-seconds", "60")
+    timer.join()
+    assert done.exit_code == 0 and "2 available" in done.stdout
+
+
+def test_a_sensor_works_with_a_manager_too() -> None:
+    shell = Shell()
+    shell("create", "orders", "--schema", "id long")
+    shell("depth", "orders", "--at-least", 1, code=7)
+    shell("depth", "orders", "--at-least", 1, "--wait", "--timeout-seconds", 0.2, code=7)
+
+
+# -------------------------------------------------------------------------- the exporter
+
+
+@pytest.fixture
+def served(store: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    pytest.importorskip("prometheus_client")
+    words = ["metrics", "--serve", "--port", "0", "--root", store]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txnqueue.cli.main", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stderr is not None
+    found = re.search(r"http://127\.0\.0\.1:\d+/metrics", process.stderr.readline())
+    try:
+        assert found
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def asked(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def test_prometheus_gets_the_numbers_of_now(served: Any, store: str) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    process, address = served
+    families = {one.name: one for one in text_string_to_metric_families(asked(address))}
+    assert set(families) == {"txnqueue_up", *(f"txnqueue_{name}" for name in GAUGES)}
+    available = {s.labels["queue"]: s.value for s in families["txnqueue_available"].samples}
+    rows = txnqueue.look(store).metrics().rows()
+    assert available == {row["queue"]: row["available"] for row in rows}
+    Path(store, "journal").rename(Path(store, "gone"))
+    assert "txnqueue_up 0.0" in asked(address)
+    Path(store, "gone").rename(Path(store, "journal"))
+    assert "txnqueue_up 1.0" in asked(address)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_a_port_that_is_taken_is_refused(served: Any, store: str) -> None:
+    port = served[1].rpartition(":")[2].partition("/")[0]
+    refused = run(store, "metrics", "--serve", "--port", port)
+    assert refused.exit_code == 2 and "cannot be listened at" in refused.stderr

@@ -1,0 +1,383 @@
+"""Looking at a store without Spark: at the one that 0.1.0 left, and at logs of every kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+import txnqueue
+from txnqueue import errors
+from txnqueue.storage.files.delta_log import DeltaLog
+
+HERE = Path(__file__).parent
+WITHOUT_SPARK = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pyspark", "delta", "py4j", "pandas"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+sys.meta_path.insert(0, Blocker())
+"""
+"""What makes a process as one where only the package itself is installed."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("older")
+    with tarfile.open(HERE / "0.1.0.tar.gz") as packed:
+        packed.extractall(made, filter="data")
+    return made
+
+
+@pytest.fixture
+def store(folder: Path) -> txnqueue.StoreReader:
+    return txnqueue.look(str(folder / "store"))
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*")}
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK + code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("from txnqueue.cli.main import app\napp()", *arguments)
+
+
+# ---------------------------------------------------------------------- an older store
+
+
+def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReader) -> None:
+    assert store.list_queues() == sorted(
+        ["invoices", "invoices.dead", "orders", "orders.dead", "unique", "unique.dead"]
+    )
+    orders = store.queue("orders")
+    assert (orders.depth(), orders.in_flight(), store.queue("orders.dead").depth()) == (7, 5, 2)
+    (dead,) = orders.dead_letters().rows()
+    assert (dead["waiting"], dead["reason"]) == (2, "negative")
+    counts = {row["queue"]: row for row in store.history.as_of().counts().rows()}
+    assert counts["orders"]["accepted"] == 6 and counts["orders"]["delayed"] == 1
+    metrics = {row["queue"]: row for row in store.metrics().rows()}
+    assert metrics["orders"]["dead"] == 2 and metrics["invoices"]["available"] == 1
+    statuses = {
+        "load/1": "committed",  # which is in the archive
+        "back/1": "undecided",
+        "hold/1": "prepared",
+        "totals/2": "committed",
+    }
+    assert {key: store.outcome(key).status.value for key in statuses} == statuses
+    assert store.exchange("news").describe()["columns"] == {
+        "customer": "string",
+        "total": "double",
+    }
+    assert [row["queue"] for row in store.exchange("news").bindings().rows()] == ["invoices"]
+    assert [m["order_id"] % 2 for m in orders.peek_messages(7)].count(0) > 0
+    first = store.queue("unique").peek_messages()[0]
+    assert first["k"] == first["_message"]["message_id"] == "a"
+    steps = store.history.trace(first["_message"]["id"]).rows()
+    assert [step["step"] for step in steps] == ["sent"]
+
+
+def test_the_entries_are_each_there_once_in_commit_order(store: txnqueue.StoreReader) -> None:
+    table = store.entries()
+    rows = table.to_pylist()
+    assert len({(row["append_id"], row["index"]) for row in rows}) == len(rows) > 40
+    assert [row["commit_seq"] for row in rows] == sorted(row["commit_seq"] for row in rows)
+    changes = store.history.changes().rows()
+    assert sorted(row["commit_seq"] for row in changes) == [row["commit_seq"] for row in rows]
+
+
+def test_looking_changes_no_file_and_refuses_to_write(
+    folder: Path, store: txnqueue.StoreReader
+) -> None:
+    before = files_of(folder)
+    test_what_a_store_holds_is_told_as_its_maker_says(store)
+    journal: Any = store._client.store.journal
+    for call in (
+        lambda: journal.append((), {}),
+        lambda: journal.remove((), "2026-01-01", {}),
+        lambda: journal.archive.add((), "2026-01-01", {}),
+        lambda: store._client.store.payload.drop("orders", [0]),
+        store._client.store.create,
+    ):
+        with pytest.raises(errors.OnlyLooking, match="QueueManager"):
+            call()
+    assert files_of(folder) == before
+
+
+def test_what_needs_spark_says_so(store: txnqueue.StoreReader) -> None:
+    with pytest.raises(errors.FilesNotReadable, match="Spark"):
+        store.history.trace(queue="orders", where="order_id = 3")
+    with pytest.raises(errors.FilesNotReadable, match="Spark"):
+        store.history.verify()
+    with pytest.raises(errors.FilesNotReadable, match="catalog"):
+        txnqueue.look("lake.messaging")
+    with pytest.raises(errors.FilesNotReadable, match="filesystem="):
+        txnqueue.look("nowhere://bucket/store")
+
+
+def test_no_store_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(errors.StoreNotFound, match="There is no store at"):
+            txnqueue.look(str(path))
+
+
+def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> None:
+    inside = SubTreeFileSystem(str(folder), LocalFileSystem())
+    for store in (
+        txnqueue.look((folder / "store").as_uri()),
+        txnqueue.look("store", filesystem=inside),
+        txnqueue.look("", filesystem=SubTreeFileSystem(str(folder / "store"), LocalFileSystem())),
+    ):
+        assert store.queue("orders").depth() == 7
+        assert len(store.queue("orders").peek_messages()) == 7
+
+
+def test_the_package_alone_is_enough(folder: Path) -> None:
+    done = run(
+        "import txnqueue\n"
+        "store = txnqueue.look(sys.argv[1])\n"
+        "print(store.queue('orders').depth(), len(store.queue('orders').peek_messages()),\n"
+        "      store.history.as_of().messages('orders', 3).rows()[0]['state'],\n"
+        "      store.entries().num_rows > 40)\n",
+        str(folder / "store"),
+    )
+    assert (done.stdout, done.stderr) == ("7 7 available True\n", "")
+
+
+def test_commands_look_without_spark(folder: Path) -> None:
+    pytest.importorskip("typer")
+    root = str(folder / "store")
+    for words, shown in (
+        (["list"], "orders.dead"),
+        (["depth", "orders"], "7 available, 5 in flight"),
+        (["peek", "orders", "--limit", "2"], "order_id"),
+        (["dead-letters", "orders"], "negative"),
+        (["history"], "prepared"),
+        (["history", "--as-of", "20480", "--queue", "orders"], "order_id"),
+        (["metrics"], "oldest_age_seconds"),
+        (["outcome", "load/1"], "load/1: committed"),
+        (["exchanges"], "news"),
+        (["bindings", "news"], "bill.#"),
+    ):
+        done = cli(*words, "--root", root)
+        assert done.returncode == 0 and shown in done.stdout, (words, done.stdout, done.stderr)
+    lost = cli("list", "--root", f"{root}-not")
+    assert (lost.returncode, lost.stderr.partition(":")[0]) == (3, "txnqueue")
+    assert "There is no store at" in lost.stderr
+    asked = cli("list", "--root", root, "--engine", "spark")
+    assert asked.returncode == 3 and "Spark with Delta is not there" in asked.stderr
+
+
+def test_a_look_by_the_command_line_takes_little_work(folder: Path) -> None:
+    """Where nobody else works, that is its time: 1.5 seconds are the promise."""
+    pytest.importorskip("typer")
+    before = os.times()
+    assert cli("list", "--root", str(folder / "store")).returncode == 0
+    after = os.times()
+    used = after.children_user + after.children_system
+    assert used - before.children_user - before.children_system < 3
+
+
+def test_a_moment_whose_files_are_gone_says_so(folder: Path) -> None:
+    store = txnqueue.look(str(folder / "store"))
+    away = next((folder / "store" / "journal").glob("shard=transaction*"))
+    away.rename(folder / "away")
+    try:
+        with pytest.raises(errors.FilesNotReadable, match=r"refresh\(\)"):
+            store.entries()
+    finally:
+        (folder / "away").rename(away)
+
+
+def test_where_a_path_may_be_on_a_cluster_spark_is_asked(folder: Path) -> None:
+    """Here it is not installed, which is what the command says then."""
+    pytest.importorskip("typer")
+    code = "import os\nos.environ['HADOOP_CONF_DIR'] = '/etc/hadoop'\n"
+    code += "from txnqueue.cli.main import app\napp()"
+    asked = run(code, "list", "--root", str(folder / "none"))
+    assert asked.returncode == 3 and "Spark is asked" in asked.stderr
+    alone = run(code, "list", "--root", str(folder / "none"), "--engine", "files")
+    assert alone.returncode == 3 and "Spark is asked" not in alone.stderr
+
+
+# ------------------------------------------------------------------------ logs of every kind
+
+
+class Log:
+    """Writes the log of a table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "_delta_log"
+        self.folder.mkdir()
+        self.log = DeltaLog(LocalFileSystem(), str(folder))
+
+    def commit(self, version: int, *actions: dict[str, Any]) -> None:
+        text = "".join(json.dumps(action) + "\n" for action in actions)
+        (self.folder / f"{version:020d}.json").write_text(text)
+
+    def checkpoint(self, name: str, *actions: dict[str, Any]) -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(list(actions), schema=CHECKPOINT), path)
+
+    def paths(self) -> list[str]:
+        return sorted(self.log.newest().files)
+
+
+_MAP = pa.map_(pa.string(), pa.string())
+CHECKPOINT = pa.schema(
+    [
+        (
+            "add",
+            pa.struct(
+                [
+                    ("path", pa.string()),
+                    ("partitionValues", _MAP),
+                    ("size", pa.int64()),
+                    ("defaultRowCommitVersion", pa.int64()),
+                ]
+            ),
+        ),
+        ("remove", pa.struct([("path", pa.string())])),
+        ("metaData", pa.struct([("id", pa.string()), ("configuration", _MAP)])),
+        ("protocol", pa.struct([("minReaderVersion", pa.int32())])),
+        ("sidecar", pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64())])),
+    ]
+)
+META = {"metaData": {"id": "table", "configuration": {"a": "b"}}}
+PROTOCOL = {"protocol": {"minReaderVersion": 1}}
+
+
+def add(path: str, version: int = 0) -> dict[str, Any]:
+    return {"add": {"path": path, "partitionValues": {}, "defaultRowCommitVersion": version}}
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path}}
+
+
+def of_checkpoint(*paths: str) -> list[dict[str, Any]]:
+    configuration = [("a", "b")]
+    meta: dict[str, Any] = {"metaData": {"id": "table", "configuration": configuration}}
+    found: list[dict[str, Any]] = [meta, PROTOCOL]
+    return [*found, *({"add": {"path": path, "partitionValues": []}} for path in paths)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_commits_are_applied_in_order(log: Log) -> None:
+    log.commit(0, META, PROTOCOL, add("a"), add("b%2520c"))
+    log.commit(1, add("d", 1), remove("a"))
+    known = log.log.newest()
+    assert (known.version, known.properties, known.table_id) == (1, {"a": "b"}, "table")
+    assert [one.path for one in known.files.values()] == ["b%20c", "d"]
+    assert log.log.newest(known) is known
+    log.commit(2, remove("d"), add("d", 2))  # written again at the same place
+    newer = log.log.newest(known)
+    assert (newer.version, newer.files["d"].row_commit_version) == (2, 2)
+
+
+def test_a_checkpoint_stands_for_what_was_before(log: Log) -> None:
+    log.checkpoint(f"{10:020d}.checkpoint.parquet", *of_checkpoint("a", "b"), remove("x"))
+    for version in (9, 10):
+        log.commit(version, add("never applied"))
+    log.commit(11, remove("a"))
+    assert (log.paths(), log.log.newest().version) == (["b"], 11)
+    assert log.log.newest().properties == {"a": "b"}
+
+
+def test_a_checkpoint_of_several_parts_counts_when_all_are_there(log: Log) -> None:
+    log.checkpoint(f"{5:020d}.checkpoint.parquet", *of_checkpoint("old"))
+    for version in range(6, 9):
+        log.commit(version, add(f"c{version}"))
+    log.checkpoint(f"{8:020d}.checkpoint.{1:010d}.{2:010d}.parquet", *of_checkpoint("a"))
+    assert log.paths() == ["c6", "c7", "c8", "old"]
+    log.checkpoint(f"{8:020d}.checkpoint.{2:010d}.{2:010d}.parquet", add("b"))
+    assert log.paths() == ["a", "b"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_a_checkpoint_of_the_second_kind_names_its_sidecars(log: Log, form: str) -> None:
+    name = f"{3:020d}.checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5.{form}"
+    log.checkpoint("_sidecars/one.parquet", add("a"), add("b"))
+    sidecar = {"sidecar": {"path": "one.parquet", "sizeInBytes": 1}}
+    if form == "json":
+        lines = [META, PROTOCOL, sidecar, {"checkpointMetadata": {"version": 3}}]
+        (log.folder / name).write_text("\n".join(map(json.dumps, lines)))
+    else:
+        log.checkpoint(name, *of_checkpoint(), sidecar)
+    log.commit(4, add("c"))
+    assert log.paths() == ["a", "b", "c"]
+
+
+def test_a_log_that_was_cleaned_up_meanwhile_is_read_anew(log: Log) -> None:
+    log.commit(0, META, PROTOCOL, add("a"))
+    known = log.log.newest()
+    for version in (0, 1, 2):
+        (log.folder / f"{version:020d}.json").unlink(missing_ok=True)
+    log.checkpoint(f"{3:020d}.checkpoint.parquet", *of_checkpoint("b"))
+    log.commit(3, add("b"))
+    assert (log.log.newest(known).version, log.paths()) == (3, ["b"])
+
+
+def test_a_log_with_a_gap_is_not_guessed_at(log: Log) -> None:
+    log.commit(0, META, PROTOCOL)
+    log.commit(2, add("a"))
+    with pytest.raises(errors.FilesNotReadable, match="no commit 1"):
+        log.paths()
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"protocol": {"minReaderVersion": 3, "readerFeatures": ["shinyNew"]}},
+        {"protocol": {"minReaderVersion": 4}},
+        {"protocol": {"minReaderVersion": 3, "writerFeatures": ["catalogManaged"]}},
+        {"metaData": {"id": "t", "configuration": {"delta.columnMapping.mode": "name"}}},
+        {"add": {"path": "a", "deletionVector": {"storageType": "u", "pathOrInlineDv": "x"}}},
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(log: Log, action: dict[str, Any]) -> None:
+    log.commit(0, META, PROTOCOL, action)
+    with pytest.raises(errors.FilesNotReadable, match="Spark"):
+        log.paths()
+
+
+def test_a_look_stays_at_its_moment_until_it_is_refreshed(folder: Path, tmp_path: Path) -> None:
+    hidden, log = tmp_path / "hidden.json", folder / "store/journal/_delta_log"
+    newest = max(log.glob("*.json"))
+    newest.rename(hidden)
+    try:
+        store = txnqueue.look(str(folder / "store"))
+        before = store.entries().num_rows
+    finally:
+        hidden.rename(newest)
+    started = time.monotonic()
+    assert store.entries().num_rows == before
+    store.refresh()
+    assert store.entries().num_rows > before
+    assert store.queue("orders").depth() == 7 and time.monotonic() - started < 60

@@ -1,0 +1,79 @@
+"""A queue as those see it who only look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, check_number
+from txnqueue.core.state import QueueState
+from txnqueue.messages import browse
+from txnqueue.reports.metrics import DeadLetters
+from txnqueue.storage.payload import messages_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnqueue.client.client import Client
+    from txnqueue.core.settings import QueueInfo
+    from txnqueue.types import Message
+
+
+class QueueReader:
+    """The reading half of a ``Queue``: how much there is, and what comes first."""
+
+    def __init__(self, client: Client, info: QueueInfo) -> None:
+        """Hold a queue; users get it from ``StoreReader.queue``."""
+        self._client = client
+        self._opened = info
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._opened.name
+
+    @property
+    def info(self) -> QueueInfo:
+        """What the catalog says of the queue."""
+        return self._client.cache.newest(self._opened)
+
+    def __repr__(self) -> str:
+        """Show the name and the store."""
+        return f"<QueueReader of {self.name} of {self._client.store.root}>"
+
+    def depth(self) -> int:
+        """Count what can be received now: not in flight, not delayed, not expired."""
+        now_ms = self._client.runtime.now_ms()
+
+        def available(fold: QueueState) -> int:
+            return fold.available(now_ms, self.info.redelivery)
+
+        return browse.total(self._client, self.info, available)
+
+    def in_flight(self) -> int:
+        """Count what is received and not settled."""
+        return browse.total(self._client, self.info, QueueState.in_flight)
+
+    def peek(self, limit: int = 20) -> pa.Table:
+        """Look at the first available messages without claiming them.
+
+        Args:
+            limit: At most this many messages.
+
+        Returns:
+            The payload's columns and ``_message``, in delivery order.
+
+        Raises:
+            PayloadRemoved: Their payload is not there.
+        """
+        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        parts, _ = browse.first(self._client, self.info, limit, None)
+        payload = self._client.store.payload
+        return payload.table(payload.schema(self.info.schema), parts)
+
+    def peek_messages(self, limit: int = 20) -> list[Message]:
+        """Look at the first available messages as dicts, in delivery order; as ``peek``."""
+        return messages_of(self.peek(limit))
+
+    def dead_letters(self) -> DeadLetters:
+        """Report this queue's dead letters by origin and reason; as ``Queue.dead_letters``."""
+        return DeadLetters(self._client, self.info)

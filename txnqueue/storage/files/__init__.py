@@ -1,0 +1,1 @@
+"""A store read from its files alone: without Spark, and without writing anything."""

@@ -1,0 +1,33 @@
+"""Small Arrow arrays of known values, made of their bytes.
+
+``pa.array`` and ``pa.scalar`` load pandas where it is installed, which takes longer than reading
+a whole store.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+
+import pyarrow as pa
+
+
+def numbers(value: int, count: int) -> pa.Array:
+    """Repeat a whole number."""
+    return pa.Array.from_buffers(
+        pa.int64(), count, [None, pa.py_buffer(memoryview(array("q", [value]) * count))]
+    )
+
+
+def texts(values: Iterable[str]) -> pa.Array:
+    """List strings."""
+    encoded = [value.encode() for value in values]
+    ends = array("i", accumulate(map(len, encoded), initial=0))
+    buffers = [None, pa.py_buffer(memoryview(ends)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """Make a table without rows."""
+    return pa.Table.from_batches([], schema)

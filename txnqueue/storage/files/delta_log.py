@@ -1,0 +1,256 @@
+"""A Delta table's log, read from its files: which data files a version of the table has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+from txnqueue.errors import FilesNotReadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyarrow.fs import FileSystem
+
+Result = TypeVar("Result")
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint"
+    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<v2>[0-9a-f-]{36}))?\.(?P<form>parquet|json)"
+)
+_READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""The features of readers that change nothing of how the rows lie in the data files."""
+_ELSEWHERE = ("catalogManaged", "coordinatedCommits")
+"""How the features begin by which commits are not, or not at once, in the folder."""
+_TRIES = 3
+"""How often a log is listed whose files are cleaned up while they are read."""
+_CHECKPOINT_COLUMNS = [
+    *(f"add.{name}" for name in ("path", "partitionValues", "defaultRowCommitVersion", "stats")),
+    *("add.deletionVector", "metaData", "protocol", "sidecar"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a table.
+
+    Attributes:
+        path: Where it is, below the table's folder or as a whole.
+        partition: Its partition's values, as Delta writes them.
+        row_commit_version: Which version its rows are of that do not say it themselves.
+        stats: What the log says of the values in it, as JSON.
+    """
+
+    path: str
+    partition: Mapping[str, str | None]
+    row_commit_version: int | None
+    stats: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """What the log says of one version of a table.
+
+    Attributes:
+        version: The version.
+        files: Its data files, by the paths that the log gives them.
+        properties: The table's properties.
+        table_id: What tells the table from another one in its place.
+    """
+
+    version: int = -1
+    files: Mapping[str, DataFile] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    table_id: str = ""
+
+
+class DeltaLog:
+    """The log of one table; it is only read."""
+
+    def __init__(self, filesystem: FileSystem, folder: str) -> None:
+        """Name the table; nothing is read yet.
+
+        Args:
+            filesystem: Where it is.
+            folder: The table's folder there.
+        """
+        self.filesystem = filesystem
+        self.folder = folder
+        self._log = f"{folder}/_delta_log"
+
+    def exists(self) -> bool:
+        """Return whether there is a table: a log with at least one commit or checkpoint."""
+        return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in self._list())
+
+    def newest(self, known: TableVersion | None = None) -> TableVersion:
+        """Read what the newest version of the table is.
+
+        Args:
+            known: What was read before; only what came since is read then.
+
+        Raises:
+            FileNotFoundError: There is no table.
+            FilesNotReadable: The table is of a kind that only Spark can read.
+        """
+        if known is not None and not self._is_there(self._commit(known.version + 1)):
+            if self._is_there(self._commit(known.version)):
+                return known
+            known = None  # cleaned up beyond it, or replaced
+        for last in (False,) * (_TRIES - 1) + (True,):
+            try:
+                return self._read(known)
+            except FileNotFoundError:  # cleaned up between the listing and the reading
+                if last:
+                    raise
+        raise AssertionError
+
+    def _read(self, known: TableVersion | None) -> TableVersion:
+        names = self._list()
+        commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+        found = known
+        if found is None or found.version + 1 not in commits:
+            found = self._checkpoint(names)
+        wanted = [version for version in commits if version > found.version]
+        if found.version < 0 and not wanted:
+            raise FileNotFoundError(self._log)
+        if wanted and wanted != list(range(found.version + 1, wanted[-1] + 1)):
+            missing = next(v for v in range(found.version + 1, wanted[-1]) if v not in wanted)
+            raise FilesNotReadable(
+                f"The log at {self._log} has no commit {missing}: it is damaged, or its commits "
+                "are kept elsewhere; use Spark.",
+                path=self._log,
+            )
+        return _applied(found, (self._actions(version) for version in wanted))
+
+    def _checkpoint(self, names: Sequence[str]) -> TableVersion:
+        """Read the newest checkpoint that is complete."""
+        found = [m for m in map(_CHECKPOINT.fullmatch, names) if m]
+        for version in sorted({int(m["version"]) for m in found}, reverse=True):
+            mine = [m for m in found if int(m["version"]) == version]
+            whole = next((m for m in mine if m["part"] is None), None)
+            parts = [m for m in mine if m["part"] is not None]
+            if whole is not None:
+                files = [whole[0]]
+            elif parts and len(parts) >= int(parts[0]["parts"]):
+                files = sorted(m[0] for m in parts if m["parts"] == parts[0]["parts"])
+            else:
+                continue
+            actions = [a for name in files for a in self._checkpointed(f"{self._log}/{name}")]
+            sidecars = [a["sidecar"]["path"] for a in actions if a.get("sidecar")]
+            for name in sidecars:
+                path = unquote(name) if "/" in name else f"{self._log}/_sidecars/{unquote(name)}"
+                actions += self._checkpointed(path)
+            return replace(_applied(TableVersion(), [(version, actions)]), version=version)
+        return TableVersion()
+
+    def _checkpointed(self, path: str) -> list[dict[str, Any]]:
+        if path.endswith(".json"):
+            return _parsed(self._bytes(path))
+        import pyarrow.parquet as pq
+
+        def read(source: Any) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]]
+            rows = pq.ParquetFile(source).read(columns=_CHECKPOINT_COLUMNS).to_pylist()
+            return rows
+
+        return self._opened(path, read)
+
+    def _actions(self, version: int) -> tuple[int, list[dict[str, Any]]]:
+        return version, _parsed(self._bytes(self._commit(version)))
+
+    def _bytes(self, path: str) -> bytes:
+        with self.filesystem.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def _opened(self, path: str, read: Callable[[Any], Result]) -> Result:
+        with self.filesystem.open_input_file(path) as source:
+            return read(source)
+
+    def _commit(self, version: int) -> str:
+        return f"{self._log}/{version:020d}.json"
+
+    def _is_there(self, path: str) -> bool:
+        return bool(self.filesystem.get_file_info(path).is_file)
+
+    def _list(self) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        found = self.filesystem.get_file_info(FileSelector(self._log, allow_not_found=True))
+        return [info.base_name for info in found if info.is_file]
+
+
+def _parsed(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _applied(
+    before: TableVersion, commits: Iterable[tuple[int, Iterable[Mapping[str, Any]]]]
+) -> TableVersion:
+    """Apply commits to what the table was before them."""
+    version, files = before.version, dict(before.files)
+    properties, table_id = before.properties, before.table_id
+    for reached, actions in commits:
+        version = reached
+        for kind, action in _each(actions):
+            if kind == "remove":
+                files.pop(action["path"], None)
+            elif kind == "add":
+                files[action["path"]] = _data_file(action)
+            elif kind == "metaData":
+                properties, table_id = dict(action.get("configuration") or ()), str(action["id"])
+                _check_mapping(properties)
+            elif kind == "protocol":
+                _check_protocol(action)
+    return TableVersion(version, files, properties, table_id)
+
+
+def _each(actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """List what actions say; a file's removal before its being added again."""
+    said = [(kind, action) for one in actions for kind, action in one.items() if action is not None]
+    yield from sorted(said, key=lambda one: one[0] != "remove")
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    vector = action.get("deletionVector")
+    if vector is not None and vector.get("storageType") is not None:
+        raise FilesNotReadable(
+            "A table of the store has deletion vectors, which a reader without Spark does not "
+            "know: use Spark.",
+            feature="deletionVectors",
+        )
+    version = action.get("defaultRowCommitVersion")
+    return DataFile(
+        unquote(action["path"]),
+        dict(action.get("partitionValues") or ()),
+        None if version is None else int(version),
+        action.get("stats"),
+    )
+
+
+def _check_protocol(action: Mapping[str, Any]) -> None:
+    features = {*(action.get("readerFeatures") or ()), *(action.get("writerFeatures") or ())}
+    elsewhere = {name for name in features if name.startswith(_ELSEWHERE)}
+    unknown = (set(action.get("readerFeatures") or ()) - _READABLE) | elsewhere
+    # Old tables name no features: version 2 is column mapping, 3 names them.
+    if action.get("minReaderVersion", 1) > 3:
+        unknown.add(f"reader version {action['minReaderVersion']}")
+    unknown -= {"deletionVectors", "columnMapping"}  # what is there of them is looked for
+    if unknown:
+        raise FilesNotReadable(
+            f"A table of the store has {', '.join(sorted(unknown))}, which a reader without Spark "
+            "does not know: use Spark.",
+            feature=sorted(unknown)[0],
+        )
+
+
+def _check_mapping(properties: Mapping[str, str]) -> None:
+    if properties.get("delta.columnMapping.mode", "none") != "none":
+        raise FilesNotReadable(
+            "A table of the store maps its columns, which a reader without Spark does not know: "
+            "use Spark.",
+            feature="columnMapping",
+        )

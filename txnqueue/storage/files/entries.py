@@ -1,0 +1,242 @@
+"""The entries in the data files of the journal or the archive, read by pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.errors import FilesNotReadable
+from txnqueue.storage.files.arrays import empty, numbers, texts
+from txnqueue.storage.files.delta_log import DataFile, TableVersion
+from txnqueue.storage.journal import EntryFilter, Newest, Order
+from txnqueue.storage.journal.filters import shards_of
+from txnqueue.storage.journal.rows import entry_of
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+THREADS = 8
+"""How many files are read at once: they are small, and storage answers slowly."""
+KEPT_BYTES_MAX = 64 << 20
+"""How much is kept of what was read."""
+_RANGE = pa.struct([("first", pa.int64()), ("last", pa.int64())])
+_INSTANT = pa.timestamp("us", tz="UTC")
+COLUMNS = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("stream", pa.string()),
+        ("sequence", pa.int64()),
+        ("kind", pa.string()),
+        ("append_id", pa.string()),
+        ("ordinal", pa.int32()),
+        ("index", pa.int32()),
+        ("transaction_key", pa.string()),
+        ("attempt", pa.string()),
+        ("begun", pa.int64()),
+        ("queue_id", pa.string()),
+        ("lane", pa.int32()),
+        ("claim_lane", pa.int32()),
+        ("claim_sequence", pa.int64()),
+        ("ranges", pa.list_(_RANGE)),
+        ("count", pa.int64()),
+        ("reason", pa.string()),
+        ("actor", pa.string()),
+        ("run_id", pa.string()),
+        ("recorded_at", _INSTANT),
+        ("body", pa.string()),
+    ]
+)
+"""The columns of entries, as Delta's schema of them is read by Arrow."""
+TABLE = COLUMNS.append(pa.field("commit_seq", pa.int64()))
+_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+
+Moment = Callable[[], TableVersion]
+"""Gives the version of the table that is read."""
+
+
+class EntryFiles:
+    """The entries of one table at the version that is looked at."""
+
+    def __init__(self, filesystem: FileSystem, folder: str, moment: Moment) -> None:
+        """Read nothing yet.
+
+        Args:
+            filesystem: Where the table is.
+            folder: The table's folder there.
+            moment: Gives the version of the table.
+        """
+        self._filesystem = filesystem
+        self._folder = folder
+        self._moment = moment
+        self._known: dict[str, pa.Table] = {}
+        self._known_bytes = 0
+
+    def table(self, shards: Collection[str] | None = None, after: int = -1) -> pa.Table:
+        """Read entries as Arrow: the columns of ``TABLE``.
+
+        Args:
+            shards: Those of these shards; None: of all.
+            after: Only those of later versions of the journal.
+        """
+        moment = self._moment()
+        wanted = [one for one in moment.files.values() if _may_hold(one, shards, after)]
+        parts = self._read(wanted, moment.properties.get(_VERSION_COLUMN))
+        found = pa.concat_tables([empty(TABLE), *parts])
+        if shards is not None:
+            found = found.filter(pc.is_in(found["shard"], texts(sorted(shards))))
+        if after >= 0:
+            since = numbers(model.commit_seq(after + 1), found.num_rows)
+            found = found.filter(pc.greater_equal(found["commit_seq"], since))
+        return found
+
+    def entries(self, shards: Collection[str] | None = None, after: int = -1) -> list[Entry]:
+        """Read entries, in no order; arguments as those of ``table``."""
+        return entries_of(self.table(shards, after))
+
+    def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
+        """Read the entries that one of some filters lets through, each once."""
+        since = min((one.after for one in wanted), default=-1)
+        entries = self.entries(shards_of(wanted), (since >> 10) - 1 if since >= 0 else -1)
+        found = (entry for entry in entries if any(one.matches(entry) for one in wanted))
+        return tuple({entry.entry_id: entry for entry in found}.values())
+
+    def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Read entries in an order; all of them are in memory then."""
+        yield from sorted(self.find([wanted]), key=order.key)
+
+    def newest(self, wanted: EntryFilter) -> Newest:
+        """Find how far the entries reach that a filter lets through."""
+        recorded_ms = wanted.recorded_upto_ms
+        if wanted == EntryFilter(upto=wanted.upto, recorded_upto_ms=recorded_ms):
+            table = self.table()  # nothing else is needed of the entries
+            instants = table["recorded_at"].cast(pa.int64()).to_pylist()
+            places = [
+                (commit_seq, instant // 1000)
+                for commit_seq, instant in zip(
+                    table["commit_seq"].to_pylist(), instants, strict=True
+                )
+                if (wanted.upto is None or commit_seq <= wanted.upto)
+                and (recorded_ms is None or instant // 1000 <= recorded_ms)
+            ]
+        else:
+            places = [(one.commit_seq, one.recorded_at_ms) for one in self.find([wanted])]
+        return Newest(*map(max, zip(*places, strict=True))) if places else Newest()
+
+    def _read(self, files: Sequence[DataFile], versions: str | None) -> list[pa.Table]:
+        def read(one: DataFile) -> pa.Table:
+            known = self._known.get(one.path)
+            return self._one(one, versions) if known is None else known
+
+        try:
+            if len(files) < 2:
+                found = [read(one) for one in files]
+            else:
+                with ThreadPoolExecutor(THREADS) as threads:
+                    found = list(threads.map(read, files))
+        except FileNotFoundError as error:
+            raise FilesNotReadable(
+                f"Files of {self._folder} that this moment of the store needs are gone: they were "
+                "removed because they are old; refresh() looks at the store as it is now.",
+                path=self._folder,
+            ) from error
+        self._keep(files, found)
+        return found
+
+    def _keep(self, files: Sequence[DataFile], found: Sequence[pa.Table]) -> None:
+        """Keep what was read: a file never changes, and most questions read it twice."""
+        if self._known_bytes > KEPT_BYTES_MAX:
+            self._known.clear()
+            self._known_bytes = 0
+        for one, table in zip(files, found, strict=True):
+            if one.path not in self._known and self._known_bytes <= KEPT_BYTES_MAX:
+                self._known[one.path] = table
+                self._known_bytes += table.nbytes
+
+    def _one(self, one: DataFile, versions: str | None) -> pa.Table:
+        """Read a file, with the commit_seq of each entry."""
+        names = TABLE.names if versions is None else [*TABLE.names, versions]
+        stored = read_parquet(self._filesystem, path_of(self._folder, one), names)
+        count = stored.num_rows
+        columns = [_column(stored, field, one, count) for field in COLUMNS]
+        if "commit_seq" in stored.column_names:  # the archive says it, the journal's log knows it
+            places = stored["commit_seq"]
+        else:
+            default = _default(one, count)
+            own = stored[versions] if versions in stored.column_names else default
+            version = pc.coalesce(own, default)
+            place = columns[COLUMNS.get_field_index("ordinal")]
+            places = pc.add(pc.multiply(version, numbers(model.commit_seq(1), count)), place)
+        return pa.table([*columns, places], schema=TABLE)
+
+
+def path_of(folder: str, one: DataFile) -> str:
+    """Find where a data file is on its file system."""
+    if "://" in one.path or one.path.startswith("/"):  # of a shallow clone; never of a store
+        raise FileNotFoundError(one.path)
+    return f"{folder}/{one.path}"
+
+
+def read_parquet(filesystem: FileSystem, path: str, columns: Sequence[str]) -> pa.Table:
+    """Read some columns of a Parquet file, as far as they are there; instants in microseconds."""
+    import pyarrow.parquet as pq
+
+    with filesystem.open_input_file(path) as source:
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        there = set(file.schema_arrow.names)
+        return file.read(columns=[name for name in columns if name in there])
+
+
+def entries_of(table: pa.Table) -> list[Entry]:
+    """Make entries of rows as ``TABLE`` has them."""
+    plain = table.drop_columns(["recorded_at", "commit_seq"])
+    count = table.num_rows
+    milliseconds = pc.divide(table["recorded_at"].cast(pa.int64()), numbers(1000, count))
+    plain = plain.append_column("recorded_at_ms", milliseconds)
+    plain = plain.append_column("version", pc.shift_right(table["commit_seq"], numbers(10, count)))
+    return list(map(entry_of, plain.to_pylist()))
+
+
+def in_commit_order(table: pa.Table) -> pa.Table:
+    """Take each entry once, in commit order: what is being moved is in both tables."""
+    numbered = table.append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    first = numbered.group_by(["append_id", "index"]).aggregate([("row", "min")])["row_min"]
+    keys = [("commit_seq", "ascending"), ("index", "ascending")]
+    return table.take(first).sort_by(keys)
+
+
+def _column(
+    stored: pa.Table, field: pa.Field, one: DataFile, count: int
+) -> pa.Array | pa.ChunkedArray:
+    if field.name in one.partition:
+        value = one.partition[field.name]
+        return pa.nulls(count, field.type) if value is None else texts([value] * count)
+    if field.name not in stored.column_names:
+        return pa.nulls(count, field.type)
+    found: Any = stored[field.name]
+    if field.type == _INSTANT and found.type.tz is None:  # as Spark stores instants, in UTC
+        return found.cast(pa.timestamp("us")).cast(_INSTANT)
+    return found.cast(field.type)
+
+
+def _default(one: DataFile, count: int) -> pa.Array:
+    version = one.row_commit_version
+    return pa.nulls(count, pa.int64()) if version is None else numbers(version, count)
+
+
+def _may_hold(one: DataFile, shards: Collection[str] | None, after: int) -> bool:
+    """Return whether a file can have entries of some shards and later versions."""
+    shard = one.partition.get("shard")
+    if shards is not None and shard is not None and shard not in shards:
+        return False
+    # What OPTIMIZE writes again is of older versions than the file, never of later ones.
+    return (
+        one.row_commit_version is None
+        or "shard" not in one.partition
+        or (one.row_commit_version > after)
+    )

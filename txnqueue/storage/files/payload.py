@@ -1,0 +1,221 @@
+"""The payload of a store that is only looked at: rows of Parquet files, found by their places."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnqueue.core import ranges
+from txnqueue.core.model import Range
+from txnqueue.core.settings import MESSAGE_COLUMN
+from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
+from txnqueue.storage.files.arrays import texts
+from txnqueue.storage.files.delta_log import DataFile, DeltaLog
+from txnqueue.storage.files.entries import path_of
+from txnqueue.storage.payload import Part, Run, Send
+from txnqueue.storage.payload.described import Described
+from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_HEADERS = pa.map_(pa.string(), pa.string())
+_KEYS = pa.schema(
+    [
+        ("send_id", pa.string()),
+        ("send_offset", pa.int64()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+class FilesPayload:
+    """The payload tables below a store's folder."""
+
+    def __init__(self, filesystem: FileSystem, folder: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            filesystem: Where the store is.
+            folder: The store's folder there.
+        """
+        self._filesystem = filesystem
+        self._folder = folder
+
+    def schema(self, described: Mapping[str, Any]) -> StructType:
+        """Read columns as the catalog describes them."""
+        return Described(described).as_schema()
+
+    def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
+        """Read messages into memory, in the order of the parts and of their offsets.
+
+        Raises:
+            PayloadRemoved: Their payload is past its retention.
+        """
+        described = schema if isinstance(schema, Described) else Described(schema.jsonValue())
+        columns = described.arrow()
+        owners: defaultdict[str, list[Part]] = defaultdict(list)
+        for part in parts:
+            owners[part.payload_id].append(part)
+        found = {owner: self._rows(owner, mine, columns) for owner, mine in owners.items()}
+        whole = columns.append(pa.field(MESSAGE_COLUMN, MESSAGE_INFO))
+        tables = [whole.empty_table()]
+        for part in parts:
+            rows = _of_part(found[part.payload_id], part)
+            if rows.num_rows < ranges.count(part.ranges):
+                raise PayloadRemoved
+            payload = rows.select(columns.names)
+            tables.append(payload.append_column(whole[-1], _messages(rows, part)))
+        return pa.concat_tables(tables)
+
+    def _rows(self, owner: str, parts: Sequence[Part], columns: pa.Schema) -> pa.Table:
+        """Read the rows of some sends of an owner, with their places."""
+        log = DeltaLog(self._filesystem, f"{self._folder}/payload/{owner}")
+        sends = {part.send_id for part in parts}
+        slices = {str(part.slice) for part in parts}
+        wanted = _KEYS
+        for field in columns:
+            wanted = wanted.append(field)
+        try:
+            files = log.newest().files.values()
+            read = [
+                self._file(path_of(log.folder, one), sends, wanted)
+                for one in files
+                if one.partition.get("slice") in slices and _may_hold(one, sends)
+            ]
+        except FileNotFoundError as error:
+            raise PayloadRemoved from error
+        return pa.concat_tables([wanted.empty_table(), *read])
+
+    def _file(self, path: str, sends: Collection[str], wanted: pa.Schema) -> pa.Table:
+        """Read the rows of some sends in a file: of the row groups that can have them."""
+        import pyarrow.dataset as ds
+
+        # Spark writes instants in 96 bits, of which Arrow makes nanoseconds unless it is told.
+        form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+        fragment = form.make_fragment(path, self._filesystem)
+        there = set(fragment.physical_schema.names)
+        names = [name for name in wanted.names if name in there]
+        stored = fragment.to_table(
+            columns=names,
+            filter=pc.field("send_id").isin(texts(sorted(sends))),
+        )
+        count = stored.num_rows
+        return pa.table(
+            [
+                stored[field.name].cast(field.type)
+                if field.name in there
+                else pa.nulls(count, field.type)
+                for field in wanted
+            ],
+            schema=wanted,
+        )
+
+    # ------------------------------------------------------------- what is not for looking
+
+    def find(
+        self, schema: StructType, payload_id: str, where: str, limit: int
+    ) -> list[tuple[str, int]]:
+        """Refuse: a predicate is SQL, which Spark evaluates."""
+        raise FilesNotReadable("where= is SQL that Spark evaluates: use QueueManager.")
+
+    def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
+        """Refuse: a DataFrame lives on a session."""
+        raise FilesNotReadable("A DataFrame needs a session: use QueueManager.")
+
+    def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
+        """Refuse to write."""
+        _refuse()
+
+    def add_columns(self, payload_id: str, columns: StructType) -> None:
+        """Refuse to write."""
+        _refuse()
+
+    def stage(self, send: Send, rows: object) -> list[Run]:
+        """Refuse to write."""
+        _refuse()
+
+    def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
+        """Refuse: it is read in order to write."""
+        _refuse()
+
+    def lanes(
+        self, column: str, lanes: int, parts: Sequence[Part]
+    ) -> list[dict[int, tuple[Range, ...]]]:
+        """Refuse: it is read in order to write."""
+        _refuse()
+
+    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+        """Refuse: only the proof counts rows, and it needs Spark."""
+        _refuse()
+
+    def slices(self, payload_id: str) -> set[int]:
+        """List the slices of an owner that have rows."""
+        log = DeltaLog(self._filesystem, f"{self._folder}/payload/{payload_id}")
+        found = (one.partition.get("slice") for one in log.newest().files.values())
+        return {int(one) for one in found if one is not None}
+
+    def drop(self, payload_id: str, slices: Collection[int]) -> None:
+        """Refuse to write."""
+        _refuse()
+
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
+        """Refuse to write."""
+        _refuse()
+
+    def files_kept_seconds(self, payload_id: str) -> float:
+        """Refuse: only maintenance asks."""
+        _refuse()
+
+    def files(self, payload_id: str) -> int:
+        """Refuse: only maintenance asks."""
+        _refuse()
+
+    def orphans(self, known: Collection[str]) -> dict[str, int]:
+        """Refuse: only maintenance asks."""
+        _refuse()
+
+
+def _of_part(rows: pa.Table, part: Part) -> pa.Table:
+    """Select the rows of a part, in the order of their offsets."""
+    mine = rows.filter(pc.equal(rows["send_id"], part.send_id))
+    offsets = mine["send_offset"]
+    inside = pa.array([False] * mine.num_rows, pa.bool_())
+    for first, last in part.ranges:
+        inside = pc.or_(
+            inside, pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
+        )
+    return mine.filter(inside).sort_by("send_offset")
+
+
+def _messages(rows: pa.Table, part: Part) -> pa.Array:
+    """Say of each row what is known of the message beside its payload."""
+    names: list[str | None] = [None] * rows.num_rows
+    if part.message_id is not None:
+        names = [None if name is None else str(name) for name in rows[part.message_id].to_pylist()]
+    offsets, headers = rows["send_offset"].to_pylist(), rows["headers"].to_pylist()
+    found = [
+        message_info(part, offset, None if pairs is None else dict(pairs), name)
+        for offset, pairs, name in zip(offsets, headers, names, strict=True)
+    ]
+    return pa.array(found, MESSAGE_INFO)
+
+
+def _may_hold(one: DataFile, sends: Collection[str]) -> bool:
+    """Return whether a file can have rows of some sends, as far as its statistics tell."""
+    stats = json.loads(one.stats or "{}")
+    first, last = (stats.get(name, {}).get("send_id") for name in ("minValues", "maxValues"))
+    if first is None or last is None:
+        return True
+    return any(first <= send_id <= last for send_id in sends)
+
+
+def _refuse() -> NoReturn:
+    raise OnlyLooking

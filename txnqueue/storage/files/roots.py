@@ -1,0 +1,52 @@
+"""Where a store's files are: a root as a file system of Arrow's, and a folder there."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from txnqueue.errors import FilesNotReadable
+from txnqueue.storage.journal.locks import canonical_root
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_HADOOP_S3 = re.compile(r"s3[an]://")
+
+
+def located(root: str, filesystem: FileSystem | None = None) -> tuple[FileSystem, str]:
+    """Find a root's file system, and its folder there.
+
+    Args:
+        root: A path or a URI; on a file system that is given, a folder of it.
+        filesystem: Where the store is.
+
+    Raises:
+        FilesNotReadable: It is in a catalog, or Arrow knows no such file system.
+    """
+    if filesystem is not None:
+        return filesystem, root.rstrip("/")
+    if not is_by_path(root):
+        raise FilesNotReadable(
+            f"The store {root!r} is in a catalog, whose tables only Spark finds: use QueueManager, "
+            "or on the command line --engine spark; or give the folder, with a '/'.",
+            path=root,
+        )
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    where = canonical_root(root)
+    if where.startswith("/"):
+        return LocalFileSystem(), where
+    try:
+        found, folder = FileSystem.from_uri(_HADOOP_S3.sub("s3://", where))
+    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
+        raise FilesNotReadable(
+            f"Arrow cannot open {root!r} ({error}): give look() a filesystem=, or use Spark.",
+            path=root,
+        ) from error
+    return found, folder.rstrip("/")
+
+
+def is_by_path(root: str) -> bool:
+    """Return whether a root is a path or a URI, and not a catalog's schema."""
+    return "/" in root

@@ -1,0 +1,155 @@
+"""A store that is only looked at: its tables' files, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txnqueue.core import custody
+from txnqueue.core.model import Entry
+from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
+from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
+from txnqueue.storage.files.entries import EntryFiles, in_commit_order
+from txnqueue.storage.files.journal import FilesArchive, FilesJournal
+from txnqueue.storage.files.payload import FilesPayload
+from txnqueue.storage.files.roots import located
+from txnqueue.storage.journal.memory import MemoryJournal
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_TRIES = 5
+"""How often the tables are looked at anew, while maintenance changes the archive."""
+
+
+class FilesStore:
+    """The tables below a path, read without Spark at the moment of the last ``refresh``.
+
+    Attributes:
+        root: Where the store is.
+        journal_files: The entries of the journal.
+        archive_files: The entries of the archive.
+    """
+
+    def __init__(self, root: str, filesystem: FileSystem | None = None) -> None:
+        """Find the file system; nothing is read yet.
+
+        Args:
+            root: A path or a URI; on a file system that is given, a folder of it.
+            filesystem: Where the store is, if the root does not say it.
+
+        Raises:
+            FilesNotReadable: The store is in a catalog, or where Arrow cannot read.
+        """
+        self.filesystem, self.folder = located(root, filesystem)
+        self.root = root if filesystem is not None else _shown(root)
+        self.spark: None = None
+        self._journal = DeltaLog(self.filesystem, f"{self.folder}/journal")
+        self._archive = DeltaLog(self.filesystem, f"{self.folder}/archive")
+        self._moment: tuple[TableVersion, TableVersion] | None = None
+        fs = self.filesystem
+        self.journal_files = EntryFiles(fs, self._journal.folder, lambda: self._seen()[0])
+        self.archive_files = EntryFiles(fs, self._archive.folder, lambda: self._seen()[1])
+        self.journal = FilesJournal(
+            self.journal_files, lambda: self._seen()[0], FilesArchive(self.archive_files)
+        )
+        self.payload = FilesPayload(fs, self.folder)
+        self.transient = NoTransient(self)
+
+    def refresh(self) -> None:
+        """Look at the tables as they are now.
+
+        It is one cut over both: while the journal was read the archive did not change, so that
+        nothing that moved from one to the other is missing.
+
+        Raises:
+            StoreNotFound: There is no store at this root.
+            FilesNotReadable: Its tables are of a kind that only Spark can read.
+            StoreBusy: The archive changed each time that it was looked at.
+        """
+        before = self._moment
+        journal, archive = before or (None, None)
+        try:
+            archive = self._archive.newest(archive)
+            for _ in range(_TRIES):
+                journal = self._journal.newest(journal)
+                again = self._archive.newest(archive)
+                if again.version == archive.version:
+                    self._moment = journal, again
+                    return
+                archive = again
+        except FileNotFoundError as error:
+            raise StoreNotFound(
+                f"There is no store at {self.root!r}: check the path; create_queue makes a new "
+                "store.",
+                root=self.root,
+            ) from error
+        raise StoreBusy(
+            "The archive changed each time that it was looked at: try again.", owner=None
+        )
+
+    def entries(self) -> pa.Table:
+        """Read all entries, each once, in commit order: the columns of ``entries.TABLE``."""
+        self._seen()
+        here, archived = self.journal_files.table(), self.archive_files.table()
+        return in_commit_order(pa.concat_tables([here, archived]))
+
+    def exists(self) -> bool:
+        """Return whether the journal is there."""
+        return self._journal.exists()
+
+    def create(self) -> None:
+        """Refuse to write."""
+        raise OnlyLooking
+
+    def take_over(self, about: Mapping[str, object]) -> None:
+        """Refuse to write."""
+        raise OnlyLooking
+
+    def close(self) -> None:
+        """Let go of what it holds: nothing."""
+
+    def _seen(self) -> tuple[TableVersion, TableVersion]:
+        if self._moment is None:
+            self.refresh()
+        assert self._moment is not None
+        return self._moment
+
+
+class NoTransient:
+    """The messages in the memory of other processes: nobody sees them from here.
+
+    Attributes:
+        used: Whether there are any.
+        lock: What a reader of them would hold.
+        journal: Where they would be recorded.
+    """
+
+    def __init__(self, store: FilesStore) -> None:
+        """Make an empty one.
+
+        Args:
+            store: The store that it belongs to.
+        """
+        self.used = False
+        self.lock = custody.new_lock()
+        self.journal = MemoryJournal()
+        self.payload = store.payload
+        self.root = store.root
+
+    @property
+    def transient(self) -> NoTransient:
+        """Itself."""
+        return self
+
+    def waiting(self) -> list[Entry]:
+        """List what waits for an outcome: nothing."""
+        return []
+
+
+def _shown(root: str) -> str:
+    from txnqueue.storage.journal.locks import canonical_root
+
+    return canonical_root(root)

@@ -1,0 +1,150 @@
+"""A store as those see it who only look: without Spark, and without writing anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from txnqueue.client.client import Client
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import exchanges
+from txnqueue.core.settings import check_id, check_name
+from txnqueue.exchange_reader import ExchangeReader
+from txnqueue.queue_reader import QueueReader
+from txnqueue.reports.history import History
+from txnqueue.reports.metrics import Metrics
+from txnqueue.storage.files.store import FilesStore
+from txnqueue.transactions.outcome import outcome_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from txnqueue.results import Outcome
+    from txnqueue.storage.store import Store
+
+
+def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
+    """Look at a store without Spark: nothing is written, and no lock is taken.
+
+    It reads Delta's log and the tables' files by pyarrow, in a second where Spark takes ten to
+    start. All answers are of one moment, which ``refresh`` moves on; only what is delayed or
+    expired goes by the clock.
+
+    Args:
+        root: The store's path, or its URI on an object store. A store in a catalog needs Spark.
+        filesystem: Where the store is, if its root does not say it: a file system of pyarrow's
+            (``pyarrow.fs``), of which the root is a folder.
+
+    Returns:
+        The store, as it is now.
+
+    Raises:
+        StoreNotFound: There is no store at this root.
+        LayoutUnsupported: A newer version of the library wrote it.
+        FilesNotReadable: It is in a catalog, on storage that Arrow does not know, or its tables
+            have a feature of Delta that only Spark reads.
+
+    Example::
+
+        store = txnqueue.look("/lake/messaging")
+        store.queue("orders").depth()
+        store.history.as_of().counts().rows()
+    """
+    return StoreReader(FilesStore(root, filesystem))
+
+
+class StoreReader:
+    """The reading half of a ``QueueManager``, at one moment of the store; see ``look``."""
+
+    def __init__(self, store: FilesStore) -> None:
+        """Look at a store; users get this from ``look``."""
+        self._store = store
+        # Only what writes tells the kinds of stores apart.
+        self._client = Client(cast("Store", store), Runtime())
+        self._client.open()
+
+    @property
+    def root(self) -> str:
+        """Where the store is."""
+        return self._store.root
+
+    def __repr__(self) -> str:
+        """Show where the store is."""
+        return f"<StoreReader of {self.root}>"
+
+    def refresh(self) -> None:
+        """Move on to the moment of this call: what came since is read when it is asked for.
+
+        Raises:
+            StoreNotFound: The store is gone.
+        """
+        self._store.refresh()
+
+    def list_queues(self) -> list[str]:
+        """List the queues' names, dead-letter queues and those that are closing included."""
+        return sorted(self._client.cache.queues())
+
+    def queue(self, name: str) -> QueueReader:
+        """Open a queue to look at it.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        return QueueReader(self._client, self._client.cache.queue(check_name(name)))
+
+    def list_exchanges(self) -> list[str]:
+        """List the exchanges' names, those that are closing included; not the default one."""
+        return sorted(filter(None, self._client.cache.topology().exchanges))
+
+    def exchange(self, name: str) -> ExchangeReader:
+        """Open an exchange to look at it.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+        """
+        if name != exchanges.DEFAULT_EXCHANGE:
+            check_name(name, "exchange")
+        return ExchangeReader(self._client, name)
+
+    @property
+    def history(self) -> History:
+        """Queries of the past: the state after a commit, traces, changes.
+
+        ``trace(where=)`` and ``verify()`` need Spark: they raise ``FilesNotReadable``.
+        """
+        return History(self._client)
+
+    def metrics(self) -> Metrics:
+        """Measure every queue: what waits, since when, what is in flight, dead or delayed.
+
+        Returns:
+            The numbers as rows, as JSON and as Prometheus' text.
+        """
+        return Metrics(self._client)
+
+    def outcome(self, transaction_id: str, attempt: str | None = None) -> Outcome:
+        """Look up the outcome of a transaction in the journal.
+
+        Args:
+            transaction_id: Its id, or ``error.transaction_id`` of a ``TransactionUnknown``.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that one.
+
+        Raises:
+            InvalidInput: It is no attempt as an error names it.
+        """
+        check_id(transaction_id)
+        return outcome_of(self._client, transaction_id, attempt)
+
+    def entries(self) -> pa.Table:
+        """Read all entries of the journal and the archive, for other tools.
+
+        DuckDB, Polars and pandas take the table as it is.
+
+        Returns:
+            One row per entry, in commit order: shard, stream string, sequence long, kind,
+            append_id string, ordinal, index int, transaction_key, attempt string, begun long,
+            queue_id string, lane, claim_lane int, claim_sequence long, ranges (lists of first,
+            last long), count long, reason, actor, run_id string, recorded_at timestamp, body
+            string (JSON), commit_seq long.
+        """
+        return self._store.entries()
