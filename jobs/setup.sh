@@ -62,7 +62,7 @@ install() {
     fi
     note "installing what pyproject.toml names"
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
-        -c conf/constraints.txt -e '.[spark,cli,report,plots,connect,demo,postgres,notebook,docs,test]') >"$log" 2>&1 \
+        -c conf/constraints.txt -e '.[spark,cli,report,plots,metrics,connect,demo,postgres,notebook,docs,test]') >"$log" 2>&1 \
         || { tail -n 20 "$log" >&2; stop "pip could not install it; all of its output is in $log."; }
     # The one package without wheels: nothing but the octets of AMQP needs it.
     (cd "$root" && .venv/bin/python -m pip install -q --disable-pip-version-check \
