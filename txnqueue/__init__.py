@@ -57,6 +57,7 @@ __all__ = [
     "QueueSettings",
     "Receipt",
     "RecoveryResult",
+    "ReplayedBatch",
     "Report",
     "RetryPolicy",
     "Rollback",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
     from txnqueue.queue_reader import QueueReader
+    from txnqueue.replayed_batch import ReplayedBatch
     from txnqueue.reports.audit.figures import AuditFigures
     from txnqueue.reports.audit_report import AuditReport
     from txnqueue.reports.digest import HistoryDigest
@@ -194,6 +196,7 @@ else:
         "QueueSettings": "core.settings",
         "Receipt": "core.receipt",
         "RecoveryResult": "admin.recovery",
+        "ReplayedBatch": "replayed_batch",
         "Report": "reports.report",
         "RetryPolicy": "core.settings",
         "Rollback": "transaction",

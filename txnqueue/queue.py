@@ -31,6 +31,7 @@ from txnqueue.messages.selector import Selector
 from txnqueue.messages.send import SendResult, is_kept, staged
 from txnqueue.messages.staged import StagedSend
 from txnqueue.platform.progress import counting, showing_progress
+from txnqueue.replayed_batch import ReplayedBatch, replayed
 from txnqueue.reports.metrics import DeadLetters, queue_shown
 from txnqueue.results import DrainResult
 from txnqueue.sink import Sink
@@ -508,6 +509,35 @@ class Queue:
         rows = messages_of(self._client.payload.table(self.schema, parts))
         del carried
         return rows
+
+    def replay(
+        self, after: int = -1, upto: int | None = None, *, where: str | None = None
+    ) -> ReplayedBatch:
+        """Look at the messages again that were consumed between two commits, as they were.
+
+        A message is in it if a commit accepted it here; what was rejected, moved, purged or kept
+        in memory only is not. The queue may be dropped by now, as long as its payload is there.
+
+        Args:
+            after: The commit_seq to begin after; all that is known when left out.
+            upto: The last commit_seq; the newest when left out.
+            where: Only messages that match this SQL predicate over the columns of ``df``.
+
+        Returns:
+            A batch that can be read, but not settled; in commit order. Columns as ``Batch.df``.
+
+        Raises:
+            PayloadRemoved: Payload of some of them was removed; the message says after which
+                commit it is all there.
+            HistoryRemoved: What came after that commit is not all known any more.
+            InvalidInput: There is no such commit yet, or the predicate cannot be evaluated.
+
+        Example::
+
+            again = orders.replay(after=receipt.commit_seq)
+            again.df.groupBy("customer").count().show()
+        """
+        return replayed(self._client, self._info, self.schema, after, upto, where=where)
 
     def depth(self) -> int:
         """Count what can be received now: not in flight, not delayed, not expired.

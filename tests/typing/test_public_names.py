@@ -45,7 +45,7 @@ FOR_USERS = {
     "PublishResult": "count queues receipt returned returned_messages send_id transaction_id "
     "unroutable",
     "Queue": "alter dead_letters depth drain drop in_flight info move name peek peek_messages "
-    "purge receive redrive schema send sink stream",
+    "purge receive redrive replay schema send sink stream",
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
     "QueueManager": "apply_change attempts close commit create_exchange create_queue "
@@ -62,6 +62,8 @@ FOR_USERS = {
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
+    "ReplayedBatch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
+    "release to_arrow",
     "Report": "df json rows",
     "Stream": "await_termination exception is_active result stop",
     "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
@@ -79,6 +81,7 @@ FOR_USERS = {
 TO_GO = {
     "Auxiliary": "end",
     "Batch": "lease_over",
+    "ReplayedBatch": "lease_over",
     "ExchangeInfo": "payload_id",
     "QueueInfo": "headers in_memory payload_id redelivery sequence transient",
     "QueueSettings": "detects_by duplicate_window_ms lanes_by",
@@ -163,7 +166,13 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
         *(sold, sold.info, sold.publish([{"a": 2}]), sold.drop()),
         *(tx, tx.auxiliary("log", Database()), tx.table("gold/totals")),
         *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
-        *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
+        *(
+            tx.commit(),
+            orders.replay(),
+            manager.outcome(tx.id),
+            orders.drop(),
+            txnqueue.RetryPolicy(),
+        ),
         *(txnqueue.Rollback(tx), manager.history.changes(), stream),
         *((report := manager.history.report()), report.figures),
         *(

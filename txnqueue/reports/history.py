@@ -150,11 +150,7 @@ class History:
             QueueNotFound: There never was such a queue.
         """
         self._client.open()
-        for name, value in (("after", after), ("upto", upto)):
-            if value is None and name == "upto":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
+        _check_commits(after, upto)
         about = None if queue is None else check_id(queue, "queue")
         past = Past(self._client.store)
         if after >= 0:
@@ -379,6 +375,34 @@ def cut(
             name="commit_seq",
         )
     return _known(Past(store, commit_seq)), None
+
+
+def commits_between(client: Client, after: int, upto: int | None) -> Past:
+    """Find what belongs to the commits after one and up to another.
+
+    Raises:
+        InvalidInput: One is no commit_seq, there is no such commit yet, or they are out of order.
+        HistoryRemoved: What came after the first is not all there any more.
+    """
+    client.open()
+    _check_commits(after, upto)
+    past, _ = cut(client.store, upto)
+    if after > past.upto:
+        raise InvalidInput(
+            f"upto={upto!r} comes before after={after!r}: give the earlier commit first.",
+            name="upto",
+        )
+    if after >= 0:
+        past.check_known(after + 1)
+    return past
+
+
+def _check_commits(after: int, upto: int | None) -> None:
+    for name, value in (("after", after), ("upto", upto)):
+        if value is None and name == "upto":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
 
 
 def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:

@@ -1,0 +1,108 @@
+"""A replay: messages that were consumed, once more as they were, to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from txnqueue.batch import Batch
+from txnqueue.client.client import Client
+from txnqueue.core import ranges
+from txnqueue.core.settings import QueueInfo
+from txnqueue.errors import AlreadySettled
+from txnqueue.messages.selector import fulfilling
+from txnqueue.reports import consumption
+from txnqueue.reports.history import commits_between
+from txnqueue.storage.payload import Part
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from txnqueue.heartbeat import Heartbeat
+
+
+class ReplayedBatch(Batch):
+    """Messages that were consumed, as a batch that can be read, but not settled.
+
+    It has the columns and the messages of a batch, as they were delivered. Nobody holds
+    anything by it.
+    """
+
+    def __init__(
+        self, client: Client, info: QueueInfo, schema: StructType, parts: list[Part]
+    ) -> None:
+        """Wrap what was consumed; users get replays from ``Queue.replay``."""
+        super().__init__(client, schema, ())
+        self._queue = info.name
+        self._consumed = parts
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return sum(ranges.count(part.ranges) for part in self._consumed)
+
+    def __repr__(self) -> str:
+        """Describe what it has."""
+        return f"<ReplayedBatch of {len(self)} from {self._queue}, consumed before>"
+
+    def keep(self) -> None:
+        """Refuse: nothing is held.
+
+        Raises:
+            AlreadySettled: Always.
+        """
+        self._refuse()
+
+    def heartbeat(
+        self, lease_seconds: float = 300.0, every_seconds: float | None = None
+    ) -> Heartbeat:
+        """Refuse: nothing is held.
+
+        Raises:
+            AlreadySettled: Always.
+        """
+        self._refuse()
+
+    def extend_lease(self, seconds: float) -> None:
+        """Refuse: nothing is held.
+
+        Raises:
+            AlreadySettled: Always.
+        """
+        self._refuse()
+
+    def _parts(self) -> list[Part]:
+        return self._consumed
+
+    def _named(self, *_: object) -> NoReturn:
+        self._refuse()
+
+    def _settle(self, *_: object) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise AlreadySettled(
+            f"These messages of {self._queue!r} were consumed before and are only shown: "
+            "queue.resend(batch) sends them anew; manager.rehearse() runs a handler on a past "
+            "state."
+        )
+
+
+def replayed(
+    client: Client,
+    info: QueueInfo,
+    schema: StructType,
+    after: int,
+    upto: int | None,
+    *,
+    where: str | None,
+) -> ReplayedBatch:
+    """Find what was consumed of a queue between two commits, as ``Queue.replay`` says."""
+    past = commits_between(client, after, upto)
+    found = consumption.consumed(past, info, after)
+    consumption.check_payload(client.store.payload, found, info.name)
+    parts: Sequence[Part] = [part for one in found for part in one.parts]
+    replay = ReplayedBatch(client, info, schema, list(parts))
+    if where is None or not parts:
+        return replay
+    by_send = dict(fulfilling(replay.df, where)[None])
+    return ReplayedBatch(client, info, schema, consumption.meant(parts, by_send))
