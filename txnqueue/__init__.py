@@ -57,6 +57,8 @@ __all__ = [
     "QueueSettings",
     "Receipt",
     "RecoveryResult",
+    "Rehearsal",
+    "RehearsalRow",
     "ReplayedBatch",
     "Report",
     "RetryPolicy",
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
     from txnqueue.platform.local_spark import local_spark
     from txnqueue.queue import Queue
     from txnqueue.queue_reader import QueueReader
+    from txnqueue.rehearsal import Rehearsal
     from txnqueue.replayed_batch import ReplayedBatch
     from txnqueue.reports.audit.figures import AuditFigures
     from txnqueue.reports.audit_report import AuditReport
@@ -141,6 +144,7 @@ if TYPE_CHECKING:
         QueueCounts,
         QueueMetrics,
         QueueRow,
+        RehearsalRow,
         Rows,
         Tabular,
         TraceStep,
@@ -196,6 +200,8 @@ else:
         "QueueSettings": "core.settings",
         "Receipt": "core.receipt",
         "RecoveryResult": "admin.recovery",
+        "Rehearsal": "rehearsal",
+        "RehearsalRow": "types",
         "ReplayedBatch": "replayed_batch",
         "Report": "reports.report",
         "RetryPolicy": "core.settings",

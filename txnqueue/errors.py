@@ -30,6 +30,7 @@
     │   │   └── TransactionIdReused
     │   ├── TransactionUnknown   in doubt; ``manager.outcome(id)`` answers
     │   ├── TransactionFinished  the transaction takes no more work
+    │   ├── OnlyRehearsed        what a rehearsal cannot do without really doing it
     │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
     │   ├── TransactionMismatch  a batch, queue or table of another transaction
     │   ├── TransactionNotFound  nothing is recorded under this id
@@ -287,6 +288,12 @@ class TransactionUnknown(TransactionError):
 
 class TransactionFinished(TransactionError):
     """The transaction takes no more work: begin a new one."""
+
+    transaction_id: str | None = None
+
+
+class OnlyRehearsed(TransactionError):
+    """A rehearsal decides nothing and writes nothing: leave that to a real transaction."""
 
     transaction_id: str | None = None
 

@@ -31,6 +31,7 @@ from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
 from txnqueue.core.state import catalog
+from txnqueue.drain import Handler
 from txnqueue.errors import (
     Busy,
     DecidedByDatabase,
@@ -46,6 +47,7 @@ from txnqueue.errors import (
 )
 from txnqueue.exchange import Exchange, open_exchange
 from txnqueue.queue import Queue
+from txnqueue.rehearsal import Rehearsal, rehearse
 from txnqueue.reports import views
 from txnqueue.reports.history import History
 from txnqueue.reports.metrics import Metrics, queues_shown
@@ -147,6 +149,48 @@ class QueueManager:
     def history(self) -> History:
         """Queries of the past: the state after a commit, traces, changes."""
         return History(self._client)
+
+    def rehearse(
+        self,
+        handler: Handler,
+        queue: str | Queue,
+        as_of: int | datetime.datetime | None = None,
+        *,
+        limit: int = 1_000,
+        where: str | None = None,
+    ) -> Rehearsal:
+        """Run a handler on a past state and compare what it would do with what was really done.
+
+        It gets one batch of what could be received then, in a transaction that sends, settles
+        and changes tables as in ``drain``; all checks are made, by the queues as they were and
+        the tables as they are. Nothing of it reaches the store: rows stay in this process. What the
+        handler does elsewhere is done for real: files, services, databases, tables that it
+        writes itself, and calls with ``transaction=None``.
+
+        Args:
+            handler: ``handler(batch, tx)``, as in ``drain``; it sends by ``tx.queue(name)``.
+                ``tx.commit``, ``tx.prepare``, ``tx.enlist`` and ``tx.auxiliary`` are refused.
+            queue: The queue, or the name that it had.
+            as_of: The commit_seq after which, or the aware instant at which it runs; now when
+                left out. Payload that was removed since cannot be read again.
+            limit: At most this many messages.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
+
+        Returns:
+            Both sides, counted and row by row; what the handler raised is its ``error``.
+
+        Raises:
+            QueueNotFound: There was no such queue then.
+            HistoryRemoved: The state lies before the history's beginning.
+            InvalidInput: There is no such commit yet, or a value cannot be used.
+
+        Example::
+
+            rehearsal = manager.rehearse(pay, "orders", as_of=receipt.commit_seq)
+            rehearsal.df().show()
+            rehearsal.sent("payments").df().show()
+        """
+        return rehearse(self._client, handler, queue, as_of, limit, where=where)
 
     def metrics(self) -> Metrics:
         """Measure every queue: what waits, since when, what is in flight, dead or delayed.

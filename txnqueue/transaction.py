@@ -13,6 +13,7 @@ from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
     InvalidInput,
+    OnlyRehearsed,
     TransactionAborted,
     TransactionFinished,
     TransactionIdReused,
@@ -209,6 +210,7 @@ class Transaction:
         Raises:
             InvalidInput: It cannot take part so, or not in a drain with ``ahead=1``.
             LimitExceeded: The transaction's id is too long for a branch.
+            OnlyRehearsed: It is one of a rehearsal.
 
         Example::
 
@@ -218,6 +220,7 @@ class Transaction:
                 billing.cursor().execute("INSERT INTO ...")
         """
         self._check_decided_in_turn("enlist()")
+        self._check_real("enlist()")
         self._attempt.check_active()
         if self.already_committed:
             self._attempt.participants.ignore(connection)
@@ -237,8 +240,10 @@ class Transaction:
 
         Raises:
             InvalidInput: The transaction is one of a drain with ``ahead=1``.
+            OnlyRehearsed: It is one of a rehearsal.
         """
         self._check_decided_in_turn("auxiliary()")
+        self._check_real("auxiliary()")
         self._attempt.check_active()
         return self._attempt.participants.auxiliary(name, connection)
 
@@ -257,8 +262,10 @@ class Transaction:
             SettlementPending: Another transaction that is prepared settles messages of the
                 same lease: nothing was changed; decide that one, and commit again.
             InvalidInput: It is one of a drain with ``ahead=1``, which commits it in its turn.
+            OnlyRehearsed: It is one of a rehearsal.
         """
         self._check_decided_in_turn("commit()")
+        self._check_real("commit()")
         return commit.commit(self._attempt)
 
     def prepare(self) -> None:
@@ -273,8 +280,10 @@ class Transaction:
             SettlementPending: As in ``commit``.
             InvalidInput: A database takes part that cannot prepare, or messages that are
                 in memory only; nothing was changed. Or it is one of a drain with ``ahead=1``.
+            OnlyRehearsed: It is one of a rehearsal.
         """
         self._check_decided_in_turn("prepare()")
+        self._check_real("prepare()")
         commit.prepare(self._attempt)
 
     def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
@@ -304,6 +313,19 @@ class Transaction:
                 f"tx.{what} in a drain with ahead=1, where the next batch is handled before this "
                 "transaction is committed, and its changes are applied: drain with ahead=0.",
                 name="ahead",
+            )
+
+    def _check_real(self, what: str) -> None:
+        """Check that it may have effects outside of itself.
+
+        Raises:
+            OnlyRehearsed: It is only to be seen what it would do.
+        """
+        if self._attempt.rehearsed:
+            raise OnlyRehearsed(
+                f"tx.{what} in a rehearsal, which decides nothing and holds no database: leave it "
+                "out while the handler is rehearsed.",
+                transaction_id=self.id,
             )
 
     def __enter__(self) -> Transaction:

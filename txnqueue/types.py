@@ -176,6 +176,16 @@ class ChangeRow(Author):
     attempt: str | None
 
 
+class RehearsalRow(TypedDict):
+    """What a rehearsed handler would have done to a queue or a table, beside what was done."""
+
+    what: str
+    queue: str | None
+    table: str | None
+    would: int
+    really: int
+
+
 class TransactionRow(Author):
     """One attempt of a transaction, as ``Snapshot.transactions`` shows it."""
 

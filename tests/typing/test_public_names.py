@@ -51,8 +51,8 @@ FOR_USERS = {
     "QueueManager": "apply_change attempts close commit create_exchange create_queue "
     "create_views decide_heuristically declare drop_exchange drop_queue exchange forget history "
     "list_exchanges "
-    "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
-    "sink take_over transaction view_statements waive_change",
+    "list_queues maintain metrics outcome queue recover rehearse release rollback root "
+    "run_transaction sink take_over transaction view_statements waive_change",
     "QueueReader": "dead_letters depth in_flight info name peek peek_messages",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
@@ -62,8 +62,10 @@ FOR_USERS = {
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
-    "ReplayedBatch": "accept df extend_lease heartbeat held_until holds keep messages modify move reject "
-    "release to_arrow",
+    "Rehearsal": "commit_seq consumed df error json limits messages rolled_back rows sent "
+    "transactions was_sent",
+    "ReplayedBatch": "accept df extend_lease heartbeat held_until holds keep messages modify move "
+    "reject release to_arrow",
     "Report": "df json rows",
     "Stream": "await_termination exception is_active result stop",
     "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
@@ -169,6 +171,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
         *(
             tx.commit(),
             orders.replay(),
+            manager.rehearse(print, orders),
             manager.outcome(tx.id),
             orders.drop(),
             txnqueue.RetryPolicy(),
@@ -245,7 +248,8 @@ def test_rows_have_the_keys_that_are_declared() -> None:
     orders.send([{"a": 1}], headers={"source": "test"})
     with manager.transaction() as tx:
         orders.receive(transaction=tx).reject(reason="no", transaction=tx)
-    (message,) = manager.queue("orders.dead").peek_messages()
+    dead = manager.queue("orders.dead")
+    (message,) = dead.peek_messages()
     about = message["_message"]
     history, snapshot = manager.history, manager.history.as_of()
     shown: dict[type, Any] = {
@@ -261,6 +265,7 @@ def test_rows_have_the_keys_that_are_declared() -> None:
         types.QueueRow: snapshot.queues().rows(),
         types.QueueMetrics: manager.metrics().rows(),
         types.DeadLetterCount: orders.dead_letters().rows(),
+        types.RehearsalRow: manager.rehearse(lambda _, tx: None, dead).rows(),
         types.ExchangeDescription: [sold.describe()],
     }
     for declared, rows in shown.items():

@@ -1,8 +1,8 @@
-"""What was consumed of a queue: which messages, by which transaction, in which commit."""
+"""How messages of a queue were settled: which ones, by which transaction, in which commit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from txnqueue.client import archive
@@ -10,15 +10,16 @@ from txnqueue.client.archive import Past
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Claim, QueueState
+from txnqueue.core.state import Claim, QueueState, catalog
 from txnqueue.errors import PayloadRemoved
 from txnqueue.messages.parts import part_of
+from txnqueue.storage.journal import EntryFilter
 from txnqueue.storage.payload import Part, PayloadStore
 
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Messages that one entry of the journal accepted.
+    """Messages that one entry of the journal settled.
 
     Attributes:
         entry: The entry.
@@ -34,13 +35,16 @@ class Consumption:
         return sum(ranges.count(part.ranges) for part in self.parts)
 
 
-def consumed(past: Past, info: QueueInfo, after: int) -> list[Consumption]:
+def consumed(
+    past: Past, info: QueueInfo, after: int, kinds: Collection[str] = (model.ACCEPTED,)
+) -> list[Consumption]:
     """Find what was consumed of a queue after a commit, in commit order.
 
     Args:
         past: What is known, up to the last commit that is meant.
         info: The queue.
         after: The commit_seq to begin after; -1: from the beginning on.
+        kinds: How it was settled.
 
     Raises:
         HistoryRemoved: What was posted or claimed of it is not all known any more.
@@ -53,14 +57,14 @@ def consumed(past: Past, info: QueueInfo, after: int) -> list[Consumption]:
     }
     found: list[Consumption] = []
     for entry in archive.known(entries, past.beginning):
-        if entry.kind == model.ACCEPTED and entry.is_settlement and entry.commit_seq > after:
+        if entry.kind in kinds and entry.is_settlement and entry.commit_seq > after:
             claim = fold.claim(entry.lane or 0, entry.claim_sequence or 0)
             parts: tuple[Part, ...] = ()
             counts = True
             if claim is not None:
                 # A settlement in the backlog counts only for a claim that its attempt owns.
                 counts = entry.sequence is not None or claim.ended_by(entry)
-                parts = _accepted(fold, info, claim, entry) if counts else ()
+                parts = _settled(fold, info, claim, entry) if counts else ()
             else:
                 counts = (entry.lane, entry.claim_sequence) not in claimed
             one = Consumption(entry, parts)
@@ -75,7 +79,7 @@ def consumed(past: Past, info: QueueInfo, after: int) -> list[Consumption]:
     return found
 
 
-def _accepted(fold: QueueState, info: QueueInfo, claim: Claim, entry: Entry) -> tuple[Part, ...]:
+def _settled(fold: QueueState, info: QueueInfo, claim: Claim, entry: Entry) -> tuple[Part, ...]:
     named: dict[PositionId, tuple[Range, ...]] = dict(model.unpack_items(entry)) or claim.items
     return tuple(
         part_of(fold.positions[position_id], mine, info.name, claim.lane, claim.delivery_count)
@@ -110,6 +114,16 @@ def check_payload(payload: PayloadStore, found: Iterable[Consumption], name: str
             "payload is kept.",
             queue=name,
         )
+
+
+def settled_by(past: Past, attempts: Collection[str]) -> list[Entry]:
+    """Read what attempts posted, settled and changed, in commit order."""
+    if not attempts:
+        return []
+    queues = catalog.every_queue(past.catalog())
+    shards = {model.backlog_shard(queue_id) for queue_id in queues} | {*model.ALL_TABLES}
+    kinds = {model.POSTED, model.CHANGE_DECIDED, *model.SETTLEMENTS}
+    return past.find(EntryFilter(shards=shards, kinds=kinds, attempts=attempts))
 
 
 def meant(parts: Iterable[Part], by_send: dict[str, tuple[Range, ...]]) -> list[Part]:

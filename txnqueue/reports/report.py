@@ -23,7 +23,7 @@ RowT_co = TypeVar("RowT_co", bound=Mapping[str, Any], covariant=True)
 _COUNTS = (
     "posted available delayed in_flight purge_pending accepted rejected dead_lettered expired "
     "purged moved sequence claim_sequence count rows commit_seq messages redelivered dead "
-    "conflicts waiting duplicates bindings"
+    "conflicts waiting duplicates bindings would really"
 )
 _TYPES = {
     **dict.fromkeys(_COUNTS.split(), pa.int64()),

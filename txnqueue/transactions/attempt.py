@@ -80,6 +80,8 @@ class Attempt:
         """Whether the deliveries of its messages count if it is rolled back."""
         self.ahead = False
         """Whether other work of its client goes on before it is decided, as if it had been."""
+        self.rehearsed = False
+        """Whether it is only to be seen what it would do."""
         self.dead_lettered = 0
         """How many messages its receives found that are dead letters now."""
 

@@ -7,7 +7,7 @@ remembers: so repeating a change is a no-op, whichever process repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,11 @@ from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.tables import identifier
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
+
+    StagedRows = Callable[[SparkSession, str, Sequence[str]], DataFrame]
+    """Shows on a session all rows that an owner staged under some ids."""
 
 APPEND = "append"
 MERGE = "merge"
@@ -210,6 +214,10 @@ class Tables(Protocol):
         Raises:
             InvalidInput: The table would refuse it: names, types, constraints, keys.
         """
+        ...
+
+    def for_rows_of(self, staged: StagedRows) -> Tables:
+        """Give the same tables for changes whose rows are staged elsewhere."""
         ...
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
+    from txnqueue.storage.tables import StagedRows
+
 logger = logging.getLogger("txnqueue")
 _CONSTRAINT = "delta.constraints."
 _ABSENT = (
@@ -68,11 +70,24 @@ _SMALL_BYTES = 16 << 20
 class DeltaTables:
     """Delta tables by path or catalog name, changed on a session of their own."""
 
-    def __init__(self, statements: Statements, payload: DeltaPayload) -> None:
-        """Use the tables that a user's session sees."""
+    def __init__(
+        self, statements: Statements, payload: DeltaPayload, staged: StagedRows | None = None
+    ) -> None:
+        """Use the tables that a user's session sees.
+
+        Args:
+            statements: Run statements on the store's session.
+            payload: Where rows of changes are staged.
+            staged: Shows rows that are staged elsewhere.
+        """
         self._statements = statements
         self._payload = payload
+        self._staged = staged
         self._bytes: dict[str, int] = {}  # of tables, as they were described last
+
+    def for_rows_of(self, staged: StagedRows) -> DeltaTables:
+        """Give the same tables for changes whose rows are staged elsewhere."""
+        return DeltaTables(self._statements, self._payload, staged)
 
     def describe(self, name: str) -> TableInfo | None:
         """Look at a table; None if there is none of that name.
@@ -202,7 +217,11 @@ class DeltaTables:
 
     def _source(self, session: SparkSession, source: Source) -> DataFrame:
         """Show staged rows under their own names."""
-        staged = self._payload.staged(session, source.payload_id, source.slice, source.send_ids)
+        owner, ids = source.payload_id, source.send_ids
+        if self._staged is not None:
+            staged = self._staged(session, owner, ids)
+        else:
+            staged = self._payload.staged(session, owner, source.slice, ids)
         names = (f"c{number} AS {identifier(name)}" for number, name in enumerate(source.names))
         return staged.selectExpr(*names)
 

@@ -1,0 +1,312 @@
+"""A handler is rehearsed on a past state: what it would do is told, and nothing is done."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.inside import client_of
+from txnqueue.errors import (
+    HistoryRemoved,
+    InvalidInput,
+    OnlyRehearsed,
+    PayloadRemoved,
+    QueueNotFound,
+    SchemaMismatch,
+    TransactionFinished,
+    TransactionMismatch,
+    TransactionNotGiven,
+)
+from txnqueue.testing import plain_schema
+
+
+def compared(rehearsal: Any) -> dict[Any, tuple[int, int]]:
+    """Read both sides by what it is about."""
+    return {
+        (row["what"], row["queue"] or row["table"]): (row["would"], row["really"])
+        for row in rehearsal.rows()
+    }
+
+
+def forward(target: str, factor: int = 1) -> Callable[[Any, Any], None]:
+    """Make a handler that sends on what it gets."""
+
+    def handle(batch: Any, tx: Any) -> None:
+        found = [{"n": m["n"] * factor, "key": m["key"]} for m in batch.messages()]
+        tx.queue(target).send(found)
+
+    return handle
+
+
+@contextmanager
+def untouched(manager: Any) -> Iterator[None]:
+    """Prove that neither the journal, the payload, the files nor the memory has changed."""
+
+    def state() -> Any:
+        store = client_of(manager).store
+        root = Path(store.root)
+        files = sorted(
+            (str(path), path.stat().st_size)
+            for path in (root.rglob("*") if "/" in store.root else ())
+            if path.is_file()
+        )
+        payload = {name: store.payload.files(name) for name in store.payload.orphans(())}
+        return store.journal.version(), store.transient.used, payload, files
+
+    before = state()
+    yield
+    assert state() == before
+
+
+def test_a_handler_is_compared_with_what_was_done_then(world: World) -> None:
+    orders, bills, audit = world.queue(), world.queue("bills"), world.queue("audit")
+    manager = world.manager("b")
+    sent = orders.send(rows(1, 2, 3)).receipt
+    orders.drain(forward(bills.name), batch_size=2)
+    orders.send(rows(4))
+
+    def other(batch: Any, tx: Any) -> None:
+        forward(bills.name, 10)(batch, tx)
+        found = batch.messages()
+        tx.send({audit.name: found[:1]})
+        batch.reject(matching=found[2:])
+
+    with untouched(manager):
+        rehearsal = manager.rehearse(other, orders.name, as_of=sent.commit_seq)
+        assert compared(rehearsal) == {
+            ("accepted", orders.name): (2, 3),
+            ("rejected", orders.name): (1, 0),
+            ("sent", audit.name): (1, 0),
+            ("sent", bills.name): (3, 3),
+        }
+        assert numbers(rehearsal.sent(bills.name).rows()) == [10, 20, 30]
+        assert numbers(rehearsal.was_sent(bills.name).rows()) == [1, 2, 3]
+        assert numbers(rehearsal.sent(audit.name).rows()) == [1]
+        assert rehearsal.was_sent(audit.name).rows() == []
+        if world.has_frames:
+            assert rehearsal.df().count() == 4
+            assert {r["n"] for r in rehearsal.sent(bills.name).df().collect()} == {10, 20, 30}
+        about = (rehearsal.messages, rehearsal.consumed, rehearsal.error, rehearsal.rolled_back)
+        assert about == (3, 3, None, False)
+        assert len(rehearsal.transactions) == 2
+        assert "done for real" in rehearsal._repr_html_()
+    assert (orders.depth(), bills.depth(), audit.depth()) == (1, 3, 0)
+
+
+@in_memory
+def test_it_runs_on_what_could_be_received_then(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1, 2, 3))
+    held = orders.receive(1)
+    orders.send(rows(9), delay_seconds=100)
+    seen: list[list[int]] = []
+
+    def look(batch: Any, tx: Any) -> None:
+        seen.append(numbers(batch))
+
+    world.clock.advance(60)
+    instant = datetime.datetime.fromtimestamp(world.clock.now_ms / 1000, datetime.timezone.utc)
+    world.clock.advance(60)
+    held.accept()
+    with untouched(manager):
+        manager.rehearse(look, orders, as_of=instant)
+        manager.rehearse(look, orders.name)
+        manager.rehearse(look, orders.name, limit=1)
+    assert seen == [[2, 3], [2, 3, 9], [2]]
+    orders.purge()
+    empty = manager.rehearse(look, orders)
+    assert (empty.messages, empty.rows(), len(seen)) == (0, [], 3)
+
+
+@in_memory
+def test_a_handler_that_fails_or_rolls_back_would_change_nothing(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    orders.send(rows(1))
+
+    def fails(batch: Any, tx: Any) -> None:
+        forward(bills.name)(batch, tx)
+        raise ValueError("no price")
+
+    def gives_up(batch: Any, tx: Any) -> None:
+        forward(bills.name)(batch, tx)
+        tx.rollback("later")
+
+    def interrupted(batch: Any, tx: Any) -> None:
+        raise KeyboardInterrupt
+
+    with untouched(manager):
+        failed = manager.rehearse(fails, orders)
+        assert isinstance(failed.error, ValueError) and failed.rolled_back
+        assert compared(failed) == {} and "no price" in repr(failed)
+        given_up = manager.rehearse(gives_up, orders)
+        assert (given_up.error, given_up.rolled_back, given_up.rows()) == (None, True, [])
+        with pytest.raises(KeyboardInterrupt):
+            manager.rehearse(interrupted, orders)
+        assert manager.queue(orders.name).depth() == 1
+    manager.queue(orders.name).receive().accept()
+
+
+@in_memory
+def test_what_a_send_refuses_is_refused(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    orders.send(rows(1))
+    mine = manager.queue(bills.name)
+    refused: list[tuple[type[Exception], Callable[[Any, Any], object]]] = [
+        (SchemaMismatch, lambda batch, tx: tx.queue(bills.name).send([{"wrong": 1}])),
+        (QueueNotFound, lambda batch, tx: tx.queue("nowhere").send(rows(1))),
+        (TransactionMismatch, lambda batch, tx: mine.send(rows(1), transaction=tx)),
+        (TransactionNotGiven, lambda batch, tx: mine.send(rows(1))),
+        (OnlyRehearsed, lambda batch, tx: tx.commit()),
+        (OnlyRehearsed, lambda batch, tx: tx.prepare()),
+        (OnlyRehearsed, lambda batch, tx: tx.enlist("billing", object(), last=True)),
+        (OnlyRehearsed, lambda batch, tx: tx.auxiliary("log", object())),
+    ]
+    with untouched(manager):
+        for expected, handle in refused:
+            rehearsal = manager.rehearse(handle, orders)
+            assert isinstance(rehearsal.error, expected), rehearsal.error
+        with pytest.raises(InvalidInput):
+            manager.rehearse("no function", orders)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput):
+            manager.rehearse(forward(bills.name), orders, as_of=1 << 40)
+        with pytest.raises(QueueNotFound):
+            manager.rehearse(forward(bills.name), "nowhere")
+
+
+@in_memory
+def test_whoever_keeps_the_batch_or_the_transaction_is_refused_later(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    orders.send(rows(1, 2))
+    kept: list[Any] = []
+    with untouched(manager):
+        manager.rehearse(lambda batch, tx: kept.extend([batch, tx]), orders)
+        batch, tx = kept
+        assert numbers(batch) == [1, 2]
+        for call in (
+            batch.accept,
+            lambda: batch.reject(reason="late"),
+            lambda: tx.queue(bills.name).send(rows(1)),
+        ):
+            with pytest.raises(TransactionFinished):
+                call()
+        with pytest.raises(OnlyRehearsed):
+            tx.commit()
+    assert orders.depth() == 2
+
+
+@in_memory
+def test_a_handler_may_send_to_the_queue_itself_and_look_into_it(world: World) -> None:
+    orders, manager = world.queue(lanes=1, ordered=True), world.manager("b")
+    orders.send(rows(1, 2, 3))
+
+    def handle(batch: Any, tx: Any) -> None:
+        queue = tx.queue(orders.name)
+        more = queue.receive(1)
+        queue.send(rows(*(10 * n for n in numbers(batch) + numbers(more))))
+        batch.release(matching=batch.messages()[:1])
+
+    with untouched(manager):
+        rehearsal = manager.rehearse(handle, orders, limit=2)
+        assert rehearsal.error is None
+        assert compared(rehearsal)["sent", orders.name] == (3, 0)
+        assert compared(rehearsal)["released", orders.name][0] >= 1
+        assert numbers(rehearsal.sent(orders.name).rows()) == [10, 20, 30]
+    assert orders.depth() == 3
+
+
+@in_memory
+def test_exchanges_moves_transient_messages_and_tables_are_told(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    news = manager.create_exchange(world.name("news"), "fanout", plain_schema("n long, key string"))
+    news.bind(bills)
+    orders.send(rows(1, 2))
+    world.store.tables.create("gold/totals", plain_schema("n long"))
+
+    def handle(batch: Any, tx: Any) -> None:
+        tx.exchange(news.name).publish(rows(7, 8))
+        tx.queue(bills.name).send(rows(9), durable=False)
+        tx.table("gold/totals").append([{"n": 1}, {"n": 2}])
+        batch.move(bills.name, matching=batch.messages()[:1])
+        batch.accept()
+
+    with untouched(manager):
+        rehearsal = manager.rehearse(handle, orders)
+        assert rehearsal.error is None
+        assert compared(rehearsal) == {
+            ("accepted", orders.name): (1, 0),
+            ("append", "gold/totals"): (2, 0),
+            ("moved", bills.name): (1, 0),
+            ("sent", bills.name): (3, 0),
+        }
+        assert sorted(numbers(rehearsal.sent(bills.name).rows())) == [7, 8, 9]
+    assert world.store.tables.rows("gold/totals").num_rows == 0
+    with manager.transaction() as tx:
+        handle(tx.queue(orders.name).receive(), tx)
+    again = manager.rehearse(handle, orders, as_of=rehearsal.commit_seq)
+    assert compared(again)["append", "gold/totals"] == (2, 2)
+    assert compared(again)["moved", bills.name] == (1, 1)
+
+
+@in_memory
+def test_the_past_has_the_queues_and_columns_of_then(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    sent = orders.send(rows(1)).receipt
+    orders.drain(forward(bills.name))
+    bills.alter(add=plain_schema("extra string"))
+    manager.drop_queue(orders.name)
+    new = manager.create_queue(orders.name, plain_schema("other string"))
+    with untouched(manager):
+        rehearsal = manager.rehearse(forward(bills.name), orders.name, as_of=sent.commit_seq)
+        assert rehearsal.error is None
+        assert compared(rehearsal)["sent", bills.name] == (1, 1)
+        assert numbers(rehearsal.was_sent(bills.name).rows()) == [1]
+        older = manager.rehearse(
+            lambda _, tx: tx.queue(bills.name).send([{"n": 1, "extra": "x"}]),
+            orders.name,
+            as_of=sent.commit_seq,
+        )
+        assert isinstance(older.error, SchemaMismatch)
+        with pytest.raises(QueueNotFound):
+            manager.rehearse(forward(bills.name), new, as_of=sent.commit_seq)
+        with pytest.raises(QueueNotFound):
+            rehearsal.sent("nowhere")
+
+
+@in_memory
+def test_payload_and_history_that_were_removed_are_missed(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    sent = orders.send(rows(1)).receipt
+    orders.drain(forward(bills.name))
+    client_of(manager).store.payload.drop(orders.info.payload_id, {0})
+    rehearsal = manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq)
+    assert isinstance(rehearsal.error, PayloadRemoved)
+    for _ in range(4):
+        world.clock.advance(20 * 86_400)
+        bills.send(rows(7))
+        manager.maintain(payload_retention_days=7, history_retention_days=7, vacuum=False)
+    with pytest.raises(HistoryRemoved):
+        manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq)
+
+
+@in_memory
+def test_what_was_archived_and_compacted_is_rehearsed_as_it_was(world: World) -> None:
+    orders, bills, manager = world.queue(dead_letter=True), world.queue("bills"), world.manager("b")
+    first = orders.send(rows(*range(20))).receipt
+    for _ in range(5):
+        orders.drain(forward(bills.name), batch_size=2, max_batches=1)
+    middle = manager.history.as_of().commit_seq
+    orders.drain(forward(bills.name))
+    world.clock.advance(2 * 86_400)
+    manager.maintain(transaction_seconds_max=0, payload_retention_days=7, vacuum=False)
+    with untouched(manager):
+        whole = manager.rehearse(forward(bills.name), orders, as_of=first.commit_seq)
+        assert (whole.error, whole.messages, whole.consumed) == (None, 20, 20)
+        rest = manager.rehearse(forward(bills.name), orders, as_of=middle)
+        assert numbers(rest.sent(bills.name).rows()) == list(range(10, 20))
+        assert compared(rest)["sent", bills.name] == (10, 10)

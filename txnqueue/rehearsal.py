@@ -1,0 +1,361 @@
+"""A rehearsal: what a handler would send and change on a past state, beside what was done then."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from txnqueue.client.archive import Past
+from txnqueue.client.client import Client
+from txnqueue.client.past_store import PastStore
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import markup, model, ranges
+from txnqueue.core.model import Entry, Range
+from txnqueue.core.receipt import Status
+from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo, check_id, describe_error
+from txnqueue.core.state import Position, catalog
+from txnqueue.drain import Handler
+from txnqueue.errors import InvalidInput, QueueNotFound
+from txnqueue.messages.parts import part_of
+from txnqueue.queue import Queue
+from txnqueue.reports.consumption import consumed, settled_by
+from txnqueue.reports.history import cut
+from txnqueue.reports.report import Report
+from txnqueue.reports.snapshot import schema_of
+from txnqueue.storage.payload import Part, messages_of
+from txnqueue.storage.tables import Change
+from txnqueue.transaction import Transaction
+from txnqueue.transactions.attempt import Attempt
+from txnqueue.types import Message, RehearsalRow
+
+if TYPE_CHECKING:
+    pass
+
+_COLUMNS = "what queue table would really"
+_ENDS = frozenset({model.ACCEPTED, model.REJECTED, model.MOVED})
+LIMITS = (
+    "What the handler does elsewhere (files, services, databases, tables that it writes itself, "
+    "queues with transaction=None) is done for real and not shown."
+)
+
+
+@dataclass(frozen=True)
+class _Deeds:
+    """What entries say that was done, by one transaction or by several."""
+
+    entries: Sequence[Entry]
+    names: Mapping[str, str]
+
+    def counts(self) -> Counter[tuple[str, str | None, str | None]]:
+        """Count the messages by what became of them, and the rows by table."""
+        found: Counter[tuple[str, str | None, str | None]] = Counter()
+        for entry in self.entries:
+            queue = self.names.get(entry.queue_id or "")
+            if entry.kind == model.POSTED:
+                if not model.was_moved(entry.body.get("origin")):
+                    found["sent", queue, None] += entry.count or 0
+            elif entry.kind == model.MOVED:
+                found["moved", self.names.get(entry.body.get("target") or ""), None] += (
+                    entry.count or 0
+                )
+            elif entry.kind == model.CHANGE_DECIDED:
+                change = Change.from_json(entry.body["change"])
+                rows = change.source.count if change.source is not None else 1
+                found[change.operation, None, change.table] += rows
+            else:
+                found[entry.kind, queue, None] += entry.count or 0
+        return found
+
+    def parts(self, queue: str) -> list[Part]:
+        """Find where the rows lie that were sent to a queue."""
+        return [
+            part_of(Position.of(entry), entry.ranges, queue, entry.lane or 0, 0)
+            for entry in self.entries
+            if entry.kind == model.POSTED
+            and self.names.get(entry.queue_id or "") == queue
+            and not model.was_moved(entry.body.get("origin"))
+        ]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two sides that are compared: where its rows are read, and what it did."""
+
+    client: Client
+    infos: Mapping[str, QueueInfo]
+    deeds: _Deeds
+
+    def messages(self, queue: str) -> Report[Message]:
+        """Report the messages that were sent to a queue."""
+        infos = [info for info in self.infos.values() if info.name == queue]
+        if not infos:
+            raise QueueNotFound(
+                f"There is no queue {queue!r}; there are: {', '.join(sorted(self.names))}.",
+                name=queue,
+            )
+        parts, payload = self.deeds.parts(queue), self.client.payload
+        schema = schema_of(infos[-1])
+        return Report(
+            self.client,
+            lambda: messages_of(payload.table(schema, parts)),
+            " ".join([*schema.names, MESSAGE_COLUMN]),
+            lambda: payload.frame(schema, parts),
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """What the queues are called."""
+        return {info.name for info in self.infos.values()}
+
+
+class Rehearsal(Report[RehearsalRow]):
+    """What a handler would have sent and changed, beside what was really sent and changed.
+
+    A row says what (sent, accepted, rejected, released, moved, or append, merge, update and
+    delete of a table), the queue or table, how many messages or rows it would have been, and how
+    many it really were. What was really done is what the transactions did that consumed these
+    very messages; they may have consumed others as well.
+    """
+
+    limits = LIMITS
+    """What a rehearsal cannot stop."""
+
+    def __init__(
+        self,
+        would: _Side,
+        really: _Side,
+        *,
+        messages: int,
+        consumed: int,
+        transactions: Sequence[str],
+        error: Exception | None,
+        rolled_back: bool,
+        commit_seq: int,
+    ) -> None:
+        """Hold both sides; users get rehearsals from ``manager.rehearse``."""
+        super().__init__(really.client, self._compared, _COLUMNS, is_short=True)
+        self._would, self._was = would, really
+        self.messages = messages
+        """How many messages the handler got."""
+        self.consumed = consumed
+        """How many of them were consumed since: accepted, rejected or moved."""
+        self.transactions = tuple(transactions)
+        """The transactions that consumed them; those outside of a transaction have none."""
+        self.error = error
+        """What the handler raised, or its commit would have; it would have been rolled back."""
+        self.rolled_back = rolled_back
+        """Whether nothing would have been sent and changed: it failed, or rolled back itself."""
+        self.commit_seq = commit_seq
+        """The last commit of the state that it ran on."""
+
+    def sent(self, queue: str) -> Report[Message]:
+        """Report the messages that the handler would have sent to a queue; columns as ``Batch.df``.
+
+        Args:
+            queue: The queue's name.
+
+        Raises:
+            QueueNotFound: There was no such queue.
+        """
+        return self._would.messages(queue)
+
+    def was_sent(self, queue: str) -> Report[Message]:
+        """Report the messages that were really sent to a queue then; columns as ``Batch.df``.
+
+        Reading them raises ``PayloadRemoved`` if their payload is past its retention.
+
+        Args:
+            queue: The queue's name.
+
+        Raises:
+            QueueNotFound: There never was such a queue.
+        """
+        return self._was.messages(queue)
+
+    def _compared(self) -> list[RehearsalRow]:
+        would, really = self._would.deeds.counts(), self._was.deeds.counts()
+        both = sorted({*would, *really}, key=lambda key: tuple(part or "" for part in key))
+        return [
+            {
+                "what": what,
+                "queue": queue,
+                "table": table,
+                "would": would[what, queue, table],
+                "really": really[what, queue, table],
+            }
+            for what, queue, table in both
+        ]
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show both sides, how the handler ended, and what a rehearsal cannot stop."""
+        shown = markup.records(repr(self)[1:-1], self.rows(), _COLUMNS.split())
+        return f"{shown}<p>{LIMITS}</p>"
+
+    def __repr__(self) -> str:
+        """Say how many messages it was, and how the handler ended."""
+        ended = "" if self.error is None else f", failed: {describe_error(self.error)}"
+        if self.rolled_back and self.error is None:
+            ended = ", rolled back"
+        return (
+            f"<Rehearsal of {self.messages} messages on commit {self.commit_seq}, "
+            f"{self.consumed} consumed since{ended}>"
+        )
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One run of a handler on a store as it was; the store hears nothing of it."""
+
+    client: Client
+    handler: Handler
+    attempt: Attempt
+    error: Exception | None = None
+    done: list[Entry] = field(default_factory=list)
+
+    def of(self, info: QueueInfo, outside: Client, limit: int, where: str | None) -> list[Part]:
+        """Receive a batch, hand it to the handler, and gather what its commit would say.
+
+        Args:
+            info: The queue.
+            outside: The manager's own view of the store: a call in the handler that forgets its
+                transaction is refused there, as it is in a drain.
+            limit: The most messages.
+            where: Only messages that match this predicate.
+
+        Returns:
+            The messages.
+        """
+        batch = Queue(self.client, info, self.attempt).receive(limit, where=where)
+        if not len(batch):
+            return []
+        received = batch._parts()
+        blocks = (self.client.blocks, outside.blocks)
+        for found in blocks:
+            found.append(self.attempt)
+        try:
+            self.handler(batch, Transaction(self.attempt))
+            self._gather()
+        except Exception as error:
+            self.error = error
+        finally:
+            for found in blocks:
+                found.remove(self.attempt)
+            self.attempt.close()  # whoever kept the batch or the transaction is refused
+        return received
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether nothing of it would have happened."""
+        return self.error is not None or self.attempt.status is Status.ROLLED_BACK
+
+    def _gather(self) -> None:
+        attempt, client = self.attempt, self.client
+        if attempt.status is not Status.ACTIVE:
+            return
+        attempt.committing()(0)  # what a commit would refuse
+        for side in (client, client.transient):
+            self.done += attempt.work.gathered(side, attempt.owner, side.stamp()).facts
+
+
+def rehearse(
+    client: Client,
+    handler: Handler,
+    queue: str | Queue,
+    as_of: int | datetime.datetime | None,
+    limit: int,
+    *,
+    where: str | None,
+) -> Rehearsal:
+    """Run a handler on a past state, as ``manager.rehearse`` says."""
+    if not callable(handler):
+        raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+    client.open()
+    past, at_ms = cut(client.store, as_of)
+    newest = past.newest()
+    own = Client(
+        PastStore(client.store, past),
+        _runtime(client.runtime, max(0, newest.recorded_at_ms) if at_ms is None else at_ms),
+    )
+    own.open()
+    info = _queue_then(own, queue)
+    attempt = Attempt(own)
+    attempt.rehearsed = True
+    attempt.begin()
+    run = _Trial(own, handler, attempt)
+    received = run.of(info, client, limit, where)
+    now = Past(client.store)
+    entries, consumed_since = _really(now, info, past.upto, received)
+    keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
+    then, ever = own.cache.queues(), catalog.every_queue(now.catalog())
+    return Rehearsal(
+        _side(own, {one.queue_id: one for one in then.values()}, run.done),
+        _side(client, ever, entries),
+        messages=sum(ranges.count(part.ranges) for part in received),
+        consumed=consumed_since,
+        transactions=list(keys),
+        error=run.error,
+        rolled_back=run.rolled_back,
+        commit_seq=newest.commit_seq,
+    )
+
+
+def _side(client: Client, infos: Mapping[str, QueueInfo], entries: Sequence[Entry]) -> _Side:
+    names = {queue_id: info.name for queue_id, info in infos.items()}
+    names |= {info.in_memory().queue_id: info.name for info in infos.values()}
+    return _Side(client, infos, _Deeds(entries, names))
+
+
+def _runtime(runtime: Runtime, at_ms: int) -> Runtime:
+    """Let time go on from an instant, and be nobody who held messages then."""
+    began = runtime.now_ms()
+    return replace(
+        runtime,
+        now_ms=lambda: at_ms + runtime.now_ms() - began,
+        consumer=f"rehearsal-{runtime.new_id()}",
+    )
+
+
+def _queue_then(own: Client, queue: str | Queue) -> QueueInfo:
+    """Find a queue as it was then.
+
+    Raises:
+        QueueNotFound: There was none of that name, or not this one.
+    """
+    if not isinstance(queue, Queue):
+        return own.cache.queue(check_id(queue, "queue"))
+    known = {info.queue_id: info for info in own.cache.queues().values()}
+    if queue.info.queue_id not in known:
+        raise QueueNotFound(
+            f"The queue {queue.name!r} was not there then: give the name of one that was.",
+            name=queue.name,
+        )
+    return known[queue.info.queue_id]
+
+
+def _really(
+    now: Past, info: QueueInfo, after: int, received: Iterable[Part]
+) -> tuple[list[Entry], int]:
+    """Find what the transactions did that consumed some messages, and how many were consumed."""
+    wanted: dict[str, tuple[Range, ...]] = defaultdict(tuple)
+    for part in received:
+        wanted[part.send_id] = ranges.normalised((*wanted[part.send_id], *part.ranges))
+    if not wanted:
+        return [], 0
+    attempts: set[str] = set()
+    alone: list[Entry] = []
+    count = 0
+    for one in consumed(now, info, after, _ENDS):
+        mine = sum(
+            ranges.count(ranges.intersection(part.ranges, wanted.get(part.send_id, ())))
+            for part in one.parts
+        )
+        count += mine
+        if mine and one.entry.attempt is not None:
+            attempts.add(one.entry.attempt)
+        elif mine:
+            alone.append(replace(one.entry, count=mine))
+    return [*settled_by(now, attempts), *alone], count
