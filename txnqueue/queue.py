@@ -11,6 +11,7 @@ from txnqueue.admin.alteration import alter
 from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
+from txnqueue.copies import copies_of
 from txnqueue.core import markup
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.settings import (
@@ -362,6 +363,48 @@ class Queue:
             result = self._send(rows, options, inside)
             show(result.count)
             return result
+
+    def resend(
+        self, batch: Batch, *, transaction: Transaction | NotGiven | None = NOT_GIVEN
+    ) -> SendResult:
+        """Send copies of a batch's messages here, such as of those that ``replay`` shows.
+
+        The copies are new messages, with the payload and the headers of the first ones, and a
+        header ``txnqueue.origin`` with their ids; priority, delay and time to live are not
+        copied. In a transaction with an id of its own it may be repeated: they are sent once.
+
+        Args:
+            batch: The messages, of a queue with the same columns; what becomes of the batch itself
+                is not changed.
+            transaction: As in ``send``.
+
+        Returns:
+            The number of messages and the send id.
+
+        Raises:
+            SchemaMismatch: As in ``send``.
+            PayloadRemoved: Their payload is past its retention.
+            QueueClosed: As in ``send``.
+            TransactionNotGiven: As in ``send``.
+
+        Example::
+
+            again = orders.replay(after=receipt.commit_seq, where="customer = 'c7'")
+            with manager.transaction("orders of c7, once more") as tx:
+                orders.resend(again, transaction=tx)
+        """
+        if not isinstance(batch, Batch):
+            raise InvalidInput(
+                f"resend({type(batch).__name__}): give a batch, of receive() or replay(); send() "
+                "takes rows.",
+                name="batch",
+            )
+        inside = self._resolve(transaction, f"{self.name}.resend")
+        if inside is not None and inside.already_committed:
+            return SendResult(0, "", inside.id, inside.receipt)  # the payload may be gone by now
+        by_spark = self._client.store.spark is not None
+        rows, headers = copies_of(batch, by_spark=by_spark)
+        return self._send(rows, SendOptions(header_columns=headers), inside)
 
     def sink(
         self,

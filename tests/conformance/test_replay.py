@@ -15,7 +15,15 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.inside import client_of
-from txnqueue.errors import AlreadySettled, HistoryRemoved, InvalidInput, PayloadRemoved
+from txnqueue import copies
+from txnqueue.errors import (
+    AlreadySettled,
+    HistoryRemoved,
+    InvalidInput,
+    PayloadRemoved,
+    SchemaMismatch,
+    TransactionNotGiven,
+)
 from txnqueue.testing import plain_schema
 
 DAY = 86_400
@@ -167,3 +175,61 @@ def test_history_that_was_removed_is_missed_at_once(world: World) -> None:
         orders.replay(after=0)
     consume(manager, orders.name)
     assert numbers(orders.replay(after=horizon)) == [2, 7, 7, 7, 7]
+
+
+def test_what_was_consumed_can_be_sent_anew_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, manager = world.queue(lanes=1), world.manager("b")
+    retry = world.queue("retry", lanes=1)
+    orders.send(rows(1, 2), headers={"who": "me"})
+    orders.send(rows(3))
+    first = orders.receive().messages()
+    orders.receive()
+    world.lease_over()
+    consume(manager, orders.name)
+    for _ in range(2):
+        with manager.transaction(world.name("again")) as tx:
+            result = tx.queue(retry.name).resend(orders.replay())
+    assert (result.count, tx.already_committed) == (0, True)
+    found = retry.peek_messages()
+    assert numbers(found) == [1, 2, 3]
+    origins = [m["_message"]["id"] for m in first]
+    assert [m["_message"]["headers"] for m in found] == [
+        {"who": "me", "txnqueue.origin": origins[0]},
+        {"who": "me", "txnqueue.origin": origins[1]},
+        {"txnqueue.origin": origins[2]},
+    ]
+    if world.has_frames:
+        monkeypatch.setattr(copies, "_ROWS_HERE_MAX", 0)
+        retry.purge()
+        assert retry.resend(orders.replay()).count == 3
+        assert retry.peek_messages() != found
+        assert [(m["n"], m["_message"]["headers"]) for m in retry.peek_messages()] == [
+            (m["n"], m["_message"]["headers"]) for m in found
+        ]
+
+
+@in_memory
+def test_copies_are_checked_as_any_send(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    narrow = manager.create_queue(world.name("narrow"), plain_schema("n long"))
+    named = manager.create_queue(
+        world.name("named"), plain_schema("header0 long, Header1 string"), dead_letter=False
+    )
+    orders.send(rows(1))
+    consume(manager, orders.name)
+    with pytest.raises(SchemaMismatch):
+        narrow.resend(orders.replay())
+    with pytest.raises(InvalidInput, match="send"):
+        orders.resend([{"n": 1}])
+    with pytest.raises(TransactionNotGiven), manager.transaction():
+        manager.queue(orders.name).resend(orders.replay())
+    assert orders.resend(orders.replay(where=None, after=0)).count == 1
+    named.send([{"header0": 7, "Header1": "x"}], headers={"header0": "mine"})
+    with manager.transaction() as tx:
+        tx.queue(named.name).receive()
+    assert named.resend(named.replay()).count == 1
+    (message,) = named.receive().messages()
+    assert (message["header0"], message["_message"]["headers"]["header0"]) == (7, "mine")
+    assert orders.resend(orders.replay(after=manager.history.as_of().commit_seq)).count == 0

@@ -45,7 +45,7 @@ FOR_USERS = {
     "PublishResult": "count queues receipt returned returned_messages send_id transaction_id "
     "unroutable",
     "Queue": "alter dead_letters depth drain drop in_flight info move name peek peek_messages "
-    "purge receive redrive replay schema send sink stream",
+    "purge receive redrive replay resend schema send sink stream",
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
     "QueueManager": "apply_change attempts close commit create_exchange create_queue "

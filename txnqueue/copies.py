@@ -1,0 +1,70 @@
+"""Messages of a batch as rows to be sent anew: their payload, their headers and their origin."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from txnqueue.batch import Batch
+from txnqueue.core.settings import MESSAGE_COLUMN
+from txnqueue.types import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+ORIGIN = "txnqueue.origin"
+"""The header of a copy that names the message that it is a copy of."""
+_ROWS_HERE_MAX = 10_000
+"""So many rows are copied in this process, others by Spark."""
+
+
+def copies_of(batch: Batch, *, by_spark: bool) -> tuple[Rows, dict[str, str]]:
+    """Write the messages of a batch as rows, in their order.
+
+    Args:
+        batch: The messages.
+        by_spark: Whether there is a session that copies many of them.
+
+    Returns:
+        The rows, and by each header's name the column that holds it.
+    """
+    if by_spark and len(batch) > _ROWS_HERE_MAX:
+        return _of_frame(batch.df)
+    return _of_table(batch.to_arrow())
+
+
+def _of_table(found: pa.Table) -> tuple[pa.Table, dict[str, str]]:
+    import pyarrow as pa
+
+    about = [one[MESSAGE_COLUMN] for one in found.select([MESSAGE_COLUMN]).to_pylist()]
+    headers = [{**dict(one["headers"] or ()), ORIGIN: one["id"]} for one in about]
+    columns = _columns((name for one in headers for name in one), found.schema.names)
+    rows = found.drop_columns([MESSAGE_COLUMN])
+    for name, column in columns.items():
+        values = pa.array([one.get(name) for one in headers], pa.string())
+        rows = rows.append_column(column, values)
+    return rows, columns
+
+
+def _of_frame(found: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+    from pyspark.sql import functions as F
+
+    headers = f"{MESSAGE_COLUMN}.headers"
+    names = found.select(F.explode(F.map_keys(headers)).alias("name")).distinct().collect()
+    columns = _columns([ORIGIN, *sorted(row["name"] for row in names)], found.columns)
+    place = ("enqueued_at", "send_id", "send_offset")
+    rows = found.orderBy(*(f"{MESSAGE_COLUMN}.{name}" for name in place))
+    values = {
+        column: F.col(f"{MESSAGE_COLUMN}.id") if name == ORIGIN else F.col(headers).getItem(name)
+        for name, column in columns.items()
+    }
+    return rows.withColumns(values).drop(MESSAGE_COLUMN), columns
+
+
+def _columns(headers: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Give each header a column of a name that is free."""
+    prefix = "header"
+    while any(name.lower().startswith(prefix) for name in taken):
+        prefix += "_"
+    return {name: f"{prefix}{n}" for n, name in enumerate(dict.fromkeys(headers))}
