@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
-from txnqueue.client.past_store import PastStore
+from txnqueue.client.past_store import PastJournal, PastStore
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import markup, model, ranges
 from txnqueue.core.model import Entry, Range
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = "what queue table would really"
 _ENDS = frozenset({model.ACCEPTED, model.REJECTED, model.MOVED})
+_AT_ONCE = _ENDS | {model.POSTED}
 LIMITS = (
     "What the handler does elsewhere (files, services, databases, tables that it writes itself, "
     "queues with transaction=None) is done for real and not shown."
@@ -69,13 +70,13 @@ class _Deeds:
                 found[entry.kind, queue, None] += entry.count or 0
         return found
 
-    def parts(self, queue: str) -> list[Part]:
+    def parts(self, info: QueueInfo) -> list[Part]:
         """Find where the rows lie that were sent to a queue."""
         return [
-            part_of(Position.of(entry), entry.ranges, queue, entry.lane or 0, 0)
+            part_of(Position.of(entry), entry.ranges, info.name, entry.lane or 0, 0)
             for entry in self.entries
             if entry.kind == model.POSTED
-            and self.names.get(entry.queue_id or "") == queue
+            and entry.queue_id in (info.queue_id, info.in_memory().queue_id)
             and not model.was_moved(entry.body.get("origin"))
         ]
 
@@ -96,8 +97,10 @@ class _Side:
                 f"There is no queue {queue!r}; there are: {', '.join(sorted(self.names))}.",
                 name=queue,
             )
-        parts, payload = self.deeds.parts(queue), self.client.payload
-        schema = schema_of(infos[-1])
+        # Of queues that had the name one after the other, the one that was sent to.
+        found = [(info, mine) for info in infos if (mine := self.deeds.parts(info))]
+        info, parts = found[0] if found else (infos[-1], [])
+        payload, schema = self.client.payload, schema_of(info)
         return Report(
             self.client,
             lambda: messages_of(payload.table(schema, parts)),
@@ -211,6 +214,7 @@ class _Trial:
     """One run of a handler on a store as it was; the store hears nothing of it."""
 
     client: Client
+    past: PastJournal
     handler: Handler
     attempt: Attempt
     error: Exception | None = None
@@ -244,6 +248,7 @@ class _Trial:
         finally:
             for found in blocks:
                 found.remove(self.attempt)
+            self.done += self._beside()
             self.attempt.close()  # whoever kept the batch or the transaction is refused
         return received
 
@@ -253,12 +258,20 @@ class _Trial:
         return self.error is not None or self.attempt.status is Status.ROLLED_BACK
 
     def _gather(self) -> None:
+        """Write what its commit would say."""
         attempt, client = self.attempt, self.client
         if attempt.status is not Status.ACTIVE:
             return
         attempt.committing()(0)  # what a commit would refuse
         for side in (client, client.transient):
             self.done += attempt.work.gathered(side, attempt.owner, side.stamp()).facts
+
+    def _beside(self) -> list[Entry]:
+        """List what was done beside its transaction, by calls that said ``transaction=None``."""
+        store = self.client.store
+        landed = [*self.past.landed(), *store.transient.journal.read_all().entries]
+        attempt_id = self.attempt.attempt_id
+        return [e for e in landed if e.kind in _AT_ONCE and e.attempt != attempt_id]
 
 
 def rehearse(
@@ -276,8 +289,9 @@ def rehearse(
     client.open()
     past, at_ms = cut(client.store, as_of)
     newest = past.newest()
+    store = PastStore(client.store, past)
     own = Client(
-        PastStore(client.store, past),
+        store,
         _runtime(client.runtime, max(0, newest.recorded_at_ms) if at_ms is None else at_ms),
     )
     own.open()
@@ -285,7 +299,7 @@ def rehearse(
     attempt = Attempt(own)
     attempt.rehearsed = True
     attempt.begin()
-    run = _Trial(own, handler, attempt)
+    run = _Trial(own, store.journal, handler, attempt)
     received = run.of(info, client, limit, where)
     now = Past(client.store)
     entries, consumed_since = _really(now, info, past.upto, received)

@@ -310,3 +310,65 @@ def test_what_was_archived_and_compacted_is_rehearsed_as_it_was(world: World) ->
         rest = manager.rehearse(forward(bills.name), orders, as_of=middle)
         assert numbers(rest.sent(bills.name).rows()) == list(range(10, 20))
         assert compared(rest)["sent", bills.name] == (10, 10)
+
+
+@in_memory
+def test_what_is_done_at_once_by_the_rehearsed_transactions_queues_is_told(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    orders.send(rows(1))
+    bills.send(rows(5))
+
+    def handle(batch: Any, tx: Any) -> None:
+        queue = tx.queue(bills.name)
+        queue.send(rows(7), transaction=None)
+        queue.receive(1, transaction=None).accept(transaction=None)
+        raise ValueError("after that")
+
+    with untouched(manager):
+        rehearsal = manager.rehearse(handle, orders)
+        assert isinstance(rehearsal.error, ValueError)
+        assert compared(rehearsal) == {
+            ("accepted", bills.name): (1, 0),
+            ("sent", bills.name): (1, 0),
+        }
+    assert numbers(bills.peek_messages()) == [5]
+
+
+@in_memory
+def test_what_others_had_lost_by_then_is_received(world: World) -> None:
+    orders, manager = world.queue(dead_letter=True, deliveries_max=2), world.manager("b")
+    orders.send(rows(1))
+    holder = world.manager("holder").transaction(world.name("holding"))
+    holder.queue(orders.name).receive()
+    held = manager.history.as_of().commit_seq
+    world.lease_over()
+    orders.send(rows(2))
+    over = manager.history.as_of().commit_seq
+    holder.rollback()
+    seen: list[Any] = []
+
+    def look(batch: Any, tx: Any) -> None:
+        seen.append([(m["n"], m["_message"]["delivery_count"]) for m in batch.messages()])
+
+    with untouched(manager):
+        manager.rehearse(look, orders, as_of=held)
+        manager.rehearse(look, orders, as_of=over)
+        manager.rehearse(look, orders, as_of=over)
+    assert seen == [[(1, 1)]] * 2  # alone, as it was before
+
+
+@in_memory
+def test_messages_that_became_dead_letters_since_are_not_consumed(world: World) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    bills, manager = world.queue("bills"), world.manager("b")
+    sent = orders.send(rows(1, 2)).receipt
+    with manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        tx.rollback()
+    assert len(orders.receive()) == 1
+    with untouched(manager):
+        rehearsal = manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq)
+        assert compared(rehearsal)["sent", bills.name] == (2, 0)
+        assert (rehearsal.messages, rehearsal.consumed, rehearsal.transactions) == (2, 0, ())
+        dead = manager.rehearse(forward(bills.name), f"{orders.name}.dead")
+        assert (dead.messages, dead.error) == (1, None)

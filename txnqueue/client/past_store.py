@@ -92,10 +92,13 @@ class PastJournal(MemoryJournal):
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that one of some filters lets through."""
-        with self._lock:
-            landed = [entry for found, _ in self.commits for entry in found]
-        mine = (e for e in landed if any(one.matches(e) for one in wanted))
+        mine = (e for e in self.landed() if any(one.matches(e) for one in wanted))
         return (*self._past.find(*wanted), *mine)
+
+    def landed(self) -> list[Entry]:
+        """List what was appended here."""
+        with self._lock:
+            return [entry for found, _ in self.commits for entry in found]
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units here: the store's own journal does not hear of it."""
