@@ -56,8 +56,8 @@ def untouched(manager: Any) -> Iterator[None]:
             for path in (root.rglob("*") if "/" in store.root else ())
             if path.is_file()
         )
-        payload = {name: store.payload.files(name) for name in store.payload.orphans(())}
-        return store.journal.version(), store.transient.used, payload, files
+        staged = [] if files else [(n, store.payload.files(n)) for n in store.payload.orphans(())]
+        return store.journal.version(), store.transient.used, staged, files
 
     before = state()
     yield

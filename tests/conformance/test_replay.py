@@ -232,4 +232,12 @@ def test_copies_are_checked_as_any_send(world: World) -> None:
     assert named.resend(named.replay()).count == 1
     (message,) = named.receive().messages()
     assert (message["header0"], message["_message"]["headers"]["header0"]) == (7, "mine")
+    orders.purge()
+    orders.send(rows(4), headers={"reply_to": "me"}, durable=False)
+    fleeting = orders.receive()
+    assert orders.resend(fleeting).count == 1
+    (message,) = orders.peek_messages()
+    about, (first,) = message["_message"], fleeting.messages()
+    assert (message["n"], about["reply_to"]) == (4, "me")
+    assert about["headers"]["txnqueue.origin"] == first["_message"]["id"] != about["id"]
     assert orders.resend(orders.replay(after=manager.history.as_of().commit_seq)).count == 0
