@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -22,13 +23,16 @@ from txnqueue.protocols.amqp import (
     ErrorCondition,
     Flow,
     Header,
+    Limits,
     Modified,
+    ProtonCodec,
     ReceiverSettleMode,
     Rejected,
     Released,
     Role,
     SenderSettleMode,
     Source,
+    Target,
     TransactionalState,
     Transfer,
     TxnCapability,
@@ -565,6 +569,50 @@ def test_sent_settled_in_no_transaction_is_gone_at_once(world: Any) -> None:
     scene.orders.send([row(1)])
     assert bodies(scene.receiver(snd_settle_mode=SETTLED).flow(1)) == [1]
     assert scene.counts == (0, 0)
+
+
+@in_memory
+def test_what_goes_settled_goes_in_portions_and_is_drained_to_its_end(world: Any) -> None:
+    scene = Scene(world, limits=Limits(unsettled=4))
+    scene.orders.send([row(n) for n in range(10)])
+    connection = scene.resource.connect()
+    session = connection.begin()
+    source = Source(scene.name)
+    session.handle(
+        Attach(name="r", handle=0, role=Role.RECEIVER, source=source, snd_settle_mode=SETTLED)
+    )
+
+    def ticked() -> list[Any]:
+        connection.tick()
+        return [type(one) for one in session.frames()]
+
+    told = session.handle(Flow(handle=0, link_credit=20, drain=True))
+    assert [type(one) for one in told] == [Transfer] * 4
+    connection.is_read = False
+    assert ticked() == []
+    assert scene.counts == (6, 0)
+    connection.is_read = True
+    assert ticked() == [Transfer] * 4
+    assert ticked() == [Transfer] * 2
+    assert ticked() == [Flow]  # only now there is nothing left to give credit back for
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+    codec = ProtonCodec()
+    scene = Scene(world)
+    session = scene.resource.connect(codec=codec).begin()
+    session.handle(Attach(name="s", handle=0, role=Role.SENDER, target=Target(scene.name)))
+    octets = codec.encode((AmqpValue({"n": 1, "key": "x" * 6_000_000}),))
+    began = time.monotonic()
+    for start in range(0, len(octets), 400):
+        part = octets[start : start + 400]
+        more = start + 400 < len(octets)
+        session.handle(Transfer(handle=0, delivery_id=0, payload=part, more=more))
+    assert time.monotonic() - began < 10  # copied anew with each part it takes a minute
+    assert scene.waiting() == [1]
 
 
 @on_delta_when_long

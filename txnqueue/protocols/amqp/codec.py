@@ -41,8 +41,9 @@ from txnqueue.protocols.amqp.types import (
 
 _SKIPPED = frozenset({0x71, 0x72, 0x78})
 """Sections that say nothing to a queue: the annotations and the footer."""
-_UNREADABLE = (ValueError, TypeError, OverflowError, OSError)
-"""What octets may cause that are no AMQP, or hold an instant that Python does not have."""
+_UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
+"""What octets may cause that are no AMQP, are nested too deeply, or hold an instant that Python
+does not have."""
 
 
 class ProtonCodec:
