@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.inside import client_of
-from tests.specifications.controllers import Scene, bodies, condition, message, row
+from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpError,
@@ -725,6 +725,29 @@ def test_the_resource_keeps_leases_alive(world: Any) -> None:
         scene.controller.tick()
         assert len(scene.orders.receive()) == 0
     assert scene.counts == (0, 2)
+
+
+@in_memory
+@pytest.mark.parametrize("how", ["settled", "unsettled", "sent settled", "acquired outside"])
+def test_the_resource_keeps_leases_of_a_transaction_alive_until_its_discharge(
+    world: Any, how: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    line = Pipeline(scene.resource.connect())
+    txn_id = line.declare()
+    mode = SETTLED if how == "sent settled" else SenderSettleMode.MIXED
+    handle = line.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    properties = {} if how == "acquired outside" else {"txn-id": txn_id}
+    line.do(Flow(handle=handle, link_credit=1, properties=properties))
+    if how != "sent settled":
+        line.dispose(TransactionalState(txn_id, Accepted()), 0, settled=how != "unsettled")
+    for _ in range(8):
+        world.clock.advance(100)
+        line.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(1)) == 0
+    assert line.discharge(txn_id) == "accepted"
+    assert scene.counts == (0, 0)
 
 
 @in_memory
