@@ -32,8 +32,12 @@ def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -
 def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
     """Count what can be received, maybe with what the next receive takes back from others."""
     now_ms = client.runtime.now_ms()
+
+    def available(fold: QueueState) -> int:
+        return fold.available(now_ms, client.cache.newest(info).redelivery)
+
+    found = total(client, info, available)
     rules = client.cache.newest(info).redelivery
-    found = total(client, info, lambda fold: fold.available(now_ms, rules))
     if not lapsed:
         return found
     for part in client.parts_of(info):
