@@ -290,6 +290,18 @@ def test_a_handler_cannot_wait_for_its_own_stream(orders: Any) -> None:
         streams[0].await_termination(SECONDS_MAX)
 
 
+def test_a_stop_that_is_refused_stops_nothing(orders: Any, done: Any) -> None:
+    with orders.stream(copy) as stream:
+        for seconds in (-1, float("nan"), "soon"):
+            with pytest.raises(InvalidInput):
+                stream.stop(seconds)
+            with pytest.raises(InvalidInput):
+                stream.await_termination(seconds)
+        orders.send(rows(1))
+        until(lambda: done.depth() == 1)
+        assert stream.is_active and not stream.result.stopped
+
+
 def test_wrong_input_starts_nothing(manager: QueueManager, orders: Any) -> None:
     threads = threading.active_count()
     for wrong in (
