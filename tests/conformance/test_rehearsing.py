@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.inside import client_of
 from txnqueue.errors import (
     HistoryRemoved,
@@ -64,6 +64,7 @@ def untouched(manager: Any) -> Iterator[None]:
     assert state() == before
 
 
+@on_delta_when_long
 def test_a_handler_is_compared_with_what_was_done_then(world: World) -> None:
     orders, bills, audit = world.queue(), world.queue("bills"), world.queue("audit")
     manager = world.manager("b")
@@ -372,3 +373,33 @@ def test_messages_that_became_dead_letters_since_are_not_consumed(world: World) 
         assert (rehearsal.messages, rehearsal.consumed, rehearsal.transactions) == (2, 0, ())
         dead = manager.rehearse(forward(bills.name), f"{orders.name}.dead")
         assert (dead.messages, dead.error) == (1, None)
+
+
+@pytest.mark.parametrize("world", [pytest.param("delta", marks=pytest.mark.spark)], indirect=True)
+def test_changes_of_delta_tables_are_checked_and_not_made(world: World, tmp_path: Path) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1, 2))
+    table = str(tmp_path / "totals")
+    world.spark.createDataFrame([(1, 10)], "n long, total long").write.format("delta").save(table)
+
+    def handle(batch: Any, tx: Any) -> None:
+        totals = batch.df.selectExpr("n", "n * 5 AS total")
+        tx.table(table).merge(
+            totals, on="n", update={"total": "target.total + source.total"}, insert="*"
+        )
+        tx.table(table).append([{"n": 9, "total": 9}])
+        tx.table(table).delete("n = 1")
+
+    def twice(batch: Any, tx: Any) -> None:
+        tx.table(table).merge([{"n": 1}, {"n": 1}], on="n", update="*")
+
+    with untouched(manager):
+        rehearsal = manager.rehearse(handle, orders)
+        assert rehearsal.error is None
+        told = {row["what"]: row["would"] for row in rehearsal.rows()}
+        assert told == {"accepted": 2, "append": 1, "delete": 1, "merge": 2}
+        refused = manager.rehearse(twice, orders)
+        assert isinstance(refused.error, InvalidInput), refused.error
+    assert [(r.n, r.total) for r in world.spark.read.format("delta").load(table).collect()] == [
+        (1, 10)
+    ]

@@ -256,7 +256,10 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
     """Make a DataFrame of a table: an instant without a zone stays one, whatever is set."""
-    return session.createDataFrame(table, spark_schema(table.schema))
+    # Spark takes an empty batch for the end, unless it is the first one.
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    found = pa.Table.from_batches(batches, table.schema) if batches else table
+    return session.createDataFrame(found, spark_schema(table.schema))
 
 
 def _known(kind: pa.DataType) -> pa.DataType:
