@@ -31,7 +31,7 @@ def came(world: World, queue: Queue, after: int) -> list[tuple[int, int]]:
     return [(one.commit_seq, len(one)) for one in found]
 
 
-def maintain(world: World, **days: float) -> Any:
+def maintain(world: World, **days: Any) -> Any:
     return world.manager("keeper").maintain(
         transaction_seconds_max=60, payload_retention_days=1, vacuum=False, **days
     )
