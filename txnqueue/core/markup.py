@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, TypeVar
 
@@ -63,9 +63,19 @@ class Facts:
 
     def _repr_html_(self) -> str:
         """Show the fields; nothing is read."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        rows = [(field.name, getattr(self, field.name)) for field in fields]
-        return table(type(self).__name__, ("field", "value"), rows)
+        return table(type(self).__name__, ("field", "value"), list(_facts(self)))
+
+
+def _facts(result: Facts, before: str = "") -> Iterator[tuple[str, object]]:
+    """Pass on the fields of a result, and those of results in it, by their names."""
+    for field in dataclasses.fields(result):  # type: ignore[arg-type]
+        name, value = before + field.name, getattr(result, field.name)
+        if field.name.startswith("_"):
+            continue
+        if isinstance(value, Facts):
+            yield from _facts(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def never_raising(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
