@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -24,8 +25,18 @@ def printable(text: str) -> str:
 
 def told(value: object) -> str:
     """Write a value for a cell of a table, whatever is in it."""
-    text = "" if value is None else printable(str(value))
+    text = printable(_written(value))
     return escape(text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…")
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ", ".join(map(_written, value))
+    return str(value)
 
 
 def table(
