@@ -92,18 +92,6 @@ def set_property(spark: Any, root: str, name: str, value: str) -> None:
     spark.sql(f"ALTER TABLE delta.`{root}/journal` SET TBLPROPERTIES ('{name}' = '{value}')")
 
 
-def test_files_tell_what_spark_tells_of_a_store_before_its_first_maintenance(
-    spark: Any, tmp_path: Path
-) -> None:
-    manager = QueueManager(spark, str(tmp_path))
-    manager.create_queue("orders", "n long").send([{"n": n} for n in range(3)])
-    store = txnqueue.look(str(tmp_path))
-    few = compare(spark, str(tmp_path), store)
-    manager.queue("orders").receive(2).accept()
-    assert manager.maintain(transaction_seconds_max=0, vacuum=False).archived
-    assert compare(spark, str(tmp_path), store) > few > 0
-
-
 def test_files_tell_what_spark_tells(spark: Any, root: str) -> None:
     store = txnqueue.look(root)
     before = store.entries().num_rows
