@@ -38,6 +38,8 @@ def test_a_notebook_runs_to_its_end(
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=tmp_path)
     outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
     assert outputs and not [o for o in outputs if o.output_type == "error"]
+    if source.stem == "auditor":  # flights were deleted from a copy of the store, and it is said
+        assert "rows of payload are there in slice 0, of 1785" in str(outputs)
 
 
 @pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
