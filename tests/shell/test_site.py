@@ -41,11 +41,13 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.loads: list[str] = []
         self.anchors: set[str] = set()
+        self.tables = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        self.tables += tag == "table"
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
         if LOADS.get(tag) in given:
@@ -128,6 +130,10 @@ def test_what_lies_outside_of_the_documentation_is_shown_as_it_is_stored(
     notebook = site["tutorials/first_ten_minutes.html"]
     assert {"create-a-queue-and-send-messages", "trace-a-message"} <= notebook.anchors
     assert [load for load in notebook.loads if load.endswith(".png") and "first_ten" in load]
+    for name in ("producer", "consumer", "auditor", "operations"):
+        story = site[f"tutorials/{name}.html"]
+        assert [load for load in story.loads if load.endswith(".png") and name in load]
+        assert story.tables, "results are shown as tables"
     assert "twenty-lines" in site["start.html"].anchors
     assert {"start.html", "tutorials/first_ten_minutes.html"} <= set(site["index.html"].links)
 

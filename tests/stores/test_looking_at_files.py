@@ -146,6 +146,23 @@ def test_no_store_is_an_error_that_names_the_path(tmp_path: Path) -> None:
             txnqueue.look(str(path))
 
 
+def test_a_store_that_was_never_maintained_has_no_archive(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "young"
+    shutil.copytree(folder / "store", root)
+    older = txnqueue.look(str(root))
+    queues, rows = older.list_queues(), older.entries().num_rows
+    shutil.rmtree(root / "archive")
+    young = txnqueue.look(str(root))
+    assert young.list_queues() == queues
+    assert young.queue("orders").depth() == 7
+    assert 0 < young.entries().num_rows < rows
+    young.refresh()
+    assert json.loads(cli("depth", "orders", "--root", str(root), "--output", "json").stdout)
+    shutil.copytree(folder / "store" / "archive", root / "archive")
+    young.refresh()
+    assert young.entries().num_rows == rows
+
+
 def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> None:
     inside = SubTreeFileSystem(str(folder), LocalFileSystem())
     for store in (

@@ -7,7 +7,7 @@ remembered is what is still open: attempts, changes that wait, payload that is t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnqueue.client.archive import NAMES_MAX, Past
@@ -284,9 +284,17 @@ class Payload:
     those of which that became true while we looked.
     """
 
-    def __init__(self, client: Client) -> None:
-        """Look which slices are spoken of."""
+    def __init__(self, client: Client, owners: Mapping[str, str], problems: Problems) -> None:
+        """Look which slices are spoken of.
+
+        Args:
+            client: Whose store it is.
+            owners: What the owners of payload are called, by their ids.
+            problems: Where missing rows are told.
+        """
         self._client = client
+        self._owners = owners
+        self._problems = problems
         self._live = self._named()
         self._wanted: dict[str, list[_Place]] = defaultdict(list)
         self._spans = self._found = self._expected = 0
@@ -340,7 +348,22 @@ class Payload:
             if found == expected or self._live.get(owner, set()) == live:
                 self._found += found
                 self._expected += expected
+                if found != expected:
+                    self._tell(owner, wanted)
                 return
+
+    def _tell(self, owner: str, wanted: Sequence[_Place]) -> None:
+        """Say in which slices rows are missing, or too many."""
+        name = self._owners.get(owner, owner)
+        for number in sorted({one[0] for one in wanted}):
+            here = [one for one in wanted if one[0] == number]
+            places = [(number, send_id, part) for _, sends, part, _ in here for send_id in sends]
+            found = self._client.store.payload.rows(owner, places)
+            expected = sum(count for *_, count in here)
+            if found != expected:
+                self._problems.add(
+                    f"{name}: {found} rows of payload are there in slice {number}, of {expected}"
+                )
 
     def _named(self) -> retention.Slices:
         kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED]

@@ -72,10 +72,10 @@ class FilesStore:
         before = self._moment
         journal, archive = before or (None, None)
         try:
-            archive = self._newest_archive(archive)
+            archive = self._archived(archive)
             for _ in range(_TRIES):
                 journal = self._journal.newest(journal)
-                again = self._newest_archive(archive)
+                again = self._archived(archive)
                 if again.version == archive.version:
                     self._check_same(journal)
                     self._moment = journal, again
@@ -90,6 +90,15 @@ class FilesStore:
         raise StoreBusy(
             "The archive changed each time that it was looked at: try again.", owner=None
         )
+
+    def _archived(self, known: TableVersion | None) -> TableVersion:
+        """Read what the archive is now; the first maintenance of a store creates it."""
+        try:
+            return self._archive.newest(known)
+        except FileNotFoundError:
+            if self._archive.exists():
+                raise
+            return TableVersion()
 
     def _check_same(self, journal: TableVersion) -> None:
         """Check that the store is the one that was looked at before: what is known is of that one.
@@ -123,13 +132,6 @@ class FilesStore:
 
     def close(self) -> None:
         """Let go of what it holds: nothing."""
-
-    def _newest_archive(self, known: TableVersion | None) -> TableVersion:
-        """Look at the archive, which the first maintenance makes: before that it is empty."""
-        try:
-            return self._archive.newest(known)
-        except FileNotFoundError:
-            return TableVersion()
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:

@@ -232,7 +232,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
 
 def check_names(schema: StructType, given: list[str]) -> None:
     """Check that given columns are those of the schema, each once, and that none is lacking."""
-    known = {column.name for column in schema.fields}
+    known = dict.fromkeys(column.name for column in schema.fields)
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
         raise SchemaMismatch(f"Column {twice!r} is given twice: rename one.", column=twice)
