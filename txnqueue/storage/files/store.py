@@ -72,10 +72,10 @@ class FilesStore:
         before = self._moment
         journal, archive = before or (None, None)
         try:
-            archive = self._archive.newest(archive)
+            archive = self._newest_archive(archive)
             for _ in range(_TRIES):
                 journal = self._journal.newest(journal)
-                again = self._archive.newest(archive)
+                again = self._newest_archive(archive)
                 if again.version == archive.version:
                     self._moment = journal, again
                     return
@@ -89,6 +89,12 @@ class FilesStore:
         raise StoreBusy(
             "The archive changed each time that it was looked at: try again.", owner=None
         )
+
+    def _newest_archive(self, known: TableVersion | None) -> TableVersion:
+        """Read what the archive's newest version is: nothing before the first maintenance."""
+        if known is not None and known.version >= 0:
+            return self._archive.newest(known)
+        return self._archive.newest() if self._archive.exists() else TableVersion()
 
     def entries(self) -> pa.Table:
         """Read all entries, each once, in commit order: the columns of ``entries.TABLE``."""
