@@ -25,7 +25,7 @@ from tests.histories.history import (
     History,
     Operation,
 )
-from tests.histories.precedence import circle
+from tests.histories.precedence import circle, spans
 
 DECISIONS = (COMMITTED, ROLLED_BACK)
 
@@ -143,16 +143,19 @@ def _order(history: History) -> Iterator[Anomaly]:
         other = places.setdefault(fact.seq, fact)
         if other is not fact:
             yield _anomaly("commit order", f"two commits at {fact.seq}", other, fact)
-    latest: tuple[int, Operation | None] = (-1, None)
-    answered = [one for one in history.of("commit", "look") if one.got.get("seq") is not None]
-    events = [(one.answered, 0, one) for one in answered if one.outcome == OK]
-    events += [(one.invoked, 1, one) for one in answered if one.outcome == OK]
-    for _, begins, one in sorted(events, key=lambda event: event[:2]):
-        seq = one.got["seq"]
-        if begins and seq < latest[0]:
-            yield _anomaly("commit order", f"{seq} came after {latest[0]}", latest[1], one)
-        elif not begins and seq > latest[0]:
-            latest = (seq, one)
+    looked = {one.name: one.got["seq"] for one in history.of("look") if one.outcome == OK}
+    seqs = {txn: fact.seq for txn, fact in history.committed.items()} | looked
+    calls = [(node, *span) for node, span in spans(history).items() if node in seqs]
+    events = [(begin, 1, node) for node, begin, _ in calls]
+    events += [(end, 0, node) for node, _, end in calls]
+    latest = None
+    for _, begins, node in sorted(events):
+        if not begins and (latest is None or seqs[node] > seqs[latest]):
+            latest = node
+        elif begins and latest is not None and seqs[node] < seqs[latest]:
+            lines = [one for one in history.operations if {one.name, one.txn} & {node, latest}]
+            kept = [one for one in lines if one.what in ("commit", "decide", "look")]
+            yield _anomaly("commit order", f"{node} came after {latest}", *kept)
 
 
 # ------------------------------------------------------------------------------ messages

@@ -80,9 +80,9 @@ def _seen(
 
 def _rt(history: History) -> Iterator[Edge]:
     """Who was answered before another one was called."""
-    spans = _spans(history)
-    latest: list[tuple[int, str]] = sorted((end, node) for node, (_, end) in spans.items())
-    for node, (begin, _) in spans.items():
+    found = spans(history)
+    latest: list[tuple[int, str]] = sorted((end, node) for node, (_, end) in found.items())
+    for node, (begin, _) in found.items():
         for end, before in latest:
             if end >= begin:
                 break
@@ -90,7 +90,7 @@ def _rt(history: History) -> Iterator[Edge]:
                 yield Edge(before, node, RT)
 
 
-def _spans(history: History) -> dict[str, tuple[int, int]]:
+def spans(history: History) -> dict[str, tuple[int, int]]:
     """When each node was called and answered: of a transaction, the calls that may commit it."""
     calls: defaultdict[str, list[Operation]] = defaultdict(list)
     for one in history.operations:

@@ -187,7 +187,29 @@ def prepared() -> Story:
     return story
 
 
-GOOD = (sent_and_taken, passed_on, unknown_and_landed, taken_over, rolled_back, prepared)
+def decided_by_another_one() -> Story:
+    """What one has prepared another one commits; then others commit, and it commits at last."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", client="c2", commit=True)
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.take("T2", 13, 1, "a")
+    story.call("commit", "T1", got={"seq": 10})
+    return story
+
+
+GOOD = (
+    sent_and_taken,
+    passed_on,
+    unknown_and_landed,
+    taken_over,
+    rolled_back,
+    prepared,
+    decided_by_another_one,
+)
 
 
 # ------------------------------------------------------------------------------------- bad
