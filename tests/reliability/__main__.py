@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 
 from tests.reliability import longrun, page
@@ -29,18 +28,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(names: list[str], seconds: float) -> bool:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop = longrun.Stop()
     logging.getLogger("txnqueue").setLevel(logging.CRITICAL)  # what is made to fail is logged
     session, failed = Session(), False
     try:
         for name in names:
-            found = longrun.run(KINDS[name], session, seconds / len(names))
+            if stop.wanted:
+                break
+            found = longrun.run(KINDS[name], session, seconds / len(names), stop=stop)
             print(f"{name}: {found.n} in {found.seconds:.0f} s, {len(found.failures)} failed")
             for failure in found.failures:
                 print(f"  {failure.number}: {failure.what}")
             failed = failed or bool(found.failures)
-    except KeyboardInterrupt:
-        print("stopped: the next run goes on where this one was")
     finally:
         session.close()
     return failed

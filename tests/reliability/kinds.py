@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.delta import failing_storage
 from tests.delta import test_crash_on_delta as on_delta
+from tests.delta.storage_calls import compiled
 from tests.faults import matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
@@ -26,6 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "reliability"
 """Where the histories are kept in which something was found."""
 PYTEST_SECONDS = 3_600
+CALLS_MAX = 40
+"""More than any of the operations makes of a kind."""
+OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,32 @@ def _simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
     counts = simulate(number)
     wanted = ("committed", "prepared", "take-overs", "crashes", "killed", "in doubt", "conflicts")
     return 1, Counter({what: counts[what] for what in wanted})
+
+
+@cache
+def _failing_calls() -> list[failing_storage.Cell]:
+    found = itertools.product(
+        range(1, CALLS_MAX + 1), OPERATIONS_ON_DISK, failing_storage.KINDS, (False, True)
+    )
+    return [failing_storage.Cell(what, kind, nth, after) for nth, what, kind, after in found]
+
+
+def _failing_storage(session: Session, number: int) -> tuple[int, Counter[str]]:
+    cell = _failing_calls()[number % len(_failing_calls())]
+    process = session.kept.pop("disk", None) or _new_process(session)
+    found = process.run(cell)
+    if found.problem:
+        process.close()
+        raise AssertionError(f"{cell}: {found}")
+    session.kept["disk"] = process
+    told = "there was no such call" if found.hit is None else f"told {found.told}"
+    return int(found.hit is not None), Counter({told: 1})
+
+
+def _new_process(session: Session) -> failing_storage.Process:
+    folder, classes = session.folder(), session.folder()
+    compiled(session.spark._jvm, classes)
+    return failing_storage.Process(folder, classes)
 
 
 # ------------------------------------------------------------------------ tests of pytest
@@ -230,6 +262,18 @@ KINDS: dict[str, Kind] = {
             "Faults inside of a store call: those of the file system are a kind of their own.",
             _crash_matrix_delta,
             lambda: len(_cells_on_delta()),
+        ),
+        Kind(
+            "failing-storage",
+            "calls to the storage that fail",
+            "calls",
+            "Delta on a local disk whose calls go through a file system of the tests' own",
+            "The n-th create, rename, list or open fails, or succeeds and says that it failed, for "
+            "n = 1, 2, 3 …, in a send of rows, a send of a frame, and a transaction that receives "
+            "and sends; what the client is told is compared with the journal.",
+            "Two calls that fail; a disk that says it has written and has not.",
+            _failing_storage,
+            lambda: len(_failing_calls()),
         ),
         Kind(
             "simulator",

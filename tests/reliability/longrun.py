@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -16,7 +17,31 @@ from tests.reliability.session import Session
 LINE_MAX = 300
 
 
-def run(kind: Kind, session: Session, seconds: float, folder: Path = results.FOLDER) -> Run:
+class Stop:
+    """Whether somebody wants a long run to end: by Ctrl-C, or by a signal.
+
+    It ends after the number that it is at: an interrupt in the middle of one is what some of the
+    cases are about, and would be taken for theirs.
+    """
+
+    def __init__(self) -> None:
+        """Wait for signals."""
+        self.wanted = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._want)
+
+    def _want(self, number: int, frame: object) -> None:
+        self.wanted = True
+        print("it ends after this number; what is done is written, so that it can be killed")
+
+
+def run(
+    kind: Kind,
+    session: Session,
+    seconds: float,
+    folder: Path = results.FOLDER,
+    stop: Stop | None = None,
+) -> Run:
     """Go on with a kind where the last run of it ended, until the time is over.
 
     A list of cases ends with its last one. Whatever stops it, what is done is written.
@@ -26,6 +51,7 @@ def run(kind: Kind, session: Session, seconds: float, folder: Path = results.FOL
         session: What it works with.
         seconds: For how long; one number is done at least.
         folder: Where the result files are.
+        stop: Ends it before.
 
     Returns:
         What was done.
@@ -39,7 +65,7 @@ def run(kind: Kind, session: Session, seconds: float, folder: Path = results.FOL
     while True:
         _one(kind, session, found)
         results.write(kind.name, [*before, found], folder)
-        over = time.monotonic() - began >= seconds
+        over = time.monotonic() - began >= seconds or (stop is not None and stop.wanted)
         if over or (of is not None and found.next % of == 0):
             return found
 

@@ -46,6 +46,9 @@ class Session:
 
     def close(self) -> None:
         """End what was started."""
+        for one in self.kept.values():
+            if hasattr(one, "close"):
+                one.close()
         if "spark" in self.__dict__:
             self.spark.stop()
         self._temporary.cleanup()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +90,23 @@ def test_a_run_ends_when_its_time_is_over(session: Session, tmp_path: Path) -> N
     assert longrun.run(kind(once), session, 0, tmp_path).next == 1
 
 
+def test_a_signal_ends_a_run_after_its_number(session: Session, tmp_path: Path) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    stop = longrun.Stop()
+
+    def pressed(session: Session, number: int) -> tuple[int, Counter[str]]:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return once(session, number)
+
+    try:
+        run = longrun.run(kind(pressed), session, 60, tmp_path, stop)
+    finally:
+        for one, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(one, handler)
+    assert (run.next, run.n, stop.wanted) == (3, 6, True)
+
+
 def test_no_failure_in_n_bounds_their_share_by_three_in_n() -> None:
     for n in (10, 300, 20_000):
         share = results.bound(n)
@@ -127,7 +146,7 @@ def test_the_stored_files_leave_no_number_out() -> None:
     for name in KINDS:
         runs = results.read(name)
         assert [run.first for run in runs[1:]] == [run.next for run in runs[:-1]]
-        assert all(run.first < run.next and run.n for run in runs)
+        assert all(run.first < run.next for run in runs)
 
 
 @pytest.mark.parametrize("name", ["histories-memory", "crash-matrix", "simulator"])
