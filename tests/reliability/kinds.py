@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.delta import failing_storage
 from tests.delta import test_crash_on_delta as on_delta
+from tests.delta import test_two_drivers as two_drivers
 from tests.delta.storage_calls import compiled
 from tests.faults import matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "reliability"
 """Where the histories are kept in which something was found."""
 PYTEST_SECONDS = 3_600
+KILLS_EACH, SENDS_EACH = 10, 20
 CALLS_MAX = 40
 """More than any of the operations makes of a kind."""
 OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
@@ -157,6 +159,18 @@ def _new_process(session: Session) -> failing_storage.Process:
     return failing_storage.Process(folder, classes)
 
 
+def _kills(session: Session, number: int) -> tuple[int, Counter[str]]:
+    folder = str(session.folder())
+    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=True)
+    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+
+
+def _kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
+    folder = str(session.folder())
+    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
+    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+
+
 # ------------------------------------------------------------------------ tests of pytest
 
 
@@ -262,6 +276,25 @@ KINDS: dict[str, Kind] = {
             "Faults inside of a store call: those of the file system are a kind of their own.",
             _crash_matrix_delta,
             lambda: len(_cells_on_delta()),
+        ),
+        Kind(
+            "kills",
+            "kills of driver processes",
+            "kills",
+            "Delta on a local disk, a producer and a consumer attached to one Java",
+            "A producer and a consumer are killed at random moments and started again; ten times, "
+            "then everything is drained, and each message is there once.",
+            "Statements of the dead are carried out by the Java that lives on.",
+            _kills,
+        ),
+        Kind(
+            "kills-java",
+            "kills of driver processes with their Java",
+            "kills",
+            "Delta on a local disk, a producer and a consumer with a Java of their own",
+            "The same with a Java that dies with its process, in the middle of whatever it writes.",
+            "Power failures: Delta does not force its files to the disk.",
+            _kills_with_java,
         ),
         Kind(
             "failing-storage",
