@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnqueue.core import markup
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, check_number
 from txnqueue.core.state import QueueState
 from txnqueue.messages import browse
-from txnqueue.reports.metrics import DeadLetters
+from txnqueue.reports.metrics import DeadLetters, queue_shown
 from txnqueue.storage.payload import messages_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class QueueReader:
     def info(self) -> QueueInfo:
         """What the catalog says of the queue."""
         return self._client.cache.newest(self._opened)
+
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show depth, dead letters and columns in a notebook; as a ``Queue``."""
+        return queue_shown(self._client, self.info, self.depth(), self.in_flight())
 
     def __repr__(self) -> str:
         """Show the name and the store."""

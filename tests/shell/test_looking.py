@@ -38,6 +38,18 @@ def run(store: str, *words: str) -> Any:
     return CliRunner().invoke(app, [*words, "--root", store])
 
 
+# ---------------------------------------------------------------------------- the page
+
+
+def test_a_page_for_auditors_is_written_without_spark(store: str, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    written = run(store, "report", "--no-verify", "--payload", "--html", str(page))
+    assert written.exit_code == 0, written.output
+    assert "orders" in page.read_text(encoding="utf-8") and "orders" in written.stdout
+    asked = txnqueue.look(store).history.digest()
+    assert run(store, "history", "--digest").stdout.strip() == str(asked)
+
+
 # ---------------------------------------------------------------------------- the sensor
 
 

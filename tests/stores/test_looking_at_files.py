@@ -111,6 +111,8 @@ def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReade
     assert first["k"] == first["_message"]["message_id"] == "a"
     steps = store.history.trace(first["_message"]["id"]).rows()
     assert [step["step"] for step in steps] == ["sent"]
+    assert "<td>orders</td>" in store._repr_html_().replace('<td class="text">', "<td>")
+    assert "order_id" in orders._repr_html_() and "dead letters" in orders._repr_html_()
 
 
 def test_the_entries_are_each_there_once_in_commit_order(store: txnqueue.StoreReader) -> None:
