@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
@@ -138,7 +139,8 @@ def versions_on_disk(root: Path) -> dict[int, frozenset[str]]:
 
 
 def _entries_of(table: Path, add: dict[str, Any]) -> frozenset[str]:
-    rows = pq.read_table(table / add["path"], columns=["append_id", "index"]).to_pylist()
+    file = pq.ParquetFile(table / unquote(add["path"]))
+    rows = file.read(columns=["append_id", "index"]).to_pylist()
     return _named((row["append_id"], row["index"]) for row in rows)
 
 

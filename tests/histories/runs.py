@@ -21,12 +21,12 @@ from tests.histories.clients import Client, create_queues
 from tests.histories.facts import carried, facts_of, versions_in_memory, versions_on_disk
 from tests.histories.history import History, paired
 from tests.histories.recorder import Event, Recorder, events_in, into_file
-from tests.inside import client_of
 from txnqueue import QueueManager, look
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
 from txnqueue.core.settings import RetryPolicy
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.store import DeltaStore, MemoryStore
 from txnqueue.testing import Clock, runtime
 
@@ -189,7 +189,7 @@ def on_delta_by_threads(spark: Any, root: Path, seed: int, size: Size = THREADS)
     )
     threads.run()
     about = {"seed": seed, "store": "delta", "clients": "threads"}
-    return _told(store, threads.events, versions_on_disk(root), about)
+    return _told(FilesStore(str(root)), threads.events, versions_on_disk(root), about)
 
 
 def on_delta_by_processes(
@@ -216,9 +216,8 @@ def on_delta_by_processes(
             assert running.pop(name).returncode == 0, f"the driver {name} failed"
     on_delta.client("last", manager, dice).drain()
     kills = sum(lives.values())
-    store = client_of(manager).store
     about = {"seed": seed, "store": "delta", "clients": "processes", "kills": kills}
-    return _told(store, list(events_in(events)), versions_on_disk(root), about)
+    return _told(FilesStore(str(root)), list(events_in(events)), versions_on_disk(root), about)
 
 
 KILLS_EACH = 2
@@ -252,10 +251,11 @@ class OnDelta:
     def start(self, name: str, life: int) -> subprocess.Popen[str]:
         """Start a driver process, and wait until it can work."""
         size = self.size
-        said = (self.root, self.events, name, life, size.actions, size.lease_seconds)
-        process = drivers.start("tests.histories.driver", *said, attach_to=self.attach_to)
+        given = (self.root, self.events, name, life, size.actions, size.lease_seconds)
+        process = drivers.start("tests.histories.driver", *given, attach_to=self.attach_to)
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("ready"), f"the driver {name} failed"
+        said = next((line for line in process.stdout if line.startswith("ready")), None)
+        assert said is not None, f"the driver {name} failed"
         return process
 
 
