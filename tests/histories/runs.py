@@ -25,8 +25,8 @@ from txnqueue import QueueManager, look
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
 from txnqueue.core.settings import RetryPolicy
-from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.files.store import FilesStore
+from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import DeltaStore, MemoryStore
 from txnqueue.testing import Clock, runtime
 
