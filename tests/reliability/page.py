@@ -74,10 +74,12 @@ def _often(kind: Kind, found: list[Run]) -> str:
 
 def _bound(kind: Kind, found: list[Run]) -> str:
     """Say how small the share of failures is: not of what is a list, which is all or not."""
-    n = results.clean(found)
-    if found[-1].of is not None or not kind.independent:
-        return "a list" if n else "failed in the last run"
-    return f"< {results.bound(n):.2g}" if n else "failed in the last run"
+    n, of = results.clean(found), found[-1].of
+    if not n:
+        return "failed in the last run"
+    if of is not None:
+        return "all of a list" if results.next_number(found) >= of else "a part of a list"
+    return f"< {results.bound(n):.2g}" if kind.independent else "a list"
 
 
 def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
