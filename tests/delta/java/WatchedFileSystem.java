@@ -186,6 +186,17 @@ public class WatchedFileSystem extends LocalFileSystem {
         }
     }
 
+    /** What a file context calls. */
+    protected void rename(Path from, Path to, org.apache.hadoop.fs.Options.Rename[] options)
+        throws IOException {
+        long began = enter("rename", from);
+        try {
+            super.rename(from, to, options);
+        } finally {
+            leave(began, "rename", from);
+        }
+    }
+
     public boolean delete(Path path, boolean recursive) throws IOException {
         long began = enter("delete", path);
         try {
