@@ -48,6 +48,7 @@ __all__ = [
     "PublishResult",
     "Queue",
     "QueueCounts",
+    "QueueDataSource",
     "QueueDropResult",
     "QueueInfo",
     "QueueManager",
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from txnqueue.core.exchanges import ExchangeInfo
     from txnqueue.core.receipt import Receipt, Status
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
+    from txnqueue.data_source import QueueDataSource
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
     from txnqueue.exchange_reader import ExchangeReader
@@ -162,6 +164,7 @@ else:
         "DeadLetters": "reports.metrics",
         "DispatchRow": "types",
         "DrainResult": "results",
+        "QueueDataSource": "data_source",
         "QueueDropResult": "admin.drop",
         "Exchange": "exchange",
         "ExchangeDescription": "types",

@@ -509,18 +509,17 @@ class Queue:
         del carried
         return rows
 
-    def depth(self) -> int:
+    def depth(self, *, lapsed: bool = False) -> int:
         """Count what can be received now: not in flight, not delayed, not expired.
 
         What a lease, a transaction or a branch holds that is over counts as in flight until
         the next receive or recover.
+
+        Args:
+            lapsed: Whether to count that as well, because the next receive gets it: so asks who
+                starts a consumer only if there is something for it.
         """
-        now_ms = self._client.runtime.now_ms()
-
-        def available(fold: QueueState) -> int:
-            return fold.available(now_ms, self._info.redelivery)
-
-        return browse.total(self._client, self._info, available)
+        return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""

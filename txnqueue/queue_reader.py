@@ -46,14 +46,13 @@ class QueueReader:
         """Show the name and the store."""
         return f"<QueueReader of {self.name} of {self._client.store.root}>"
 
-    def depth(self) -> int:
-        """Count what can be received now: not in flight, not delayed, not expired."""
-        now_ms = self._client.runtime.now_ms()
+    def depth(self, *, lapsed: bool = False) -> int:
+        """Count what can be received now: not in flight, not delayed, not expired.
 
-        def available(fold: QueueState) -> int:
-            return fold.available(now_ms, self.info.redelivery)
-
-        return browse.total(self._client, self.info, available)
+        Args:
+            lapsed: Whether to count as well what is held, but no longer: as ``Queue.depth``.
+        """
+        return browse.depth(self._client, self.info, lapsed=lapsed)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""

@@ -81,7 +81,7 @@ class StoreReader:
         """Move on to the moment of this call: what came since is read when it is asked for.
 
         Raises:
-            StoreNotFound: The store is gone.
+            StoreNotFound: The store is gone, or another one is in its place.
         """
         self._store.refresh()
 
