@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-<<<<<<< HEAD
-=======
 import re
->>>>>>> main
 import shutil
 import subprocess
 import sys
