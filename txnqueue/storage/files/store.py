@@ -91,13 +91,6 @@ class FilesStore:
             "The archive changed each time that it was looked at: try again.", owner=None
         )
 
-    def _newest_archive(self, known: TableVersion | None) -> TableVersion:
-        """Read what the archive's newest version is: nothing before the first maintenance."""
-        try:
-            return self._archive.newest(known if known is not None and known.version >= 0 else None)
-        except FileNotFoundError:
-            return self._archive.newest() if self._archive.exists() else TableVersion()
-
     def _check_same(self, journal: TableVersion) -> None:
         """Check that the store is the one that was looked at before: what is known is of that one.
 
@@ -136,7 +129,7 @@ class FilesStore:
         try:
             return self._archive.newest(known)
         except FileNotFoundError:
-            return TableVersion()
+            return self._archive.newest() if self._archive.exists() else TableVersion()
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:
