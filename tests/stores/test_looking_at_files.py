@@ -69,6 +69,20 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 # ---------------------------------------------------------------------- an older store
 
 
+def test_a_store_is_looked_at_before_its_first_maintenance(folder: Path, tmp_path: Path) -> None:
+    """Only maintenance, and the views, make an archive."""
+    whole = txnqueue.look(str(folder / "store")).entries()
+    shutil.copytree(folder / "store", tmp_path / "store")
+    (tmp_path / "store" / "archive").rename(tmp_path / "archive")
+    store = txnqueue.look(str(tmp_path / "store"))
+    assert "orders" in store.list_queues()
+    assert 0 < store.entries().num_rows < whole.num_rows
+    store.refresh()
+    (tmp_path / "archive").rename(tmp_path / "store" / "archive")  # the first maintenance is over
+    store.refresh()
+    assert store.entries().equals(whole)
+
+
 def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReader) -> None:
     assert store.list_queues() == sorted(
         ["invoices", "invoices.dead", "orders", "orders.dead", "unique", "unique.dead"]
