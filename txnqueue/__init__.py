@@ -26,6 +26,7 @@ __all__ = [
     "DeclarationResult",
     "DispatchRow",
     "DrainResult",
+    "EraseResult",
     "Exchange",
     "ExchangeDescription",
     "ExchangeDropResult",
@@ -87,6 +88,7 @@ __all__ = [
 if TYPE_CHECKING:
     from txnqueue.admin.declarations import DeclarationResult
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+    from txnqueue.admin.erasure import EraseResult
     from txnqueue.admin.maintenance import MaintenanceResult
     from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import RecoveryResult
@@ -163,6 +165,7 @@ else:
         "DispatchRow": "types",
         "DrainResult": "results",
         "QueueDropResult": "admin.drop",
+        "EraseResult": "admin.erasure",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
         "ExchangeDropResult": "admin.drop",
