@@ -254,8 +254,9 @@ class _Standing:
             self._check(infos, known)
             for info in infos:
                 purged += remove(self._client, info, model.PURGED, self, self._sort)
+            stands = self._stands(infos)
             newest = posted()
-            if len(newest) == len(known) and not self._waiting(infos):
+            if len(newest) == len(known) and not stands:
                 return purged
             known = newest
 
@@ -279,7 +280,7 @@ class _Standing:
         }
         return [i for i in self._client.cache.queues().values() if i.queue_id in there]
 
-    def _waiting(self, infos: Sequence[QueueInfo]) -> bool:
+    def _stands(self, infos: Sequence[QueueInfo]) -> bool:
         """Return whether anything stands there still."""
         with self._client.lock:
             folds = self._client.states.folds(infos)
