@@ -49,7 +49,7 @@ from txnqueue.exchange import Exchange, open_exchange
 from txnqueue.queue import Queue
 from txnqueue.reports import views
 from txnqueue.reports.history import History
-from txnqueue.reports.metrics import Metrics
+from txnqueue.reports.metrics import Metrics, queues_shown
 from txnqueue.results import Outcome
 from txnqueue.sink import Sink, SinkHandler
 from txnqueue.storage.payload.schemas import check_schema
@@ -185,8 +185,7 @@ class QueueManager:
     @markup.never_raising
     def _repr_html_(self) -> str:
         """Show the queues with what is in them in a notebook; it reads what ``metrics()`` reads."""
-        columns = ("queue", "available", "in_flight", "delayed", "dead", "oldest_age_seconds")
-        return markup.records(f"Queues of {self.root}", self.metrics().rows(), columns)
+        return queues_shown(self._client)
 
     def __repr__(self) -> str:
         """Show where the store is."""

@@ -20,7 +20,7 @@ from txnqueue.core.settings import (
     check_number,
     check_text,
 )
-from txnqueue.core.state import QueueState, Segment, catalog
+from txnqueue.core.state import QueueState, Segment
 from txnqueue.drain import Drain, Handler
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.messages import acquisition, browse, removal
@@ -31,7 +31,7 @@ from txnqueue.messages.selector import Selector
 from txnqueue.messages.send import SendResult, is_kept, staged
 from txnqueue.messages.staged import StagedSend
 from txnqueue.platform.progress import counting, showing_progress
-from txnqueue.reports.metrics import DeadLetters
+from txnqueue.reports.metrics import DeadLetters, queue_shown
 from txnqueue.results import DrainResult
 from txnqueue.sink import Sink
 from txnqueue.storage.payload import Part, messages_of
@@ -93,17 +93,7 @@ class Queue:
 
         It reads the states of the queue and of its dead-letter queue, and no payload.
         """
-        info = self._info
-        dead = len(self.dead_letters()) if info.dead_letter_id is not None else "none are kept"
-        state = [
-            *(("available", self.depth()), ("in flight", self.in_flight())),
-            *(("dead letters", dead), ("lanes", info.settings.lanes)),
-            *(("group_by", info.settings.group_by), ("lease_seconds", info.settings.lease_seconds)),
-        ]
-        columns = [(name, catalog.type_named(kind)) for name, kind in catalog.columns(info.schema)]
-        return markup.table(f"Queue {self.name}", ("", "now"), state) + markup.table(
-            "Columns", ("name", "type"), columns
-        )
+        return queue_shown(self._client, self._info, self.depth(), self.in_flight())
 
     def __repr__(self) -> str:
         """Show the name and the store."""
@@ -519,18 +509,17 @@ class Queue:
         del carried
         return rows
 
-    def depth(self) -> int:
+    def depth(self, *, lapsed: bool = False) -> int:
         """Count what can be received now: not in flight, not delayed, not expired.
 
         What a lease, a transaction or a branch holds that is over counts as in flight until
         the next receive or recover.
+
+        Args:
+            lapsed: Whether to count that as well, because the next receive gets it: so asks who
+                starts a consumer only if there is something for it.
         """
-        now_ms = self._client.runtime.now_ms()
-
-        def available(fold: QueueState) -> int:
-            return fold.available(now_ms, self._info.redelivery)
-
-        return browse.total(self._client, self._info, available)
+        return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnqueue.core import markup
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, check_number
 from txnqueue.core.state import QueueState
 from txnqueue.messages import browse
-from txnqueue.reports.metrics import DeadLetters
+from txnqueue.reports.metrics import DeadLetters, queue_shown
 from txnqueue.storage.payload import messages_of
 
 if TYPE_CHECKING:
@@ -36,18 +37,22 @@ class QueueReader:
         """What the catalog says of the queue."""
         return self._client.cache.newest(self._opened)
 
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show depth, dead letters and columns in a notebook; as a ``Queue``."""
+        return queue_shown(self._client, self.info, self.depth(), self.in_flight())
+
     def __repr__(self) -> str:
         """Show the name and the store."""
         return f"<QueueReader of {self.name} of {self._client.store.root}>"
 
-    def depth(self) -> int:
-        """Count what can be received now: not in flight, not delayed, not expired."""
-        now_ms = self._client.runtime.now_ms()
+    def depth(self, *, lapsed: bool = False) -> int:
+        """Count what can be received now: not in flight, not delayed, not expired.
 
-        def available(fold: QueueState) -> int:
-            return fold.available(now_ms, self.info.redelivery)
-
-        return browse.total(self._client, self.info, available)
+        Args:
+            lapsed: Whether to count as well what is held, but no longer: as ``Queue.depth``.
+        """
+        return browse.depth(self._client, self.info, lapsed=lapsed)
 
     def in_flight(self) -> int:
         """Count what is received and not settled."""

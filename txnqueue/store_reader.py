@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, cast
 
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
-from txnqueue.core import exchanges
+from txnqueue.core import exchanges, markup
 from txnqueue.core.settings import check_id, check_name
 from txnqueue.exchange_reader import ExchangeReader
 from txnqueue.queue_reader import QueueReader
 from txnqueue.reports.history import History
-from txnqueue.reports.metrics import Metrics
+from txnqueue.reports.metrics import Metrics, queues_shown
 from txnqueue.storage.files.store import FilesStore
 from txnqueue.transactions.outcome import outcome_of
 
@@ -68,6 +68,11 @@ class StoreReader:
         """Where the store is."""
         return self._store.root
 
+    @markup.never_raising
+    def _repr_html_(self) -> str:
+        """Show the queues with what is in them in a notebook; as a ``QueueManager``."""
+        return queues_shown(self._client)
+
     def __repr__(self) -> str:
         """Show where the store is."""
         return f"<StoreReader of {self.root}>"
@@ -76,7 +81,7 @@ class StoreReader:
         """Move on to the moment of this call: what came since is read when it is asked for.
 
         Raises:
-            StoreNotFound: The store is gone.
+            StoreNotFound: The store is gone, or another one is in its place.
         """
         self._store.refresh()
 

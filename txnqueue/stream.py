@@ -85,7 +85,11 @@ class Stream:
 
         Returns:
             Whether it has ended.
+
+        Raises:
+            InvalidInput: It is called by the stream's own handler, or that is no time: it goes on.
         """
+        self._check_waiting(timeout_seconds)
         self._stopping.set()
         return self._ended(timeout_seconds)
 
@@ -102,6 +106,7 @@ class Stream:
             TxnQueueError: What ended it. Nothing of a batch that was not committed happened:
                 start another stream to go on.
         """
+        self._check_waiting(timeout_seconds)
         ended = self._ended(timeout_seconds)
         if ended and self._error is not None:
             raise self._error
@@ -129,7 +134,12 @@ class Stream:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _ended(self, timeout_seconds: float | None) -> bool:
+    def _check_waiting(self, timeout_seconds: float | None) -> None:
+        """Check that the caller may wait for the end.
+
+        Raises:
+            InvalidInput: It is the handler, or that is no time.
+        """
         if timeout_seconds is not None:
             check_number("timeout_seconds", timeout_seconds, 0, LEASE_SECONDS_MAX)
         if self._thread is threading.current_thread():
@@ -137,6 +147,8 @@ class Stream:
                 "A handler cannot wait for the end of its own stream: raise an error to end it, "
                 "or stop it from elsewhere."
             )
+
+    def _ended(self, timeout_seconds: float | None) -> bool:
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 

@@ -111,6 +111,19 @@ def test_tampering_is_found(memory: World, tamper: Callable[[Kept], None]) -> No
     assert history.digest(kept.commit_seq).sha256 != kept.sha256
 
 
+def test_a_second_copy_that_says_something_else_is_found(memory: World) -> None:
+    archive, _ = archived(memory)
+    history = memory.manager("auditor").history
+    journal = client_of(memory.manager("auditor")).store.journal
+    entry = next(one for one in journal.read_all().entries if one.kind == "compacted")
+    kept = history.digest()
+    archive["2000-01-01", entry.entry_id] = entry  # as while it is being moved
+    assert history.verify(digest=kept).ok and history.digest() == kept
+    archive["2000-01-01", entry.entry_id] = replace(entry, actor="somebody")
+    assert history.digest(kept.commit_seq).sha256 != kept.sha256
+    assert not history.verify(digest=kept).ok
+
+
 def test_a_store_that_ends_before_the_digest_is_told(memory: World) -> None:
     history = memory.manager("a").history
     consume(memory.queue(lanes=1), 1, 2)

@@ -46,6 +46,31 @@ def test_what_is_released_stands_where_it_stood_and_was_not_delivered(world: Wor
 
 
 @on_delta_when_long
+def test_what_is_held_too_long_is_counted_for_whoever_starts_a_consumer(world: World) -> None:
+    orders = world.queue(redelivery_delay_seconds=60)
+    orders.send(rows(*range(10)))
+    killed, other = world.open(orders, "killed"), world.manager("other")
+    killed.receive(1)
+    undecided, prepared = other.transaction(), other.transaction()
+    undecided.__enter__()
+    undecided.queue(orders.name).receive(2)
+    prepared.__enter__()
+    prepared.queue(orders.name).receive(4)
+    prepared.prepare()
+
+    def counts() -> tuple[int, int, int]:
+        return orders.depth(), orders.depth(lapsed=True), orders.in_flight()
+
+    assert counts() == (3, 3, 7)
+    world.clock.advance(301)
+    assert counts() == (3, 3, 7)  # its redelivery is delayed
+    world.clock.advance(60)
+    assert counts() == (3, 6, 7)
+    assert sum(len(orders.receive(10)) for _ in range(4)) == 6
+    assert counts() == (0, 0, 10)
+
+
+@on_delta_when_long
 def test_a_batch_is_settled_in_parts(world: World) -> None:
     orders = world.queue()
     orders.send(rows(*range(6)))

@@ -47,6 +47,7 @@ def verified(world: World) -> bool:
 # -------------------------------------------------------------------------------- moves
 
 
+@on_delta_when_long
 def test_a_move_in_a_transaction_is_seen_with_its_commit_or_never(world: World) -> None:
     queue, other = world.queue(), world.queue("other")
     manager = world.manager("b")

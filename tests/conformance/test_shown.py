@@ -170,8 +170,10 @@ def test_every_result_of_a_call_is_shown() -> None:
     plain = {
         "Auxiliary",
         "Exchange",
+        "ExchangeReader",
         "Heartbeat",
         "Rollback",
+        "Stream",
         "TableChanges",
         "Transaction",
     }

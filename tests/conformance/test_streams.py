@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import numbers, rows
+from tests.inside import client_of
 from txnqueue import QueueManager, RetryPolicy, Stream
 from txnqueue.errors import HandlerFailed, InvalidInput, QueueError, TransactionNotGiven
+from txnqueue.messages.receive import Poller
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
@@ -51,6 +53,16 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def stops_after(stopping: threading.Event, seconds: float, call: Callable[[], bool]) -> bool:
+    """Call something that is stopped after a while."""
+    timer = threading.Timer(seconds, stopping.set)
+    timer.start()
+    try:
+        return call()
+    finally:
+        timer.cancel()
+
+
 def copy(batch: Any, tx: Any) -> None:
     """Send what a batch has to another queue."""
     tx.queue("done").send([{"n": row["n"], "key": row["key"]} for row in batch.messages()])
@@ -81,6 +93,19 @@ def test_a_stream_hears_of_a_message_in_memory(orders: Any, done: Any) -> None:
     with orders.stream(copy):
         orders.send(rows(1), durable=False)
         until(lambda: done.depth() == 1)
+
+
+def test_a_delay_that_ends_while_a_look_is_under_way_is_not_missed() -> None:
+    clock = Clock()
+    manager = memory_manager(clock=clock)
+    orders = manager.create_queue("orders", SCHEMA)
+    orders.send(rows(1), delay_seconds=60)
+    stopping = threading.Event()
+    poller = Poller(client_of(manager), orders.info, float("inf"), stopping)
+    assert orders.depth() == 0  # the look, which is over only after the delay
+    clock.advance(60)
+    assert stops_after(stopping, SECONDS_MAX, poller.wait_for_change) and orders.depth() == 1
+    assert not stops_after(stopping, 0.3, poller.wait_for_change)  # that delay was heard of
 
 
 def test_a_stream_turns_no_clock() -> None:
@@ -263,6 +288,18 @@ def test_a_handler_cannot_wait_for_its_own_stream(orders: Any) -> None:
     there.set()
     with pytest.raises(HandlerFailed, match="its own stream"):
         streams[0].await_termination(SECONDS_MAX)
+
+
+def test_a_stop_that_is_refused_stops_nothing(orders: Any, done: Any) -> None:
+    with orders.stream(copy) as stream:
+        for seconds in (-1, float("nan"), "soon"):
+            with pytest.raises(InvalidInput):
+                stream.stop(seconds)
+            with pytest.raises(InvalidInput):
+                stream.await_termination(seconds)
+        orders.send(rows(1))
+        until(lambda: done.depth() == 1)
+        assert stream.is_active and not stream.result.stopped
 
 
 def test_wrong_input_starts_nothing(manager: QueueManager, orders: Any) -> None:

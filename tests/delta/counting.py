@@ -11,7 +11,7 @@ class Cost:
 
     Attributes:
         commits: Delta commits over all tables of the store.
-        jobs: Spark jobs.
+        jobs: Spark jobs, without those of checkpoints: every tenth commit of a table makes one.
         tasks: Tasks of each of those jobs.
         bytes: How much was read from files, logs included.
     """
@@ -21,10 +21,12 @@ class Cost:
         self._disk = spark._jvm.org.apache.hadoop.fs.FileSystem
         self._root = Path(root)
         self.commits = self.jobs = self.bytes = 0
+        self._checkpoints: set[Path] = set()
         self.tasks: list[int] = []
 
     def __enter__(self) -> Cost:
         self._commits = self._count_commits()
+        self._checkpoints = self._find_checkpoints()
         self._job = self._context.dagScheduler().numTotalJobs()
         self._bytes = self._count_bytes()
         return self
@@ -33,11 +35,15 @@ class Cost:
         self.bytes = self._count_bytes() - self._bytes
         self.commits = self._count_commits() - self._commits
         last = self._context.dagScheduler().numTotalJobs()
-        self.jobs = last - self._job
         self._context.listenerBus().waitUntilEmpty()
-        jobs = self._context.statusStore().jobsList(None)
-        found = {jobs.apply(i).jobId(): jobs.apply(i).numTasks() for i in range(jobs.size())}
-        self.tasks = [found[number] for number in range(self._job, last) if number in found]
+        listed = self._context.statusStore().jobsList(None)
+        jobs = [listed.apply(i) for i in range(listed.size())]
+        new = self._find_checkpoints() - self._checkpoints
+        versions = {int(path.name.split(".")[0]) for path in new}
+        mine = sorted((job for job in jobs if self._job <= job.jobId() < last), key=_number)
+        counted = [job for job in mine if not _of_checkpoints(job, versions)]
+        self.jobs = last - self._job - (len(mine) - len(counted))
+        self.tasks = [job.numTasks() for job in counted]
 
     def _count_bytes(self) -> int:
         found = self._disk.getAllStatistics()
@@ -45,3 +51,22 @@ class Cost:
 
     def _count_commits(self) -> int:
         return sum(1 for _ in self._root.glob("**/_delta_log/*.json"))
+
+    def _find_checkpoints(self) -> set[Path]:
+        return set(self._root.glob("**/_delta_log/*.checkpoint*.parquet"))
+
+
+def _number(job: Any) -> int:
+    found: int = job.jobId()
+    return found
+
+
+def _of_checkpoints(job: Any, versions: set[int]) -> bool:
+    """Whether a job belongs to the writing of a table's checkpoint at one of these versions."""
+    if not versions:
+        return False
+    if job.description().isEmpty():
+        return bool(job.name().startswith("$anonfun$recordDeltaOperationInternal"))
+    return job.description().get() in {
+        f"Delta: Compute snapshot for version: {version}" for version in versions
+    }

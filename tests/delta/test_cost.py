@@ -234,6 +234,26 @@ def test_the_tables_have_their_properties(spark: Any, root: str, manager: QueueM
     assert properties["delta.minReaderVersion"] == "1"
 
 
+@pytest.mark.parametrize("table", ["journal", "payload"])
+def test_writers_outside_spark_are_refused_and_readers_are_not(
+    root: str, manager: QueueManager, table: str
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    path = f"{root}/{table}"
+    if table == "payload":
+        path += f"/{manager.queue('in').info.payload_id}"
+    there = deltalake.DeltaTable(path)
+    rows = there.to_pyarrow_table()
+    for write in (
+        lambda: deltalake.write_deltalake(path, rows, mode="append"),
+        there.delete,
+        there.optimize.compact,
+    ):
+        with pytest.raises(Exception, match="InCommitTimestamp"):
+            write()
+    assert deltalake.DeltaTable(path).version() == there.version()
+
+
 def test_the_journal_refuses_an_entry_without_a_kind(
     spark: Any, root: str, manager: QueueManager
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("jinja2", reason="the audit page needs the extra `report`")
 
+from tests.conftest import LONG
 from tests.reports.test_audit_report import Shop
 from txnqueue.errors import PlatformMissing
 from txnqueue.manager import QueueManager
@@ -358,6 +359,7 @@ def test_without_scripts_the_counted_tables_show(
     page.close()
 
 
+@pytest.mark.skipif(not LONG, reason="two minutes: in the long run")
 def test_a_hundred_thousand_events_open_at_once(
     browser: Any, busy: QueueManager, tmp_path: Path
 ) -> None:

@@ -311,6 +311,7 @@ def test_what_was_removed_from_the_history_is_the_first_moment() -> None:
         shop.manager.queue("nothing")
 
 
+@pytest.mark.skipif(not LONG, reason="two minutes: in the long run")
 def test_a_hundred_thousand_events_are_figures_in_a_minute(busy: QueueManager) -> None:
     started = time.monotonic()
     figures = busy.history.report(verify=False).figures

@@ -38,12 +38,26 @@ def run(store: str, *words: str) -> Any:
     return CliRunner().invoke(app, [*words, "--root", store])
 
 
+# ---------------------------------------------------------------------------- the page
+
+
+def test_a_page_for_auditors_is_written_without_spark(store: str, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    written = run(store, "report", "--no-verify", "--payload", "--html", str(page))
+    assert written.exit_code == 0, written.output
+    assert "orders" in page.read_text(encoding="utf-8") and "orders" in written.stdout
+    asked = txnqueue.look(store).history.digest()
+    assert run(store, "history", "--digest").stdout.strip() == str(asked)
+
+
 # ---------------------------------------------------------------------------- the sensor
 
 
 def test_depth_says_by_its_code_whether_there_is_enough(store: str) -> None:
     assert run(store, "depth", "orders", "--at-least", "7").exit_code == 0
-    few = run(store, "depth", "orders", "--at-least", "8", "--output", "json")
+    held = run(store, "depth", "orders", "--at-least", "8")
+    assert held.exit_code == 0, "what is held longer than its lease can be received as well"
+    few = run(store, "depth", "orders", "--at-least", "13", "--output", "json")
     assert (few.exit_code, few.stdout) == (
         7,
         '{"queue": "orders", "available": 7, "in_flight": 5}\n',
@@ -51,7 +65,7 @@ def test_depth_says_by_its_code_whether_there_is_enough(store: str) -> None:
     began = time.monotonic()
     waited = run(
         store,
-        *["depth", "orders", "--at-least", "8", "--wait", "--timeout-seconds", "0.6"],
+        *["depth", "orders", "--at-least", "13", "--wait", "--timeout-seconds", "0.6"],
         *["--poll-seconds", "0.2"],
     )
     assert waited.exit_code == 7 and time.monotonic() - began >= 0.6

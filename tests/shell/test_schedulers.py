@@ -127,7 +127,17 @@ def test_the_page_names_every_exit_code() -> None:
     known = {int(code) for code in re.findall(r"^\| (\d+) \|", cli, re.MULTILINE)}
     rows = re.findall(r"^\| ([\d, *]+) \| (?:no|yes|\*\*no)", PAGE.read_text(), re.MULTILINE)
     assert {int(code) for row in rows for code in row.split(",")} == known
-    assert known - {5} == CODES.keys()  # consume never ends with 5
+    assert known - {5, 7} == CODES.keys()  # which are of declare and of depth
+
+
+def test_a_run_that_waits_for_messages_asks_the_sensor() -> None:
+    (waiting,) = re.findall(r"\n## Wait for messages\n(.*?)\n## ", PAGE.read_text(), re.DOTALL)
+    (line,) = re.findall(r"^txnqueue depth .*", waiting, re.MULTILINE)
+    group: Any = get_command(app)
+    context = group.commands["depth"].make_context("depth", shlex.split(line)[2:])
+    assert (context.params["at_least"], context.params["wait"]) == (100, True)
+    declared = {one.name: one.default for one in group.commands["depth"].params}
+    assert f"every {declared['poll_seconds']:g} seconds" in waiting
 
 
 def test_the_commands_are_commands_of_ours() -> None:

@@ -25,6 +25,7 @@ from txnqueue.protocols.amqp import (
     Declared,
     Described,
     Discharge,
+    Disposition,
     Error,
     ErrorCondition,
     Header,
@@ -34,10 +35,13 @@ from txnqueue.protocols.amqp import (
     Received,
     Rejected,
     Released,
+    Role,
     TransactionalState,
     TransactionError,
     TxnCapability,
 )
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
+from txnqueue.protocols.amqp.frames import FRAME_OCTETS_MIN
 
 LOCAL, SEVERAL = TxnCapability.LOCAL_TRANSACTIONS, TxnCapability.MULTI_TXNS_PER_SSN
 
@@ -230,3 +234,18 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "proton", None)
     with pytest.raises(PlatformMissing, match="amqp"):
         ProtonCodec()
+
+
+def test_what_is_wrong_is_told_in_a_frame_of_the_smallest_size(codec: ProtonCodec) -> None:
+    frames = FrameCodec(codec)
+    for description in ("x" * 1_000_000, "é" * 400, "\ud800" * 300, "short", ""):
+        rejected = Rejected(Error(TransactionError.ROLLBACK, f"{description}: do it otherwise."))
+        state = TransactionalState(bytes(32), rejected)
+        told = Disposition(role=Role.RECEIVER, first=2**32 - 1, last=2**32 - 1, state=state)
+        octets = frames.write(told)
+        assert len(octets) <= FRAME_OCTETS_MIN
+        read = frames.read(octets[8:])
+        assert isinstance(read, Disposition) and isinstance(read.state, TransactionalState)
+        outcome = read.state.outcome
+        assert isinstance(outcome, Rejected) and outcome.error is not None
+        assert outcome.error.description.endswith(": do it otherwise.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
-from tests.specifications.controllers import Scene, bodies, condition, message, row
+from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.core.receipt import Status
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.amqp import (
@@ -25,6 +25,7 @@ from txnqueue.protocols.amqp import (
     Disposition,
     Flow,
     Header,
+    Limits,
     Rejected,
     Role,
     Source,
@@ -58,6 +59,28 @@ def opened(scene: Scene) -> Any:
         Attach(name="txn-ctl", handle=0, role=Role.SENDER, source=Source(), target=target)
     )
     return session
+
+
+@in_memory
+@pytest.mark.parametrize("late", [False, True])
+def test_transactions_whose_commit_was_refused_do_not_count_any_more(
+    world: Any, late: bool
+) -> None:
+    scene = Scene(world, limits=Limits(transactions=2), timeout_seconds=60)
+    line = Pipeline(scene.resource.connect())
+    known = []
+    for _ in range(5):
+        txn_id = line.declare()
+        known.append(txn_id)
+        if late:
+            world.clock.advance(61)
+            line.session.connection.tick()
+        else:
+            line.dispose(TransactionalState(txn_id, Accepted()), 99, settled=True)
+        refused = "amqp:transaction:timeout" if late else "amqp:transaction:rollback"
+        assert line.discharge(txn_id) == refused
+    told = [line.discharge(txn_id) for txn_id in known]
+    assert told == ["amqp:transaction:unknown-id"] * 2 + [refused] * 3
 
 
 @on_delta_when_long

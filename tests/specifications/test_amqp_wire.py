@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ pytest.importorskip("proton", reason="python-qpid-proton is not installed: it ne
 
 
 from tests.specifications.amqp_listener import Listener, eventually, listening
+from txnqueue.errors import InvalidInput
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import (
     Accepted,
@@ -51,6 +53,7 @@ from txnqueue.protocols.amqp.frames import (
     Window,
     framed,
 )
+from txnqueue.protocols.amqp.performatives import SenderSettleMode
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
 
@@ -134,6 +137,14 @@ class Wire:
         return str(self.until(kind).error.symbol) == condition
 
 
+def nested(depth: int) -> bytes:
+    """Write a list of a list of a list."""
+    found = b"\x40"
+    for _ in range(depth):
+        found = b"\xd0" + struct.pack(">II", 4 + len(found), 1) + found
+    return found
+
+
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     with listening() as made:
@@ -212,6 +223,11 @@ def test_garbage_before_the_end_of_sasl_ends_the_socket(listener: Listener, octe
     assert eventually(lambda: listener.server.connections == 0)
 
 
+def test_a_response_of_sasl_that_is_a_text_is_no_response() -> None:
+    with pytest.raises(InvalidInput, match="binary"):
+        FrameCodec(ProtonCodec()).read(b"\x00\x53\x41\xc0\x0c\x02\xa3\x05PLAIN\xa1\x02no")
+
+
 @pytest.mark.parametrize(
     ("octets", "condition"),
     [
@@ -224,6 +240,7 @@ def test_garbage_before_the_end_of_sasl_ends_the_socket(listener: Listener, octe
         (framed(b"\x00\x53\x99\xc0\x01\x00"), "amqp:decode-error"),
         (framed(b"\x00\x53\x17\xc0\x01\x00", channel=9), "amqp:not-allowed"),
         (framed(b"\x00\x53\x10\xa1\x01x"), "amqp:decode-error"),
+        (framed(b"\x00\x53\x10" + nested(2_000)), "amqp:decode-error"),
     ],
 )
 def test_garbage_closes_the_connection_and_rolls_back(
@@ -344,6 +361,28 @@ def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.Monk
         assert eventually(lambda: letters.in_flight() == 40)
         assert eventually(lambda: listener.server.connections == 0)
         assert eventually(lambda: (letters.depth(), letters.in_flight()) == (40, 0))
+
+
+def test_what_goes_settled_waits_in_the_queue_until_the_client_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_connection, "UNREAD_OCTETS_MAX", 100_000)
+    with listening(limits=Limits(unsettled=5)) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+        wire = Wire(listener).begun()
+        settled = SenderSettleMode.SETTLED
+        ends = {"source": Source("letters"), "target": Target(), "snd_settle_mode": settled}
+        wire.attach(0, Role.RECEIVER, **ends)
+        window = Window(
+            next_incoming_id=0, incoming_window=99_999, next_outgoing_id=0, outgoing_window=9
+        )
+        wire.send(SessionFlow(window, Flow(handle=0, link_credit=1_000)))
+        assert not eventually(lambda: letters.depth() < 20, 1.0)
+        ends_seen = 0
+        while ends_seen < 40:
+            ends_seen += not wire.until(Transfer).more
+        assert (letters.depth(), letters.in_flight()) == (0, 0)
 
 
 def test_much_work_of_a_client_keeps_its_own_leases_from_ending(

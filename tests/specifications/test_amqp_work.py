@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.inside import client_of
-from tests.specifications.controllers import Scene, bodies, condition, message, row
+from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpError,
@@ -22,13 +23,16 @@ from txnqueue.protocols.amqp import (
     ErrorCondition,
     Flow,
     Header,
+    Limits,
     Modified,
+    ProtonCodec,
     ReceiverSettleMode,
     Rejected,
     Released,
     Role,
     SenderSettleMode,
     Source,
+    Target,
     TransactionalState,
     Transfer,
     TxnCapability,
@@ -567,6 +571,50 @@ def test_sent_settled_in_no_transaction_is_gone_at_once(world: Any) -> None:
     assert scene.counts == (0, 0)
 
 
+@in_memory
+def test_what_goes_settled_goes_in_portions_and_is_drained_to_its_end(world: Any) -> None:
+    scene = Scene(world, limits=Limits(unsettled=4))
+    scene.orders.send([row(n) for n in range(10)])
+    connection = scene.resource.connect()
+    session = connection.begin()
+    source = Source(scene.name)
+    session.handle(
+        Attach(name="r", handle=0, role=Role.RECEIVER, source=source, snd_settle_mode=SETTLED)
+    )
+
+    def ticked() -> list[Any]:
+        connection.tick()
+        return [type(one) for one in session.frames()]
+
+    told = session.handle(Flow(handle=0, link_credit=20, drain=True))
+    assert [type(one) for one in told] == [Transfer] * 4
+    connection.is_read = False
+    assert ticked() == []
+    assert scene.counts == (6, 0)
+    connection.is_read = True
+    assert ticked() == [Transfer] * 4
+    assert ticked() == [Transfer] * 2
+    assert ticked() == [Flow]  # only now there is nothing left to give credit back for
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+    codec = ProtonCodec()
+    scene = Scene(world)
+    session = scene.resource.connect(codec=codec).begin()
+    session.handle(Attach(name="s", handle=0, role=Role.SENDER, target=Target(scene.name)))
+    octets = codec.encode((AmqpValue({"n": 1, "key": "x" * 12_000_000}),))
+    began = time.monotonic()
+    for start in range(0, len(octets), 400):
+        part = octets[start : start + 400]
+        more = start + 400 < len(octets)
+        session.handle(Transfer(handle=0, delivery_id=0, payload=part, more=more))
+    assert time.monotonic() - began < 5  # copied anew with each part it takes a minute
+    assert scene.waiting() == [1]
+
+
 @on_delta_when_long
 @pytest.mark.rule("S1-42")
 @pytest.mark.parametrize("settled", [True, False])
@@ -677,6 +725,29 @@ def test_the_resource_keeps_leases_alive(world: Any) -> None:
         scene.controller.tick()
         assert len(scene.orders.receive()) == 0
     assert scene.counts == (0, 2)
+
+
+@in_memory
+@pytest.mark.parametrize("how", ["settled", "unsettled", "sent settled", "acquired outside"])
+def test_the_resource_keeps_leases_of_a_transaction_alive_until_its_discharge(
+    world: Any, how: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    line = Pipeline(scene.resource.connect())
+    txn_id = line.declare()
+    mode = SETTLED if how == "sent settled" else SenderSettleMode.MIXED
+    handle = line.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    properties = {} if how == "acquired outside" else {"txn-id": txn_id}
+    line.do(Flow(handle=handle, link_credit=1, properties=properties))
+    if how != "sent settled":
+        line.dispose(TransactionalState(txn_id, Accepted()), 0, settled=how != "unsettled")
+    for _ in range(8):
+        world.clock.advance(100)
+        line.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(1)) == 0
+    assert line.discharge(txn_id) == "accepted"
+    assert scene.counts == (0, 0)
 
 
 @in_memory

@@ -19,7 +19,7 @@ from txnqueue.protocols.dtx import Connection, Execution, XaStatus, Xid
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="a second driver: in the long run")
 @pytest.mark.timeout(900)
 @pytest.mark.rule("S4-10", "S4-22", "S4-25", "S4-27", "S4-28", "S4-32", "S4-37")
 def test_what_a_killed_driver_did_in_branches_is_decided_by_another_one(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -96,6 +98,8 @@ def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReade
     assert first["k"] == first["_message"]["message_id"] == "a"
     steps = store.history.trace(first["_message"]["id"]).rows()
     assert [step["step"] for step in steps] == ["sent"]
+    assert "<td>orders</td>" in store._repr_html_().replace('<td class="text">', "<td>")
+    assert "order_id" in orders._repr_html_() and "dead letters" in orders._repr_html_()
 
 
 def test_the_entries_are_each_there_once_in_commit_order(store: txnqueue.StoreReader) -> None:
@@ -208,6 +212,29 @@ def test_a_moment_whose_files_are_gone_says_so(folder: Path) -> None:
             store.entries()
     finally:
         (folder / "away").rename(away)
+
+
+def test_another_store_in_the_place_of_the_one_that_was_looked_at_is_told(
+    folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "store"
+    shutil.copytree(folder / "store", place)
+    store = txnqueue.look(str(place))
+    assert store.queue("orders").depth() == 7
+    (place / "journal/_delta_log").rename(tmp_path / "hidden")
+    shutil.copytree(tmp_path / "hidden", place / "journal/_delta_log")  # as rsync would
+    store.refresh()
+    for file in (place / "journal/_delta_log").glob("*.json"):
+        table_id = re.search(r'"metaData":{"id":"([^"]+)"', file.read_text())
+        if table_id is not None:
+            file.write_text(file.read_text().replace(table_id[1], "another"))
+    for file in (place / "journal/_delta_log").glob("*.parquet"):
+        file.unlink()
+    newest = max((place / "journal/_delta_log").glob("*.json"))
+    newest.write_text(newest.read_text() + "\n")
+    with pytest.raises(errors.StoreNotFound, match="look"):
+        store.refresh()
+    assert txnqueue.look(str(place)).queue("orders").depth() == 7
 
 
 def test_where_a_path_may_be_on_a_cluster_spark_is_asked(folder: Path) -> None:
@@ -342,6 +369,21 @@ def test_a_log_that_was_cleaned_up_meanwhile_is_read_anew(log: Log) -> None:
     log.checkpoint(f"{3:020d}.checkpoint.parquet", *of_checkpoint("b"))
     log.commit(3, add("b"))
     assert (log.log.newest(known).version, log.paths()) == (3, ["b"])
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_table_in_the_place_of_another_one_is_read_anew(log: Log, commits: int) -> None:
+    log.commit(0, META, PROTOCOL, add("a"))
+    log.commit(1, add("b"))
+    known = log.log.newest()
+    shutil.rmtree(log.folder)
+    log.folder.mkdir()
+    log.commit(0, {"metaData": {"id": "other", "configuration": {}}}, PROTOCOL, add("c"))
+    for version in range(1, commits):
+        log.commit(version, add(f"other-{version}"))
+    found = log.log.newest(known)
+    assert (found.table_id, found.version) == ("other", commits - 1)
+    assert sorted(found.files) == ["c", *(f"other-{n}" for n in range(1, commits))]
 
 
 def test_a_log_with_a_gap_is_not_guessed_at(log: Log) -> None:

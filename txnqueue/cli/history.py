@@ -162,7 +162,7 @@ def _proof(session: OpenStore, found: VerificationResult) -> None:
         raise typer.Exit(1)
 
 
-@command("report")
+@command("report", looks=True)
 def report(
     session: OpenStore,
     html: Annotated[
@@ -186,7 +186,8 @@ def report(
 ) -> None:
     """Report what happened between two moments: in figures, and as a page for an auditor."""
     moments = [None if text is None else _moment(text) for text in (after, upto)]
-    found = session.manager.history.report(*moments, payload=payload, verify=verify)
+    log = (session.manager if verify else session.looking).history  # the change feed
+    found = log.report(*moments, payload=payload, verify=verify)
     rows = [asdict(line) for line in found.figures.differences]
     session.printer.rows(rows, DIFFERENCE_COLUMNS, "There was no queue.")
     if html is not None:

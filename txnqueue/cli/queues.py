@@ -129,15 +129,16 @@ def depth(
         raise typer.BadParameter("--timeout-seconds needs --wait.")
     store = session.looking
     opened = store.queue(queue)
-    available = opened.depth()
-    if wait and at_least is not None:
-        available = sensor.wait(store, opened, at_least, timeout_seconds, poll_seconds)
-    in_flight = opened.in_flight()
+    enough = True
+    if at_least is not None:
+        seconds = timeout_seconds if wait else 0.0
+        enough = sensor.wait(store, opened, at_least, seconds, poll_seconds) >= at_least
+    available, in_flight = opened.depth(), opened.in_flight()
     session.printer.fact(
         {"queue": queue, "available": available, "in_flight": in_flight},
         f"{queue}: {available} available, {in_flight} in flight",
     )
-    if at_least is not None and available < at_least:
+    if not enough:
         raise typer.Exit(TOO_FEW)
 
 

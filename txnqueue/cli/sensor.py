@@ -21,6 +21,8 @@ def wait(
 ) -> int:
     """Look at a queue until so many messages can be received, or the time is over.
 
+    What a killed consumer holds counts once its lease is over: nobody else would ask for it.
+
     Args:
         store: What is looked at.
         queue: The queue there.
@@ -34,7 +36,7 @@ def wait(
     started = time.monotonic()
     while True:
         refresh(store)
-        available = queue.depth()
+        available = queue.depth(lapsed=True)
         left = (
             poll_seconds
             if timeout_seconds is None

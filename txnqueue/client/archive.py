@@ -327,12 +327,12 @@ def _opened(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Take each of some sorted entries once."""
+    """Take each of some sorted entries once; copies that differ are no copies."""
     before = None
     for entry in entries:
-        if before is None or entry.entry_id != before:
+        if entry != before:
             yield entry
-        before = entry.entry_id
+        before = entry
 
 
 def _portions(names: Iterable[_Name]) -> Iterator[list[_Name]]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import ranges
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import LaneState, QueueState, Segment
+from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment
 from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, upto_of
 from txnqueue.messages.selector import Selector
+from txnqueue.messages.takeover import Takeovers
 from txnqueue.storage.payload import Part
 
 if TYPE_CHECKING:
@@ -25,6 +26,31 @@ def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -
     for part in client.parts_of(info):
         with part.state_for_read() as state:
             found += count(state)
+    return found
+
+
+def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
+    """Count what can be received, maybe with what the next receive takes back from others."""
+    now_ms = client.runtime.now_ms()
+
+    def available(fold: QueueState) -> int:
+        return fold.available(now_ms, client.cache.newest(info).redelivery)
+
+    found = total(client, info, available)
+    rules = client.cache.newest(info).redelivery
+    if not lapsed:
+        return found
+    for part in client.parts_of(info):
+        with part.state_for_read() as fold:
+            taker = LeaseOwner(part.client.consumer, 0)
+            takeovers = Takeovers(part.client, part.info, (), fresh_only=False)
+            takeover = takeovers.find(fold, taker, now_ms)
+            found += sum(
+                segment.size
+                for lane in fold.lanes
+                for segment in takeover.returning(fold, lane, now_ms)
+                if segment.receivable(now_ms, rules)
+            )
     return found
 
 

@@ -52,6 +52,7 @@ class Poller:
         self._info = info
         self._deadline = client.runtime.monotonic() + wait_seconds
         self._waits = wait_seconds > 0
+        self._looked_ms = client.runtime.now_ms()
         self._seen = now(client) if self._waits else (-1, -1)
 
     def wait_for_change(self) -> bool:
@@ -68,11 +69,15 @@ class Poller:
             self._sleep(min(left, pause))
             seen, self._seen = self._seen, now(self._client)
             if self._seen != seen or (due_ms is not None and runtime.now_ms() >= due_ms):
+                self._looked_ms = runtime.now_ms()
                 return True
             pause = min(2 * pause, LONGEST_SECONDS)
 
     def _due_ms(self) -> int | None:
-        """When the next delay or lease ends, or the time of a branch that holds something."""
+        """When the next delay or lease ends, or the time of a branch that holds something.
+
+        What has ended since the last look began counts: that look may have come too early for it.
+        """
         now_ms = self._client.runtime.now_ms()
         instants: list[int] = []
         for part in self._client.parts_of(self._info):
@@ -92,7 +97,7 @@ class Poller:
                 instants += [
                     b.ends_at_ms(now_ms, held[b.key]) for b in branches if b is not None and b.open
                 ]
-        return min((instant for instant in instants if instant > now_ms), default=None)
+        return min((instant for instant in instants if instant > self._looked_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, but not longer than until something comes into the memory, or it is stopped."""

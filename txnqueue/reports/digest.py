@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from txnqueue.client.archive import Past
 from txnqueue.core import model
+from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import Order
@@ -23,7 +24,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryDigest:
+class HistoryDigest(Facts):
     """A digest of the entries of a store's history up to a commit.
 
     ``str(digest)`` is one line to keep; ``HistoryDigest.parse`` reads it.

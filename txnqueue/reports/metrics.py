@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from txnqueue.client.client import Client
+from txnqueue.core import markup
 from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import QueueState, Segment
+from txnqueue.core.state import QueueState, Segment, catalog
 from txnqueue.errors import QueueNotFound
 from txnqueue.reports.causes import Standing, counted, standing
 from txnqueue.reports.report import Report
@@ -187,3 +188,22 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
         with part.state() as state:
             found += standing(state)
     return [cause.row for cause in counted(found, mine)]
+
+
+def queues_shown(client: Client) -> str:
+    """Write the queues with what is in them as HTML; what ``Metrics`` reads is read."""
+    columns = ("queue", "available", "in_flight", "delayed", "dead", "oldest_age_seconds")
+    return markup.records(f"Queues of {client.store.root}", Metrics(client).rows(), columns)
+
+
+def queue_shown(client: Client, info: QueueInfo, available: int, in_flight: int) -> str:
+    """Write depth, dead letters and columns of a queue as HTML; no payload is read."""
+    dead = len(DeadLetters(client, info)) if info.dead_letter_id is not None else "none are kept"
+    state = [
+        *(("available", available), ("in flight", in_flight)),
+        *(("dead letters", dead), ("lanes", info.settings.lanes)),
+        *(("group_by", info.settings.group_by), ("lease_seconds", info.settings.lease_seconds)),
+    ]
+    columns = [(name, catalog.type_named(kind)) for name, kind in catalog.columns(info.schema)]
+    now = markup.table(f"Queue {info.name}", ("", "now"), state)
+    return now + markup.table("Columns", ("name", "type"), columns)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +40,8 @@ logger = logging.getLogger("txnqueue")
 READ_OCTETS = 64 * 1024
 INBOX_OCTETS_MAX = 4 * 1024 * 1024
 """What a client may send ahead of what is done: nothing more is read then."""
+UNREAD_OCTETS_MAX = 1024 * 1024
+"""What may wait to be read by a client before it is sent further messages."""
 OPENING_SECONDS = 20.0
 """What a client has to say who it is and to open its connection."""
 REFUSED_SECONDS = 0.5
@@ -100,7 +103,9 @@ class ClientConnection:
         """Let the client have what there is for it now, unless it is being looked for."""
         if self._peer is not None and not self._ticking:
             self._ticking = True
-            looking = self._loop.run_in_executor(self._services.beats, self._peer.tick)
+            unread = self._writer.transport.get_write_buffer_size()
+            act = partial(self._peer.tick, is_read=unread <= UNREAD_OCTETS_MAX)
+            looking = self._loop.run_in_executor(self._services.beats, act)
             looking.add_done_callback(self._ticked)
 
     def shut(self, error: Error) -> None:

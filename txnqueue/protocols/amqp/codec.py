@@ -41,8 +41,11 @@ from txnqueue.protocols.amqp.types import (
 
 _SKIPPED = frozenset({0x71, 0x72, 0x78})
 """Sections that say nothing to a queue: the annotations and the footer."""
-_UNREADABLE = (ValueError, TypeError, OverflowError, OSError)
-"""What octets may cause that are no AMQP, or hold an instant that Python does not have."""
+DESCRIPTION_OCTETS_MAX = 300
+"""How long an error is described: the frames of the smallest size have room for that."""
+_UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
+"""What octets may cause that are no AMQP, are nested too deeply, or hold an instant that Python
+does not have."""
 
 
 class ProtonCodec:
@@ -211,7 +214,7 @@ class ProtonCodec:
             array = self.symbols([_plain(one) for one in value.capabilities])
             return self._described(code, [] if array is None else [array])
         if isinstance(value, Error):
-            return self._described(code, [symbol(value.symbol), value.description])
+            return self._described(code, [symbol(value.symbol), _shortened(value.description)])
         if isinstance(value, AmqpData):
             return self._described(code, value.octets)
         if isinstance(value, AmqpSequence):
@@ -378,6 +381,16 @@ _READ: dict[int, Callable[[Any], Any]] = {
     0x76: AmqpSequence,
     0x77: AmqpValue,
 }
+
+
+def _shortened(description: str | None) -> str | None:
+    """Keep the beginning and the end of a long description, which may quote what was sent."""
+    octets = (description or "").encode("utf-8", "backslashreplace")
+    if len(octets) <= DESCRIPTION_OCTETS_MAX:
+        return octets.decode() if description is not None else None
+    half = DESCRIPTION_OCTETS_MAX // 2 - 2
+    parts = (part.decode("utf-8", "ignore") for part in (octets[:half], octets[-half:]))
+    return "…".join(parts)
 
 
 def _text(value: Any) -> str | None:

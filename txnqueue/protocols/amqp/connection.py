@@ -35,6 +35,7 @@ class Connection:
 
     Attributes:
         sessions: The sessions that are open.
+        is_read: Whether the controller reads what it is sent: no messages are acquired if not.
         payload_max: What one transfer carries at most: octets of a message with a codec,
             otherwise sections; None: whole messages.
     """
@@ -49,6 +50,7 @@ class Connection:
         self.resource = resource
         self.codec = codec
         self.payload_max = payload_max
+        self.is_read = True
         self.sessions: list[Session] = []
 
     def begin(self, incoming_window: int | None = None) -> Session:

@@ -37,7 +37,8 @@ class CoordinatorLink(IncomingLink):
     """The resource's end of a control link: it allocates and completes transactions.
 
     Attributes:
-        transactions: Those that it has declared and that are not discharged, by txn-id.
+        transactions: Those that it has declared and that are not discharged, by txn-id; some of
+            them may have been rolled back.
         in_doubt: Discharges that are not answered, because the store did not say how they ended.
     """
 
@@ -124,7 +125,7 @@ class CoordinatorLink(IncomingLink):
                 ErrorCondition.NOT_IMPLEMENTED, "global-id: there are local transactions only."
             )
         transactions_max = connection.resource.limits.transactions
-        if sum(1 for _ in connection.transactions()) >= transactions_max:
+        if sum(not one.ended for one in connection.transactions()) >= transactions_max:
             raise AmqpError(
                 ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
                 f"A connection has at most {transactions_max} transactions: discharge one.",
@@ -147,7 +148,14 @@ class CoordinatorLink(IncomingLink):
         except TxnQueueError as error:
             raise AmqpError(ErrorCondition.INTERNAL_ERROR, str(error)) from error
         self.transactions[transaction.txn_id] = transaction
+        self._forget_ended(transactions_max)
         return transaction.txn_id
+
+    def _forget_ended(self, kept_max: int) -> None:
+        """Forget what was rolled back long ago, and is known only to tell the controller why."""
+        ended = [txn_id for txn_id, one in self.transactions.items() if one.ended]
+        for txn_id in ended[: max(0, len(ended) - kept_max)]:
+            del self.transactions[txn_id]
 
     def _discharge(self, delivery: IncomingDelivery, body: Discharge) -> None:
         try:

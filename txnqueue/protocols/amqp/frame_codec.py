@@ -104,6 +104,13 @@ class _Fields:
             raise TypeError(f"field {number} is {self[number]!r}, and has to be a string")
         return str(self[number])
 
+    def octets(self, number: int) -> bytes:
+        """Read octets that may be left out."""
+        found = self[number]
+        if found is not None and not isinstance(found, bytes):
+            raise TypeError(f"field {number} is {found!r}, and has to be a binary")
+        return found or b""
+
     def error(self, number: int) -> Error | None:
         """Read an error that may be left out."""
         found = self[number]
@@ -231,7 +238,7 @@ _READ: Mapping[int, Callable[[_Fields, bytes], Frame]] = {
     0x17: lambda f, _: End(f.error(0)),
     0x18: lambda f, _: Close(f.error(0)),
     0x40: lambda f, _: Mechanisms([f[0]] if isinstance(f[0], str) else f[0]),
-    0x41: lambda f, _: Init(f.text(0), f[1] or b""),
+    0x41: lambda f, _: Init(f.text(0), f.octets(1)),
     0x44: lambda f, _: SaslOutcome(f.number(0)),
 }
 _NAMES = {

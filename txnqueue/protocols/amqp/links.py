@@ -157,7 +157,7 @@ class IncomingLink(Link):
             self._end_part(delivery)
             return
         delivery.settled = delivery.settled or frame.settled
-        delivery.payload = delivery.payload + frame.payload  # type: ignore[operator]
+        delivery.parts += frame.payload  # type: ignore[operator]
         self._check_size(delivery)
         if frame.more:
             self._partial = delivery
@@ -193,7 +193,7 @@ class IncomingLink(Link):
             frame.delivery_id,
             frame.settled,
             transaction,
-            frame.payload[:0],
+            bytearray() if isinstance(frame.payload, bytes) else [],
             None,
             frame.state,
         )
@@ -218,7 +218,7 @@ class IncomingLink(Link):
 
     def _check_size(self, delivery: IncomingDelivery) -> None:
         size, size_max = (
-            len(delivery.payload),
+            len(delivery.parts),
             self.session.connection.resource.limits.message_bytes,
         )
         if size <= size_max:
@@ -261,7 +261,7 @@ class ReceivingLink(IncomingLink):
             self._refuse(delivery, error)
             return
         if delivery.transaction is not None:
-            delivery.transaction.post(queue, posting, len(delivery.payload))
+            delivery.transaction.post(queue, posting, len(delivery.parts))
         delivery.outcome = Accepted()
         self._tell_outcome(delivery)
 

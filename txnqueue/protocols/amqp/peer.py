@@ -87,11 +87,15 @@ class Peer:
                     self._guarded(channel, body)
                 self._tick_if_due()
 
-    def tick(self) -> None:
+    def tick(self, *, is_read: bool = True) -> None:
         """Do what time brings: new messages, leases, transactions that take too long.
 
         Nothing is waited for: whoever works on it now does it then.
+
+        Args:
+            is_read: Whether the client reads what it is sent: new messages wait if not.
         """
+        self._connection.is_read = is_read
         self._tick_due = True
         if self._lock.acquire(blocking=False):
             try:

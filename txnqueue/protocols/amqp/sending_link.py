@@ -71,7 +71,8 @@ class SendingLink(Link):
             Whether the credit was given back, because the controller drains.
         """
         self._send_waiting()
-        while self.credit and not self._waiting and self.session.can_send:
+        more = False
+        while not more and self._may_acquire():
             limit = self.credit
             if self.session.window is not None:
                 limit = min(limit, self.session.window)
@@ -86,7 +87,9 @@ class SendingLink(Link):
                 break
             self._acquired(batch)
             self._send_waiting()
-        if not (self._drain and self.credit and not self._waiting and self.session.can_send):
+            # Nobody settles these, so that no number holds them back: the rest is for later.
+            more = self.sends_settled
+        if more or not (self._drain and self._may_acquire()):
             return False
         self._delivery_count += self.credit
         self.credit, self._drain = 0, False
@@ -118,6 +121,13 @@ class SendingLink(Link):
         self._give_back([d for d in mine if d.rest])
 
     # -------------------------------------------------------------------------- helpers
+
+    def _may_acquire(self) -> bool:
+        """Return whether the controller takes more messages, and reads what it is sent."""
+        session = self.session
+        return bool(
+            self.credit and not self._waiting and session.can_send and session.connection.is_read
+        )
 
     def _stop(self) -> None:
         """Acquire and send no more; what goes settled and has not gone is not accepted."""

@@ -314,8 +314,16 @@ class Session:
                 self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
 
     def _extend_leases(self, now_ms: int) -> None:
-        """Hold what the controller has for longer, once half of its lease is over."""
-        for delivery in list({id(d.batch): d for d in self.unsettled.values()}.values()):
+        """Hold what the controller has for longer, once half of its lease is over.
+
+        What it has settled in a transaction is held until that is discharged.
+        """
+        held = list(self.unsettled.values())
+        for link in self.links.values():
+            if isinstance(link, CoordinatorLink):
+                for transaction in link.transactions.values():
+                    held += transaction.deliveries
+        for delivery in {id(one.batch): one for one in held}.values():
             batch, lease = delivery.batch, delivery.link.queue.info.settings.lease_seconds
             until = batch.held_until
             if until is None or until.timestamp() * 1000 - now_ms > lease * 500:

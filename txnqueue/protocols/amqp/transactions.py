@@ -24,6 +24,7 @@ from txnqueue.protocols.amqp.types import (
     Payload,
     Rejected,
     Released,
+    Section,
     TransactionalState,
     TransactionError,
 )
@@ -54,7 +55,7 @@ class IncomingDelivery:
         delivery_id: Its number in the session.
         settled: Whether the controller has settled it.
         transaction: The live transaction that it is posted in.
-        payload: What has come of it.
+        parts: What has come of it, octets or sections.
         outcome: What becomes of it, once that is known.
         state: Its state at the resource.
     """
@@ -63,9 +64,14 @@ class IncomingDelivery:
     delivery_id: int
     settled: bool
     transaction: LiveTransaction | None = None
-    payload: Payload = ()
+    parts: bytearray | list[Section] = field(default_factory=list)
     outcome: Outcome | None = None
     state: DeliveryState | None = None
+
+    @property
+    def payload(self) -> Payload:
+        """What has come, as a whole."""
+        return bytes(self.parts) if isinstance(self.parts, bytearray) else tuple(self.parts)
 
 
 @dataclass(eq=False, slots=True)

@@ -60,12 +60,14 @@ class TableVersion:
         files: Its data files, by the paths that the log gives them.
         properties: The table's properties.
         table_id: What tells the table from another one in its place.
+        mark: The length and the time of the commit's file: another file is another commit.
     """
 
     version: int = -1
     files: Mapping[str, DataFile] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     table_id: str = ""
+    mark: tuple[int, int] | None = None
 
 
 class DeltaLog:
@@ -96,10 +98,10 @@ class DeltaLog:
             FileNotFoundError: There is no table.
             FilesNotReadable: The table is of a kind that only Spark can read.
         """
-        if known is not None and not self._is_there(self._commit(known.version + 1)):
-            if self._is_there(self._commit(known.version)):
-                return known
+        if known is not None and (known.mark is None or self._mark(known.version) != known.mark):
             known = None  # cleaned up beyond it, or replaced
+        if known is not None and self._mark(known.version + 1) is None:
+            return known
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
                 return self._read(known)
@@ -124,7 +126,8 @@ class DeltaLog:
                 "are kept elsewhere; use Spark.",
                 path=self._log,
             )
-        return _applied(found, (self._actions(version) for version in wanted))
+        reached = _applied(found, (self._actions(version) for version in wanted))
+        return replace(reached, mark=self._mark(reached.version))
 
     def _checkpoint(self, names: Sequence[str]) -> TableVersion:
         """Read the newest checkpoint that is complete."""
@@ -173,8 +176,10 @@ class DeltaLog:
     def _commit(self, version: int) -> str:
         return f"{self._log}/{version:020d}.json"
 
-    def _is_there(self, path: str) -> bool:
-        return bool(self.filesystem.get_file_info(path).is_file)
+    def _mark(self, version: int) -> tuple[int, int] | None:
+        """Look at the file of a commit; None: it is not there."""
+        info = self.filesystem.get_file_info(self._commit(version))
+        return (info.size, info.mtime_ns or 0) if info.is_file else None
 
     def _list(self) -> list[str]:
         from pyarrow.fs import FileSelector

@@ -65,7 +65,7 @@ class FilesStore:
         nothing that moved from one to the other is missing.
 
         Raises:
-            StoreNotFound: There is no store at this root.
+            StoreNotFound: There is no store at this root, or another one.
             FilesNotReadable: Its tables are of a kind that only Spark can read.
             StoreBusy: The archive changed each time that it was looked at.
         """
@@ -77,6 +77,7 @@ class FilesStore:
                 journal = self._journal.newest(journal)
                 again = self._archive.newest(archive)
                 if again.version == archive.version:
+                    self._check_same(journal)
                     self._moment = journal, again
                     return
                 archive = again
@@ -89,6 +90,18 @@ class FilesStore:
         raise StoreBusy(
             "The archive changed each time that it was looked at: try again.", owner=None
         )
+
+    def _check_same(self, journal: TableVersion) -> None:
+        """Check that the store is the one that was looked at before: what is known is of that one.
+
+        Raises:
+            StoreNotFound: It was deleted, and another one made in its place.
+        """
+        if self._moment is not None and journal.table_id != self._moment[0].table_id:
+            raise StoreNotFound(
+                f"The store at {self.root!r} is another one than before: look() again.",
+                root=self.root,
+            )
 
     def entries(self) -> pa.Table:
         """Read all entries, each once, in commit order: the columns of ``entries.TABLE``."""

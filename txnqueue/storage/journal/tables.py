@@ -38,10 +38,12 @@ _COMMON = {
     "delta.autoOptimize.autoCompact": "false",
     "delta.autoOptimize.optimizeWrite": "false",
     "delta.isolationLevel": "Serializable",
+    # Commit times never go back; and writers outside Spark, which know nothing of the journal,
+    # refuse a table that has this feature.
+    "delta.enableInCommitTimestamps": "true",
 }
 JOURNAL_PROPERTIES = {
     **_COMMON,
-    "delta.enableInCommitTimestamps": "true",
     "delta.enableRowTracking": "true",
     "delta.enableChangeDataFeed": "true",
     "delta.dataSkippingStatsColumns": "stream,kind,append_id,sequence",
