@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    rows,
+)
 from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
 from tests.inside import client_of
 from txnqueue import EraseResult, QueueManager
@@ -92,6 +99,7 @@ def test_what_was_consumed_is_erased_and_its_record_stays(world: World) -> None:
     assert again == EraseResult(queue.name)
 
 
+@on_delta_when_long
 def test_what_waits_is_purged_wherever_it_stands(world: World) -> None:
     queue = world.queue("orders", dead_letter=True)
     other = world.queue("other")
@@ -109,6 +117,7 @@ def test_what_waits_is_purged_wherever_it_stands(world: World) -> None:
     proved(manager)
 
 
+@on_delta_when_long
 def test_a_dead_letter_is_erased_by_the_queue_that_it_is_in(world: World) -> None:
     queue = world.queue("orders", dead_letter=True)
     queue.send([*rows(1, key="anna"), *rows(2, key="anna")])
@@ -120,6 +129,7 @@ def test_a_dead_letter_is_erased_by_the_queue_that_it_is_in(world: World) -> Non
     proved(manager)
 
 
+@on_delta_when_long
 def test_what_is_in_flight_refuses_and_nothing_is_changed(world: World) -> None:
     queue = world.queue()
     queue.send([*rows(1, 2, key="anna"), *rows(3, key="bert")])
