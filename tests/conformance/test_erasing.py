@@ -76,6 +76,7 @@ def proved(manager: QueueManager) -> dict[str, tuple[int, int]]:
     return {claim.claim: (claim.found, claim.expected) for claim in found.claims}
 
 
+@on_delta_when_long
 def test_what_was_consumed_is_erased_and_its_record_stays(world: World) -> None:
     queue = world.queue()
     sent = queue.send([*rows(1, 2, key="anna"), *rows(3, key="bert")])
@@ -160,6 +161,7 @@ def test_what_was_received_is_not_read_with_fewer_rows(world: World) -> None:
             frame.collect()
 
 
+@on_delta_when_long
 def test_a_search_of_the_history_says_that_something_was_erased(world: World) -> None:
     queue = world.queue()
     queue.send([*rows(1, key="anna"), *rows(2, key="bert")])
