@@ -49,6 +49,7 @@ __all__ = [
     "PublishResult",
     "Queue",
     "QueueCounts",
+    "QueueDataSource",
     "QueueDropResult",
     "QueueInfo",
     "QueueManager",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from txnqueue.core.exchanges import ExchangeInfo
     from txnqueue.core.receipt import Receipt, Status
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
+    from txnqueue.data_source import QueueDataSource
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
     from txnqueue.exchange_reader import ExchangeReader
@@ -164,6 +166,7 @@ else:
         "DeadLetters": "reports.metrics",
         "DispatchRow": "types",
         "DrainResult": "results",
+        "QueueDataSource": "data_source",
         "QueueDropResult": "admin.drop",
         "EraseResult": "admin.erasure",
         "Exchange": "exchange",

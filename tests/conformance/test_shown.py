@@ -172,6 +172,7 @@ def test_every_result_of_a_call_is_shown() -> None:
         "Exchange",
         "ExchangeReader",
         "Heartbeat",
+        "QueueDataSource",
         "Rollback",
         "Stream",
         "TableChanges",

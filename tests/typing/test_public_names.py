@@ -55,6 +55,8 @@ FOR_USERS = {
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
     "sink take_over transaction view_statements waive_change",
+    "QueueDataSource": "name options reader schema simpleStreamReader streamReader streamWriter "
+    "writer",
     "QueueReader": "dead_letters depth in_flight info name peek peek_messages",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
@@ -118,12 +120,16 @@ FOREIGN = frozenset(
         "BaseException",
         "Callable",
         "DataFrame",
+        "DataSourceReader",
+        "DataSourceStreamReader",
         "Exception",
         "Iterator",
         "Mapping",
         "None",
+        "NoReturn",
         "Path",
         "Sequence",
+        "SimpleDataSourceStreamReader",
         "SparkSession",
         "StructType",
         "Unpack",
@@ -172,6 +178,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
             (look := looked_at(tmp_path_factory.mktemp("older"))),
             look.queue("orders"),
             look.exchange("news"),
+            txnqueue.QueueDataSource({}),
         ),
         txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
     ]
@@ -207,7 +214,9 @@ def annotated(name: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", FOR_USERS)
 def test_what_signatures_name_can_be_imported_from_the_package(name: str) -> None:
-    named = {one for text in annotated(name) for one in re.findall(r"(?<![.\w])[A-Z]\w*", text)}
+    named = {
+        one for text in annotated(name) for one in re.findall(r"(?<![.\w])[A-Z]\w*", str(text))
+    }
     assert named - FOREIGN <= {*txnqueue.__all__, *NOT_NAMED}
 
 

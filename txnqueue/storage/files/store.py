@@ -72,10 +72,10 @@ class FilesStore:
         before = self._moment
         journal, archive = before or (None, None)
         try:
-            archive = self._archive.newest(archive)
+            archive = self._newest_archive(archive)
             for _ in range(_TRIES):
                 journal = self._journal.newest(journal)
-                again = self._archive.newest(archive)
+                again = self._newest_archive(archive)
                 if again.version == archive.version:
                     self._check_same(journal)
                     self._moment = journal, again
@@ -123,6 +123,13 @@ class FilesStore:
 
     def close(self) -> None:
         """Let go of what it holds: nothing."""
+
+    def _newest_archive(self, known: TableVersion | None) -> TableVersion:
+        """Look at the archive, which the first maintenance makes: before that it is empty."""
+        try:
+            return self._archive.newest(known)
+        except FileNotFoundError:
+            return TableVersion()
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:

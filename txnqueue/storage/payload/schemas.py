@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from txnqueue.core.settings import MESSAGE_COLUMN, RESERVED_COLUMNS, did_you_mean
 from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.payload.types import check_column, folded, sql_type
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructT
     if spark is None:
         return plain_schema(str(schema))
     try:
-        return spark.createDataFrame([], str(schema)).schema
+        return new_frame(spark, [], str(schema)).schema
     except Exception as error:
         raise SchemaMismatch(
             f"{schema!r} is no schema, such as 'order_id long, amount double': {error}"

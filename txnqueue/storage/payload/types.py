@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.journal.tables import identifier
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
     """Make a DataFrame of a table: an instant without a zone stays one, whatever is set."""
-    return session.createDataFrame(table, spark_schema(table.schema))
+    return new_frame(session, table, spark_schema(table.schema))
 
 
 def _known(kind: pa.DataType) -> pa.DataType:
