@@ -26,6 +26,7 @@ __all__ = [
     "DeclarationResult",
     "DispatchRow",
     "DrainResult",
+    "EraseResult",
     "Exchange",
     "ExchangeDescription",
     "ExchangeDropResult",
@@ -88,6 +89,7 @@ __all__ = [
 if TYPE_CHECKING:
     from txnqueue.admin.declarations import DeclarationResult
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+    from txnqueue.admin.erasure import EraseResult
     from txnqueue.admin.maintenance import MaintenanceResult
     from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import RecoveryResult
@@ -166,6 +168,7 @@ else:
         "DrainResult": "results",
         "QueueDataSource": "data_source",
         "QueueDropResult": "admin.drop",
+        "EraseResult": "admin.erasure",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
         "ExchangeDropResult": "admin.drop",

@@ -30,6 +30,7 @@ FOR_USERS = {
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
     "QueueDropResult": "dropped held_by messages queue",
+    "EraseResult": "erased purged queue readable_until undecided",
     "Exchange": "alter bind bindings describe drop info name publish schema sink unbind",
     "ExchangeDropResult": "dropped exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
@@ -49,7 +50,8 @@ FOR_USERS = {
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
     "QueueManager": "apply_change attempts close commit create_exchange create_queue "
-    "create_views decide_heuristically declare drop_exchange drop_queue exchange forget history "
+    "create_views decide_heuristically declare drop_exchange drop_queue erase exchange forget "
+    "history "
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover release rollback root run_transaction "
     "sink take_over transaction view_statements waive_change",
@@ -170,7 +172,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
         *(tx, tx.auxiliary("log", Database()), tx.table("gold/totals")),
         *((batch := orders.receive(transaction=tx)), batch.heartbeat()),
         *(tx.commit(), manager.outcome(tx.id), orders.drop(), txnqueue.RetryPolicy()),
-        *(txnqueue.Rollback(tx), manager.history.changes(), stream),
+        *(txnqueue.EraseResult("orders"), txnqueue.Rollback(tx), manager.history.changes(), stream),
         *((report := manager.history.report()), report.figures),
         *(
             (look := looked_at(tmp_path_factory.mktemp("older"))),

@@ -14,7 +14,7 @@ from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
-from txnqueue.core.state import retention
+from txnqueue.core.state import erasures, retention
 from txnqueue.storage.journal import EntryFilter, Order
 from txnqueue.storage.tables import Change
 
@@ -278,7 +278,7 @@ class ChangeChecks:
 
 
 class Payload:
-    """Every message that was sent has its payload: one row, and no more.
+    """Every message that was sent has its payload, unless it was erased: one row, and no more.
 
     Slices that nothing in the journal speaks of any more may be gone, and are left out: also
     those of which that became true while we looked.
@@ -296,6 +296,7 @@ class Payload:
         self._owners = owners
         self._problems = problems
         self._live = self._named()
+        self._erasures = self._erased()
         self._wanted: dict[str, list[_Place]] = defaultdict(list)
         self._spans = self._found = self._expected = 0
 
@@ -320,7 +321,19 @@ class Payload:
         for owner in list(self._wanted):
             self._count(owner)
         what = "messages and waiting changes whose payload is there, once"
-        return [CheckedPromise(what, self._found, self._expected)]
+        return [CheckedPromise(what, self._found, self._expected), *self._gone()]
+
+    def _gone(self) -> list[CheckedPromise]:
+        """Tell whether what was recorded as deleted is gone, if anything was ever erased."""
+        done = erasures.rows_of(one for one in self._erasures if one.done is not None)
+        if not done:
+            return []
+        left = count = 0
+        for owner, places in done.items():
+            listed = [(*place, part) for place, part in places.items()]
+            left += self._client.store.payload.rows(owner, listed)
+            count += sum(ranges.count(part) for part in places.values())
+        return [CheckedPromise("erased messages whose payload is gone", count - left, count)]
 
     def _want(
         self, owner: str, number: int, send_ids: Sequence[str], part: tuple[Range, ...], count: int
@@ -338,14 +351,22 @@ class Payload:
         self._spans -= sum(len(part) * len(sends) for _, sends, part, _ in wanted)
         while True:
             live = self._live.get(owner, set())
+            erased = erasures.rows_of(self._erasures).get(owner, {})
             wanted = [one for one in wanted if one[0] in live]
-            places = [(n, send_id, part) for n, sends, part, _ in wanted for send_id in sends]
+            places = [
+                (n, send_id, ranges.difference(part, erased.get((n, send_id), ())))
+                for n, sends, part, _ in wanted
+                for send_id in sends
+            ]
             found = self._client.store.payload.rows(owner, places)
-            expected = sum(count for *_, count in wanted)
+            expected = sum(count for *_, count in wanted) - _erased_of(wanted, erased)
+            known = len(self._erasures)
             if found != expected:
                 now = self._named()
                 self._live = {one: left & now.get(one, set()) for one, left in self._live.items()}
-            if found == expected or self._live.get(owner, set()) == live:
+                self._erasures = self._erased()
+            same = self._live.get(owner, set()) == live and len(self._erasures) == known
+            if found == expected or same:
                 self._found += found
                 self._expected += expected
                 if found != expected:
@@ -369,3 +390,15 @@ class Payload:
         kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED]
         journal = self._client.store.journal
         return retention.named_slices(journal.stream(Order.COMMIT, EntryFilter(kinds=kinds)))
+
+    def _erased(self) -> list[erasures.Erasure]:
+        return erasures.erasures(self._client.cache.catalog_entries())
+
+
+def _erased_of(wanted: Iterable[_Place], erased: erasures.Places) -> int:
+    """Count what was erased of the rows that are wanted."""
+    return sum(
+        ranges.count(ranges.intersection(part, erased.get((number, send_id), ())))
+        for number, send_ids, part, _ in wanted
+        for send_id in send_ids
+    )
