@@ -119,9 +119,17 @@ def notebook(stored: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
                 name = f"{stem}-{len(pictures) + 1}.png"
                 pictures[name] = base64.b64decode("".join(data["image/png"]))
                 blocks.append(f"![What the cell above shows]({name})")
+            elif html := "".join(data.get("text/html", "")):
+                blocks.append(_without_gaps(html))
             elif text := "".join(output.get("text", data.get("text/plain", ""))).rstrip():
                 blocks.append(f"```text\n{text}\n```")
     return "\n\n".join(blocks) + "\n", pictures
+
+
+def _without_gaps(html: str) -> str:
+    """Write an output as one block of Markdown: without empty lines, and in the site's style."""
+    html = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
+    return "\n".join(line for line in html.splitlines() if line.strip())
 
 
 # -------------------------------------------------------------------------------- reference

@@ -26,6 +26,7 @@ __all__ = [
     "DeclarationResult",
     "DispatchRow",
     "DrainResult",
+    "EraseResult",
     "Exchange",
     "ExchangeDescription",
     "ExchangeDropResult",
@@ -48,6 +49,7 @@ __all__ = [
     "PublishResult",
     "Queue",
     "QueueCounts",
+    "QueueDataSource",
     "QueueDropResult",
     "QueueInfo",
     "QueueManager",
@@ -90,6 +92,7 @@ __all__ = [
 if TYPE_CHECKING:
     from txnqueue.admin.declarations import DeclarationResult
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+    from txnqueue.admin.erasure import EraseResult
     from txnqueue.admin.maintenance import MaintenanceResult
     from txnqueue.admin.reclamation import Vacuum
     from txnqueue.admin.recovery import RecoveryResult
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from txnqueue.core.exchanges import ExchangeInfo
     from txnqueue.core.receipt import Receipt, Status
     from txnqueue.core.settings import QueueInfo, QueueSettings, RetryPolicy
+    from txnqueue.data_source import QueueDataSource
     from txnqueue.drain import Handler
     from txnqueue.exchange import Exchange
     from txnqueue.exchange_reader import ExchangeReader
@@ -168,7 +172,9 @@ else:
         "DeadLetters": "reports.metrics",
         "DispatchRow": "types",
         "DrainResult": "results",
+        "QueueDataSource": "data_source",
         "QueueDropResult": "admin.drop",
+        "EraseResult": "admin.erasure",
         "Exchange": "exchange",
         "ExchangeDescription": "types",
         "ExchangeDropResult": "admin.drop",

@@ -47,7 +47,8 @@
     ├── AlreadySettled           a message is settled once
     ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── ChangeNotFound           no table change of this id waits
-    ├── PayloadRemoved           the payload is past its retention
+    ├── PayloadRemoved           the payload is past its retention, or was erased
+    ├── NotErasable              messages are in use, so that they cannot be erased yet
     ├── HistoryRemoved           what is asked for lies before the history's beginning
     ├── HandlerFailed            a drain's handler failed too often, or by a mistake of the job
     └── Busy                     conflicts outlasted the retries; nothing changed
@@ -399,11 +400,23 @@ class ChangeNotFound(TxnQueueError):
 
 
 class PayloadRemoved(TxnQueueError):
-    """The payload was removed after its retention: keep it longer by payload_retention_days."""
+    """The payload was removed after its retention (payload_retention_days), or was erased.
+
+    history.changes() tells who erased what, and why.
+    """
 
     queue: str | None = None
     name: str | None = None
     send_id: str | None = None
+
+
+class NotErasable(TxnQueueError):
+    """Some of the messages are in use: erase again when they are consumed; nothing was erased."""
+
+    queue: str
+    """The queue in which they are in use."""
+    in_flight: int = 0
+    """How many are in flight; 0 if they are needed to tell duplicates."""
 
 
 class HistoryRemoved(TxnQueueError):

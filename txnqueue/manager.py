@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.admin import creation
 from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
 from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+from txnqueue.admin.erasure import EraseResult, erase
 from txnqueue.admin.exchange_creation import Asked, create_exchange
 from txnqueue.admin.maintenance import MaintenanceResult, maintain
 from txnqueue.admin.reclamation import Vacuum
@@ -274,6 +275,36 @@ class QueueManager:
             transaction_seconds_max, payload_retention_days, history_retention_days
         )
         return maintain(self._client, retention, vacuum=vacuum, dry_run=dry_run)
+
+    def erase(self, queue: str, where: str, reason: str) -> EraseResult:
+        """Delete the payload of messages for good, and keep their history.
+
+        Messages that wait are purged first, also in other queues that they were moved or published
+        to; messages in flight refuse the call. The journal records which rows were erased, by whom
+        and why, and neither ``where`` nor any value.
+
+        Args:
+            queue: The queue that they were sent, published or moved to; dropped ones of that name
+                are searched as well.
+            where: A SQL predicate over the payload's columns.
+            reason: Why; recorded in the journal for ever, so it should name nobody.
+
+        Returns:
+            What was erased, and until when Delta keeps the old files.
+
+        Raises:
+            QueueNotFound: There never was such a queue.
+            NotErasable: Some of the messages are in flight, or needed to tell duplicates.
+            LimitExceeded: They lie in too many ranges: erase fewer at a time.
+            Busy: They are recorded as erased, but others wrote to the payload at every try; the
+                next ``erase``, ``maintain`` or ``recover`` deletes it.
+
+        Example::
+
+            manager.erase("orders", "customer_id = 4711", reason="request 2026-118")
+        """
+        check_id(queue, "queue")
+        return erase(self._client, queue, where, check_reason(reason))
 
     def apply_change(self, change_id: str) -> None:
         """Apply a waiting table change to the table as it is, even if it was replaced or restored.

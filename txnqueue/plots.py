@@ -43,7 +43,7 @@ def depth(report: AuditReport, queue: str | None = None, *, ax: Axes | None = No
         ax: Where to draw; new axes when left out.
 
     Returns:
-        The axes: a line for each state, or for each queue.
+        The axes: a line for each state that there was, or for each queue that held any message.
 
     Raises:
         InvalidInput: The report knows no such queue, or too many.
@@ -53,9 +53,11 @@ def depth(report: AuditReport, queue: str | None = None, *, ax: Axes | None = No
     if queue is not None:
         points = _points(report, queue)
         lines = [(_words(name), points, [getattr(p, name) for p in points]) for name in STATES]
+        lines = [line for line in lines if any(line[2])] or lines[:1]
     else:
         each = ((name, _points(report, name)) for name in _queues(report))
         lines = [(name, points, [point.messages for point in points]) for name, points in each]
+        lines = [line for line in lines if any(line[2])] or lines
     drawn = _steps(_axes(ax), lines)
     drawn.set_title("Messages" if queue is None else f"Messages in {_plain(queue)}, by state")
     drawn.set_ylabel("messages")
@@ -71,7 +73,8 @@ def age(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None
         ax: Where to draw; new axes when left out.
 
     Returns:
-        The axes: a line for each queue, in seconds, with gaps where nothing was available.
+        The axes: a line for each queue in which any message was available, in seconds, with gaps
+        where none was.
 
     Raises:
         InvalidInput: The report knows no such queue, or too many.
@@ -80,6 +83,7 @@ def age(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None
     names = _queues(report) if queue is None else [queue]
     each = ((name, _points(report, name)) for name in names)
     lines = [(name, points, [p.oldest_age_seconds for p in points]) for name, points in each]
+    lines = [line for line in lines if any(age is not None for age in line[2])] or lines
     drawn = _steps(_axes(ax), lines)
     drawn.set_title("Age of the oldest available message")
     drawn.set_ylabel("seconds")
@@ -158,7 +162,8 @@ def timeline(report: AuditReport, transaction_id: str, *, ax: Axes | None = None
         )
     began = min(event.at for event in events)
     names = [
-        " ".join([_words(one.kind), *(x for x in (one.queue or one.table,) if x)]) for one in events
+        " ".join([_words(one.kind), *(x for x in (one.queue or _end(one.table),) if x)])
+        for one in events
     ]
     rows = list(dict.fromkeys(names))
     seconds = [(one.at - began).total_seconds() for one in events]
@@ -203,6 +208,9 @@ def _axes(ax: Axes | None) -> Axes:
             missing=error.name,
         ) from error
     _, made = pyplot.subplots(figsize=(9, 4), layout="constrained")
+    made.spines[["top", "right"]].set_visible(False)
+    made.grid(alpha=0.25)
+    made.set_axisbelow(True)
     return made
 
 
@@ -252,6 +260,13 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
 def _unknown(name: str, value: object, known: Iterable[str]) -> InvalidInput:
     listed = ", ".join(sorted(known)) or "none"
     return InvalidInput(f"{name}={value!r}: the report has these: {listed}.", name=name)
+
+
+def _end(table: str | None) -> str | None:
+    """Shorten a path to its end; a name in a catalog stays as it is."""
+    if table is None or "/" not in table:
+        return table
+    return "…/" + "/".join(table.rstrip("/").split("/")[-2:])
 
 
 def _words(name: str) -> str:

@@ -438,3 +438,30 @@ def test_others_act_before_any_call_of_a_maintenance(
                 place.work()
                 place.keep(vacuum="full")
             ends_well(place, f"{act} before the {nth}th {call}")
+
+
+def test_the_files_of_what_was_erased_are_vacuumed_once_a_week_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = place.queue("people", 3)
+    queue.receive(3).accept()
+    place.work()
+    place.keep()
+    (send_id,) = (s for owner, s in vars(place.payload)["_sends"] if owner.startswith("people"))
+    number = vars(place.payload)["_slices"][queue.info.payload_id, send_id]
+    monkeypatch.setattr(
+        CountingPayload, "matching", lambda _, __, owner, ___: [(number, send_id, ((1, 1),))]
+    )
+    assert place.manager("clerk").erase("people", "any", reason="r").erased == 1
+    vacuumed: list[str] = []
+    monkeypatch.setattr(
+        CountingPayload, "vacuum", lambda _, owner, *__, **___: vacuumed.append(owner)
+    )
+    after: list[int] = []
+    for _ in range(20):
+        place.work()
+        place.keep(1, payload_retention_days=30)
+        after.append(vacuumed.count(queue.info.payload_id))
+    assert after[5] == 0
+    assert after[8] == after[-1] == 1
+    assert place.manager("auditor").history.verify().ok

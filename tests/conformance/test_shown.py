@@ -109,6 +109,24 @@ def test_a_result_shows_its_fields(store: MemoryStore) -> None:
     assert "run_id|night|" in shown(result).text and "messages|4|" in shown(result).text
 
 
+def test_a_result_in_a_result_is_shown_field_by_field_and_nothing_private(
+    store: MemoryStore,
+) -> None:
+    manager = memory_manager(store)
+    sent = manager.queue("orders").send([{"a": 1, "b": None}])
+    assert sent.receipt is not None
+    text = shown(sent).text
+    assert f"receipt.commit_seq|{sent.receipt.commit_seq}|" in text and "Receipt(" not in text
+    published = shown(manager.create_exchange("news", "fanout", "a long").publish([{"a": 1}])).text
+    assert "unroutable|1|" in published and "_schema" not in published
+    tx = manager.transaction("transfer 17")
+    manager.queue("orders").send([{"a": 1, "b": None}], transaction=tx)
+    tx.prepare()
+    assert "prepared|transfer 17|" in shown(manager.recover()).text
+    assert "()" not in shown(manager.recover()).text
+    assert "status|prepared|" in shown(manager.outcome("transfer 17")).text
+
+
 def test_of_many_rows_the_first_are_shown(store: MemoryStore) -> None:
     manager = memory_manager(store)
     for number in range(30):
@@ -172,6 +190,7 @@ def test_every_result_of_a_call_is_shown() -> None:
         "Exchange",
         "ExchangeReader",
         "Heartbeat",
+        "QueueDataSource",
         "Rollback",
         "Stream",
         "TableChanges",

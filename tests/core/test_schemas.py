@@ -67,6 +67,8 @@ def test_a_frames_column_of_another_type_is_refused(have: Any, want: Any) -> Non
 def test_a_frames_unknown_and_missing_columns_are_refused() -> None:
     with pytest.raises(SchemaMismatch, match="'d' is not in the schema"):
         schemas.matched_columns(one_column(T.LongType()), plain_schema("c long, d long"))
+    with pytest.raises(SchemaMismatch, match="it has e, d, c, b, a, f"):
+        schemas.check_names(plain_schema("e int, d int, c int, b int, a int, f int"), ["x"])
     with pytest.raises(SchemaMismatch, match="'c' is missing"):
         schemas.matched_columns(
             one_column(T.LongType(), nullable=False), plain_schema("_message long")

@@ -18,8 +18,8 @@ from typing import Any
 from txnqueue import QueueManager
 from txnqueue.platform.local_spark import local_spark
 
-CLASS = "WatchedFileSystem"
-SOURCE = Path(__file__).parent / "java" / f"{CLASS}.java"
+CLASS, CONTEXT_CLASS = "WatchedFileSystem", "WatchedFileContext"
+SOURCES = Path(__file__).parent / "java"
 CALL_MILLISECONDS = 60
 """What a call to an object store takes, roughly."""
 WARM_ROUNDS = 3
@@ -36,7 +36,7 @@ class Call:
 
 
 def compiled(java: Any, folder: Path) -> None:
-    """Compile the file system with the compiler that Spark brings.
+    """Compile the file system, and the context of it, with the compiler that Spark brings.
 
     Args:
         java: The Java of a session.
@@ -46,7 +46,8 @@ def compiled(java: Any, folder: Path) -> None:
     compiler.setDestinationDirectory(java.java.io.File(str(folder)), False)
     jars = str(java.java.lang.System.getProperty("java.class.path")).split(":")
     compiler.setClassPath(_files(java, jars))
-    compiler.compile(_files(java, [str(SOURCE)]))
+    sources = [str(SOURCES / f"{name}.java") for name in (CLASS, CONTEXT_CLASS)]
+    compiler.compile(_files(java, sources))
 
 
 def _files(java: Any, paths: Sequence[str]) -> Any:

@@ -134,6 +134,30 @@ def test_settings_of_the_users_session_change_nothing(
     assert QueueManager(spark, root).queue(name).depth() == 0
 
 
+def test_the_session_that_is_active_stays_the_users(spark: Any, root: Any) -> None:
+    spark.createDataFrame([(1,)], "n int")  # makes it the active one
+    sessions = type(spark)._get_j_spark_session_class(spark._jvm)
+    manager = QueueManager(spark, root)
+    queue = manager.create_queue(f"orders{next(_NUMBERS)}", "n long")
+
+    def move_on() -> None:
+        queue.send([{"n": 1}, {"n": 2}])
+        queue.receive(1).accept()
+
+    for step in (
+        move_on,
+        lambda: queue.peek().collect(),
+        lambda: manager.maintain(transaction_seconds_max=0, vacuum=False),
+        lambda: manager.history.as_of().messages(queue.name).df().collect(),
+        lambda: manager.history.as_of().counts().df().collect(),
+        manager.create_views,
+        manager.history.verify,
+    ):
+        step()
+        assert type(spark).getActiveSession() is spark
+        assert sessions.getActiveSession().get().equals(spark._jsparkSession), step
+
+
 def test_a_session_that_would_cut_instants_off_is_refused_where_there_are_any(
     spark: Any, root: Any, said: Any
 ) -> None:

@@ -61,29 +61,21 @@ class Driver:
         assert self.process.wait(READY_SECONDS) == 0
 
 
-@pytest.mark.timeout(7200 if LONG else 1500)
-@pytest.mark.parametrize("java", KILLS)
-def test_killed_drivers_lose_nothing_and_do_nothing_twice(
-    spark: Any, tmp_path: Path, java: str
-) -> None:
-    seed = time.time_ns()
-    print(f"seed {seed}")
+def kill(spark: Any, root: str, seed: int, kills: int, sends: int, *, attached: bool) -> None:
+    """Kill a producer and a consumer at random moments so often, and find everything once."""
     dice = random.Random(seed)
-    root = str(tmp_path)
     manager = QueueManager(spark, root, actor="auditor")
     for name in ("in", "out"):
         manager.create_queue(name, "i long", lease_seconds=5, deliveries_max=1000)
-    attach_to = spark if java == "attached" else None
+    attach_to = spark if attached else None
     drivers = [
-        Driver(root, "produce", "producer", SENDS, attach_to=attach_to),
-        Driver(root, "consume", "consumer", SENDS, attach_to=attach_to),
+        Driver(root, "produce", "producer", sends, attach_to=attach_to),
+        Driver(root, "consume", "consumer", sends, attach_to=attach_to),
     ]
-    kills = 0
-    while kills < KILLS[java]:
+    for _ in range(kills):
         time.sleep(dice.uniform(0.0, 4.0))  # a random moment, not a wait for something
         victim = dice.choice(drivers)
         victim.kill()
-        kills += 1
         victim.done = False
         victim.start()
     for driver in drivers:
@@ -91,9 +83,19 @@ def test_killed_drivers_lose_nothing_and_do_nothing_twice(
     drivers[1].start()  # whatever came in after the last drain
     drivers[1].finish()
     ledger = check(client_of(manager).store.journal.read_all().entries)
-    sent = sorted(range(SENDS * 10))
+    sent = sorted(range(sends * 10))
     out = manager.queue("out")
     got = sorted(row["i"] for row in out.receive(100_000).messages())
     assert got == sent, f"seed {seed}: lost {set(sent) - set(got)}, {len(got)} of {len(sent)}"
     ends = {entry.kind for entry in ledger.retired.values()}
     assert ends == {model.ACCEPTED}, f"seed {seed}: {ends}"
+
+
+@pytest.mark.timeout(7200 if LONG else 1500)
+@pytest.mark.parametrize("java", KILLS)
+def test_killed_drivers_lose_nothing_and_do_nothing_twice(
+    spark: Any, tmp_path: Path, java: str
+) -> None:
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    kill(spark, str(tmp_path), seed, KILLS[java], SENDS, attached=java == "attached")

@@ -46,6 +46,7 @@ READS: tuple[str, ...] = (
 )
 READS += (
     "lanes",
+    "matching",
     "describe",
     "check",
     "history",
@@ -270,6 +271,12 @@ class FaultyPayload(_Faulty):
 
     def drop(self, payload_id: str, slices: Any) -> None:
         self._through("drop", payload_id, slices)
+
+    def erase(self, payload_id: str, places: Any) -> None:
+        self._through("erase", payload_id, places)
+
+    def matching(self, schema: Any, payload_id: str, where: str) -> Any:
+        return self._through("matching", schema, payload_id, where)
 
     def orphans(self, known: Any) -> Any:
         return self._through("orphans", known)

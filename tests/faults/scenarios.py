@@ -647,6 +647,13 @@ OPERATIONS = [
         key="T",
     ),
     Operation(
+        "commit prepared by its own handle",
+        _prepared,
+        lambda m, tx: tx.commit(),
+        _wrote(model.COMMITTED, "T"),
+        key="T",
+    ),
+    Operation(
         "rollback prepared",
         _to_be_rolled_back,
         lambda m, tx: m.rollback(tx.id),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,6 +121,15 @@ def test_what_the_report_does_not_know_is_refused(report: AuditReport) -> None:
         plots.timeline(report, "nothing")
 
 
+def test_queues_that_never_held_anything_are_left_out() -> None:
+    manager = memory_manager()
+    manager.create_queue("orders", "n long").send([{"n": 1}])
+    report = manager.history.report(verify=False)
+    assert {point.queue for point in report.figures.depths} == {"orders", "orders.dead"}
+    assert [*drawn(plots.depth(report))] == [*drawn(plots.age(report))] == ["orders"]
+    assert drawn(plots.depth(report, "orders.dead")).keys()
+
+
 def test_an_empty_store_is_an_empty_picture() -> None:
     manager = memory_manager()
     manager.create_queue("orders", "n long", dead_letter=False)
@@ -134,3 +144,14 @@ def test_without_matplotlib_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PlatformMissing, match=r"txnqueue\[plots\]"):
         plots.depth(report)
+
+
+def test_a_timeline_shows_of_a_tables_path_the_end(report: AuditReport) -> None:
+    path = "/lake/of/a/company/gold/totals"
+    events = [replace(one, table=one.table and path) for one in report.figures.events]
+    (changed, *_) = [one for one in events if one.table]
+    figures = replace(report.figures, events=tuple(events))
+    assert changed.transaction_id is not None
+    ax = plots.timeline(replace(report, figures=figures), changed.transaction_id)
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert "change decided …/gold/totals" in labels and not [x for x in labels if "company" in x]

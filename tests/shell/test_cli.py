@@ -22,6 +22,8 @@ from txnqueue.cli.main import app  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.reports.report import plain  # noqa: E402
+from txnqueue.storage.payload import StagedPlace  # noqa: E402
+from txnqueue.storage.payload.memory import MemoryPayload  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -547,6 +549,32 @@ def test_what_waits_is_purged_moved_and_sent_back(shell: Any, three: str) -> Non
     shell("send", "orders", three, "--ttl-seconds", 5)
     shell.clock.advance(5)
     assert shell.json("depth", "orders")[0]["available"] == 3
+
+
+def test_the_payload_of_messages_is_erased(
+    shell: Any, three: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell("send", "orders", three)
+    (staged,) = vars(shell.store.payload)["_slices"].items()
+    (_, send_id), slice_ = staged
+
+    def matching(*given: object) -> list[StagedPlace]:
+        assert given[-1] == "id < 3"
+        return [(slice_, send_id, ((0, 1),))]
+
+    monkeypatch.setattr(MemoryPayload, "matching", matching)  # a store in memory has no Spark
+    asked = ("erase", "orders", "--where", "id < 3", "--reason", "request 7")
+    assert shell(*asked, code=2).stdout == ""
+    (done,) = shell.json(*asked, "--yes")
+    assert (done["erased"], done["purged"], done["undecided"]) == (2, 2, 0)
+    assert done["readable_until"]
+    assert shell.json("depth", "orders")[0]["available"] == 1
+    shell("send", "orders", three)
+    manager = QueueManager(None, store=shell.store, runtime=runtime(shell.clock, "test"))
+    held = manager.queue("orders").receive()
+    monkeypatch.setattr(MemoryPayload, "matching", lambda *_: [(slice_, send_id, ((0, 2),))])
+    assert "in flight" in shell(*asked, "--yes", code=75).stderr
+    held.accept()
 
 
 def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell: Any, three: str) -> None:

@@ -69,6 +69,20 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 # ---------------------------------------------------------------------- an older store
 
 
+def test_a_store_is_looked_at_before_its_first_maintenance(folder: Path, tmp_path: Path) -> None:
+    """Only maintenance, and the views, make an archive."""
+    whole = txnqueue.look(str(folder / "store")).entries()
+    shutil.copytree(folder / "store", tmp_path / "store")
+    (tmp_path / "store" / "archive").rename(tmp_path / "archive")
+    store = txnqueue.look(str(tmp_path / "store"))
+    assert "orders" in store.list_queues()
+    assert 0 < store.entries().num_rows < whole.num_rows
+    store.refresh()
+    (tmp_path / "archive").rename(tmp_path / "store" / "archive")  # the first maintenance is over
+    store.refresh()
+    assert store.entries().equals(whole)
+
+
 def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReader) -> None:
     assert store.list_queues() == sorted(
         ["invoices", "invoices.dead", "orders", "orders.dead", "unique", "unique.dead"]
@@ -144,6 +158,23 @@ def test_no_store_is_an_error_that_names_the_path(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(errors.StoreNotFound, match="There is no store at"):
             txnqueue.look(str(path))
+
+
+def test_a_store_that_was_never_maintained_has_no_archive(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "young"
+    shutil.copytree(folder / "store", root)
+    older = txnqueue.look(str(root))
+    queues, rows = older.list_queues(), older.entries().num_rows
+    shutil.rmtree(root / "archive")
+    young = txnqueue.look(str(root))
+    assert young.list_queues() == queues
+    assert young.queue("orders").depth() == 7
+    assert 0 < young.entries().num_rows < rows
+    young.refresh()
+    assert json.loads(cli("depth", "orders", "--root", str(root), "--output", "json").stdout)
+    shutil.copytree(folder / "store" / "archive", root / "archive")
+    young.refresh()
+    assert young.entries().num_rows == rows
 
 
 def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> None:

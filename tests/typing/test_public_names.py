@@ -30,6 +30,7 @@ FOR_USERS = {
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
     "QueueDropResult": "dropped held_by messages queue",
+    "EraseResult": "erased purged queue readable_until undecided",
     "Exchange": "alter bind bindings describe drop info name publish schema sink unbind",
     "ExchangeDropResult": "dropped exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
@@ -49,10 +50,13 @@ FOR_USERS = {
     "QueueInfo": "closing created_at_ms dead_letter_id name queue_id schema schema_version "
     "settings",
     "QueueManager": "apply_change attempts close commit create_exchange create_queue "
-    "create_views decide_heuristically declare drop_exchange drop_queue exchange forget history "
+    "create_views decide_heuristically declare drop_exchange drop_queue erase exchange forget "
+    "history "
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover rehearse release rollback root "
     "run_transaction sink take_over transaction view_statements waive_change",
+    "QueueDataSource": "name options reader schema simpleStreamReader streamReader streamWriter "
+    "writer",
     "QueueReader": "dead_letters depth in_flight info name peek peek_messages",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
@@ -121,12 +125,16 @@ FOREIGN = frozenset(
         "BaseException",
         "Callable",
         "DataFrame",
+        "DataSourceReader",
+        "DataSourceStreamReader",
         "Exception",
         "Iterator",
         "Mapping",
         "None",
+        "NoReturn",
         "Path",
         "Sequence",
+        "SimpleDataSourceStreamReader",
         "SparkSession",
         "StructType",
         "Unpack",
@@ -176,12 +184,13 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
             orders.drop(),
             txnqueue.RetryPolicy(),
         ),
-        *(txnqueue.Rollback(tx), manager.history.changes(), stream),
+        *(txnqueue.EraseResult("orders"), txnqueue.Rollback(tx), manager.history.changes(), stream),
         *((report := manager.history.report()), report.figures),
         *(
             (look := looked_at(tmp_path_factory.mktemp("older"))),
             look.queue("orders"),
             look.exchange("news"),
+            txnqueue.QueueDataSource({}),
         ),
         txnqueue.WaitingChange("c-1", "t-1", 1, "gold/totals", "append", 1, "why", "what to do"),
     ]
@@ -217,7 +226,9 @@ def annotated(name: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", FOR_USERS)
 def test_what_signatures_name_can_be_imported_from_the_package(name: str) -> None:
-    named = {one for text in annotated(name) for one in re.findall(r"(?<![.\w])[A-Z]\w*", text)}
+    named = {
+        one for text in annotated(name) for one in re.findall(r"(?<![.\w])[A-Z]\w*", str(text))
+    }
     assert named - FOREIGN <= {*txnqueue.__all__, *NOT_NAMED}
 
 

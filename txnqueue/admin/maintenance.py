@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from txnqueue.admin import history_removal
+from txnqueue.admin import erasure, history_removal
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
@@ -95,6 +95,7 @@ class _Run:
 
     def run(self, vacuum: Vacuum) -> MaintenanceResult:
         infos = list(self._client.cache.queues().values())
+        self._erase()
         target, due = self._begin(infos)
         compacted = sum(self._compact(info, target) for info in due)
         horizon = self._advance(self._read().entries, target)
@@ -127,6 +128,16 @@ class _Run:
         )
         logger.info("maintained %s", done)
         return done
+
+    def _erase(self) -> None:
+        """Delete what was recorded as erased, where a crash came in between."""
+        if self._dry_run:
+            return
+        try:
+            erasure.finish(self._client)
+        except Exception as error:  # keeps nothing else from being done
+            logger.warning("erasure not finished", exc_info=True)
+            self._skipped.append(f"erasure: {error}"[:300])
 
     def _read(self) -> Reading:
         """Read the journal; what was read before never changes, and only what is new is read."""

@@ -22,7 +22,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.planning import Plan
-from txnqueue.core.state import retention
+from txnqueue.core.state import erasures, retention
 from txnqueue.errors import Busy
 from txnqueue.storage.journal import Reading
 
@@ -121,6 +121,7 @@ class Reclamation:
         catalog = [entry for entry in self._entries if entry.shard == model.CATALOG]
         owners = orphans.owners(catalog) | retention.staging_owners(self._entries)
         found = orphans.find(self._client, self._before_ms()) if complete else orphans.Orphans()
+        self._note_erased(catalog)
         owners |= found.staging | self._known.keys() | self._deleted.keys()
         if horizon < 0:  # nothing has ever left
             self._vacuum(owners if self._terms.vacuum == "full" else ())
@@ -241,6 +242,14 @@ class Reclamation:
         self._known[owner] -= set(slices)
         self._note_deleted(owner)
         return True
+
+    def _note_erased(self, catalog: Iterable[Entry]) -> None:
+        """Know of rows that were erased since the inventory: the files that held them are left."""
+        for one in erasures.erasures(catalog):
+            if one.done is not None and one.done.version > self._before.version:
+                at_ms = min(one.done.recorded_at_ms, self._now_ms)
+                first, last = self._deleted.get(one.payload_id, (at_ms, at_ms))
+                self._deleted[one.payload_id] = (min(first, at_ms), max(last, at_ms))
 
     def _note_deleted(self, owner: str) -> None:
         first, _ = self._deleted.get(owner, (self._now_ms, 0))

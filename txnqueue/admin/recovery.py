@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue.admin import drop
+from txnqueue.admin import drop, erasure
 from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
@@ -24,7 +24,7 @@ from txnqueue.core.state.confirmations import (
     unconfirmed,
 )
 from txnqueue.core.state.overview import Survey
-from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
+from txnqueue.errors import Busy, HistoryRemoved, InvalidInput, TransactionFinished
 from txnqueue.messages.takeover import abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
@@ -74,6 +74,7 @@ def recover(
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
+    _finish_erasures(client)
     told = tuple(client.confirmations)  # they ride on the next append, whichever that is
     found = client.cache.survey()
     held_up = Applier(client).apply(known=found.changes)
@@ -134,6 +135,14 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
             aborted.append(owner.key)
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
+
+
+def _finish_erasures(client: Client) -> None:
+    """Delete what was recorded as erased; if others write to it all the time, the rest goes on."""
+    try:
+        erasure.finish(client)
+    except Busy as error:
+        logger.warning("erasure not finished error=%s", error)
 
 
 def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:

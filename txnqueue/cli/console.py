@@ -69,6 +69,7 @@ _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
     (errors.QueueError, PLATFORM),
     (errors.PlatformMissing, PLATFORM),
     (errors.PayloadRemoved, PLATFORM),
+    (errors.NotErasable, TRY_AGAIN),
     (errors.HistoryRemoved, PLATFORM),
 )
 

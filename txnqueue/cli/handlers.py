@@ -132,12 +132,13 @@ class SqlJob:
             from pyspark.sql.types import StructType
 
             from txnqueue.core.settings import MESSAGE_COLUMN
+            from txnqueue.storage.journal.sessions import new_frame
             from txnqueue.storage.payload.schemas import MESSAGE_TYPE
 
             schema = StructType([*queue.schema.fields]).add(
                 MESSAGE_COLUMN, MESSAGE_TYPE, nullable=False
             )
-            spark.createDataFrame([], schema).createOrReplaceTempView(VIEW)
+            new_frame(spark, [], schema).createOrReplaceTempView(VIEW)
         for step in self._steps:
             with _told(f"{self._file}, below '{step.directive}'"):
                 target = _columns_of(manager, step)

@@ -1,4 +1,4 @@
-"""Commands for the machine and the store: doctor, maintain, take-over."""
+"""Commands for the machine and the store: doctor, maintain, erase, take-over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from txnqueue.cli.arguments import Queue
 from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.core.configuration import OPTIONS, Configuration
 from txnqueue.errors import InvalidInput
@@ -93,6 +94,33 @@ def maintain(
         *(f"Nothing names the payload table of {one}: look at it." for one in done.orphans),
         *(f"Not this time: {one}" for one in done.skipped),
     ]
+    session.printer.fact(asdict(done), "\n".join(lines))
+
+
+@command("erase")
+def erase(
+    session: OpenStore,
+    queue: Queue,
+    where: Annotated[
+        str, typer.Option(help="A SQL predicate over the payload's columns.", show_default=False)
+    ],
+    reason: Annotated[
+        str,
+        typer.Option(help="Why; recorded for ever, so name nobody.", show_default=False),
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is erased is gone.")] = False,
+) -> None:
+    """Delete the payload of messages for good, and keep their history; purges those that wait."""
+    if not yes:
+        raise typer.BadParameter(f"the payload of messages of {queue} would be gone: say --yes.")
+    done = session.manager.erase(queue, where, reason)
+    until = done.readable_until
+    lines = [f"{done.erased} messages erased; {done.purged} of them were waiting."]
+    if until is not None:
+        lines.append(f"Their files stay until {until:%Y-%m-%d %H:%M} UTC, and the next maintain.")
+    if done.undecided:
+        lines.append(f"{done.undecided} rows may still become messages: erase again a day later.")
     session.printer.fact(asdict(done), "\n".join(lines))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, TypeVar
 
@@ -24,8 +25,18 @@ def printable(text: str) -> str:
 
 def told(value: object) -> str:
     """Write a value for a cell of a table, whatever is in it."""
-    text = "" if value is None else printable(str(value))
+    text = printable(_written(value))
     return escape(text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…")
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ", ".join(map(_written, value))
+    return str(value)
 
 
 def table(
@@ -63,9 +74,19 @@ class Facts:
 
     def _repr_html_(self) -> str:
         """Show the fields; nothing is read."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        rows = [(field.name, getattr(self, field.name)) for field in fields]
-        return table(type(self).__name__, ("field", "value"), rows)
+        return table(type(self).__name__, ("field", "value"), list(_facts(self)))
+
+
+def _facts(result: Facts, before: str = "") -> Iterator[tuple[str, object]]:
+    """Pass on the fields of a result, and those of results in it, by their names."""
+    for field in dataclasses.fields(result):  # type: ignore[arg-type]
+        name, value = before + field.name, getattr(result, field.name)
+        if field.name.startswith("_"):
+            continue
+        if isinstance(value, Facts):
+            yield from _facts(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def never_raising(show: Callable[[Shown], str]) -> Callable[[Shown], str]:

@@ -40,6 +40,8 @@ QUEUE_BOUND = "queue_bound"
 QUEUE_UNBOUND = "queue_unbound"
 PAYLOAD_LISTED = "payload_listed"
 PAYLOAD_REMOVED = "payload_removed"
+PAYLOAD_ERASING = "payload_erasing"
+PAYLOAD_ERASED = "payload_erased"
 PREPARED = "prepared"
 COMMITTED = "committed"
 ROLLED_BACK = "rolled_back"
@@ -366,6 +368,11 @@ def horizon_at_most(begun: int) -> Condition:
 def payload_stream(payload_id: str) -> str:
     """Name the stream of a payload table in the catalog: it says only that its rows are gone."""
     return f"payload/{payload_id}"
+
+
+def erasure_stream(payload_id: str) -> str:
+    """Name the stream of the catalog that says which rows of a payload table were erased."""
+    return f"erased/{payload_id}"
 
 
 def payload_there(payload_id: str) -> Condition:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
+from typing import Protocol
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
@@ -33,11 +34,19 @@ Gone = Callable[[Position, tuple[Range, ...]], None]
 """Is told which messages of a position have left."""
 
 
+class Choice(Protocol):
+    """Says which messages are meant, as a ``Selector`` does."""
+
+    def of_lane(self, lane: LaneState, segments: Sequence[Segment], /) -> Iterator[Segment]:
+        """Cut what is meant out of some segments of a lane, in the same order."""
+        ...
+
+
 def remove(
     client: Client,
     info: QueueInfo,
     kind: str,
-    selector: Selector | None,
+    selector: Choice | None,
     sort: Sort,
     *,
     among: Callable[[Segment], bool] = lambda _segment: True,

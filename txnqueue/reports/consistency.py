@@ -7,14 +7,14 @@ remembered is what is still open: attempts, changes that wait, payload that is t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
-from txnqueue.core.state import retention
+from txnqueue.core.state import erasures, retention
 from txnqueue.storage.journal import EntryFilter, Order
 from txnqueue.storage.tables import Change
 
@@ -278,16 +278,25 @@ class ChangeChecks:
 
 
 class Payload:
-    """Every message that was sent has its payload: one row, and no more.
+    """Every message that was sent has its payload, unless it was erased: one row, and no more.
 
     Slices that nothing in the journal speaks of any more may be gone, and are left out: also
     those of which that became true while we looked.
     """
 
-    def __init__(self, client: Client) -> None:
-        """Look which slices are spoken of."""
+    def __init__(self, client: Client, owners: Mapping[str, str], problems: Problems) -> None:
+        """Look which slices are spoken of.
+
+        Args:
+            client: Whose store it is.
+            owners: What the owners of payload are called, by their ids.
+            problems: Where missing rows are told.
+        """
         self._client = client
+        self._owners = owners
+        self._problems = problems
         self._live = self._named()
+        self._erasures = self._erased()
         self._wanted: dict[str, list[_Place]] = defaultdict(list)
         self._spans = self._found = self._expected = 0
 
@@ -312,7 +321,19 @@ class Payload:
         for owner in list(self._wanted):
             self._count(owner)
         what = "messages and waiting changes whose payload is there, once"
-        return [CheckedPromise(what, self._found, self._expected)]
+        return [CheckedPromise(what, self._found, self._expected), *self._gone()]
+
+    def _gone(self) -> list[CheckedPromise]:
+        """Tell whether what was recorded as deleted is gone, if anything was ever erased."""
+        done = erasures.rows_of(one for one in self._erasures if one.done is not None)
+        if not done:
+            return []
+        left = count = 0
+        for owner, places in done.items():
+            listed = [(*place, part) for place, part in places.items()]
+            left += self._client.store.payload.rows(owner, listed)
+            count += sum(ranges.count(part) for part in places.values())
+        return [CheckedPromise("erased messages whose payload is gone", count - left, count)]
 
     def _want(
         self, owner: str, number: int, send_ids: Sequence[str], part: tuple[Range, ...], count: int
@@ -330,19 +351,54 @@ class Payload:
         self._spans -= sum(len(part) * len(sends) for _, sends, part, _ in wanted)
         while True:
             live = self._live.get(owner, set())
+            erased = erasures.rows_of(self._erasures).get(owner, {})
             wanted = [one for one in wanted if one[0] in live]
-            places = [(n, send_id, part) for n, sends, part, _ in wanted for send_id in sends]
+            places = [
+                (n, send_id, ranges.difference(part, erased.get((n, send_id), ())))
+                for n, sends, part, _ in wanted
+                for send_id in sends
+            ]
             found = self._client.store.payload.rows(owner, places)
-            expected = sum(count for *_, count in wanted)
+            expected = sum(count for *_, count in wanted) - _erased_of(wanted, erased)
+            known = len(self._erasures)
             if found != expected:
                 now = self._named()
                 self._live = {one: left & now.get(one, set()) for one, left in self._live.items()}
-            if found == expected or self._live.get(owner, set()) == live:
+                self._erasures = self._erased()
+            same = self._live.get(owner, set()) == live and len(self._erasures) == known
+            if found == expected or same:
                 self._found += found
                 self._expected += expected
+                if found != expected:
+                    self._tell(owner, wanted)
                 return
+
+    def _tell(self, owner: str, wanted: Sequence[_Place]) -> None:
+        """Say in which slices rows are missing, or too many."""
+        name = self._owners.get(owner, owner)
+        for number in sorted({one[0] for one in wanted}):
+            here = [one for one in wanted if one[0] == number]
+            places = [(number, send_id, part) for _, sends, part, _ in here for send_id in sends]
+            found = self._client.store.payload.rows(owner, places)
+            expected = sum(count for *_, count in here)
+            if found != expected:
+                self._problems.add(
+                    f"{name}: {found} rows of payload are there in slice {number}, of {expected}"
+                )
 
     def _named(self) -> retention.Slices:
         kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED]
         journal = self._client.store.journal
         return retention.named_slices(journal.stream(Order.COMMIT, EntryFilter(kinds=kinds)))
+
+    def _erased(self) -> list[erasures.Erasure]:
+        return erasures.erasures(self._client.cache.catalog_entries())
+
+
+def _erased_of(wanted: Iterable[_Place], erased: erasures.Places) -> int:
+    """Count what was erased of the rows that are wanted."""
+    return sum(
+        ranges.count(ranges.intersection(part, erased.get((number, send_id), ())))
+        for number, send_ids, part, _ in wanted
+        for send_id in send_ids
+    )

@@ -16,7 +16,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo, check_id
-from txnqueue.core.state import catalog, retention
+from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.reports.audit_report import AuditReport, audit
@@ -88,13 +88,14 @@ class History:
                 queues of that name are searched as well, and the exchanges that they were bound to.
             where: A SQL predicate over the payload's columns.
             partial: Whether to search what is still there, if payload of what was sent to the
-                queue is past its retention and was removed, or the history of it may have been.
+                queue is past its retention and was removed, or was erased, or the history of it
+                may have been removed.
 
         Returns:
             A report with message_id, step (sent, published once for each queue that got it, moved,
             claimed, lease_extended, kept, accepted, released, rejected, dead_lettered, expired,
-            duplicate, purge_pending, purged, queue_dropped, and changed for each table that the
-            transaction changed which consumed it), queue, lane, target (the queue that it was
+            duplicate, purge_pending, purged, queue_dropped, erased, and changed for each table that
+            the transaction changed which consumed it), queue, lane, target (the queue that it was
             moved to, or the table; with lineage also how its rows are found), exchange (that it
             was published to), rows, transaction_id, attempt, decision (of that transaction, as it
             stands; None also if it was removed from the history), reason, actor, run_id,
@@ -336,7 +337,15 @@ class History:
         backlogs = [model.backlog_shard(queue_id) for queue_id in queue_ids]
         posted = past.find(EntryFilter(shards=backlogs, kinds=[model.POSTED]))
         sent = (e for e in posted if not model.was_moved(e.body.get("origin")))
+        erased = erasures.rows_of(erasures.erasures(self._client.cache.catalog_entries()))
         for owner, slices in retention.named_slices(sent).items():
+            if slices.intersection(slice_ for slice_, _ in erased.get(owner, ())):
+                raise PayloadRemoved(
+                    f"Payload of what was sent to {name!r} was erased, and changes(queue={name!r}) "
+                    "tells by whom: partial=True searches what is still there; a message id finds "
+                    "any message.",
+                    queue=name,
+                )
             if slices - payload.slices(owner):
                 raise PayloadRemoved(
                     f"Payload of what was sent to {name!r} is past its retention and was removed: "

@@ -15,6 +15,7 @@ import pyarrow as pa
 from txnqueue.client.client import Client
 from txnqueue.core import markup
 from txnqueue.errors import PlatformMissing
+from txnqueue.storage.journal.sessions import new_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -113,7 +114,7 @@ def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) ->
     spark = client.store.spark
     assert spark is not None
     schema = pa.schema((name, _TYPES.get(name, pa.string())) for name in columns.split())
-    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema))
+    return new_frame(spark, pa.Table.from_pylist(list(rows), schema=schema))
 
 
 def plain(value: object) -> object:

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, reduce
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from txnqueue.client import archive
@@ -20,6 +21,7 @@ from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
+from txnqueue.reports.arrivals import Arrival
 from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
@@ -324,9 +326,13 @@ class Snapshot:
         return fold
 
     def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:
+        placed = self._placed(info).items()
+        return {state: [one.part for one in found] for state, found in placed}
+
+    def _placed(self, info: QueueInfo) -> dict[str, list[Arrival]]:
         fold = self._fold(info)
         states = ("available", "delayed", "in_flight", "purge_pending")
-        parts: dict[str, list[Part]] = {state: [] for state in states}
+        placed: dict[str, list[Arrival]] = {state: [] for state in states}
         for lane in fold.lanes.values():
             for segment in lane.available:
                 ready = segment.receivable(self.at_ms, info.redelivery)
@@ -334,7 +340,8 @@ class Snapshot:
                 one = part_of(
                     segment.position, (found,), info.name, lane.lane, segment.delivery_count
                 )
-                parts["available" if ready else "delayed"].append(one)
+                arrival = Arrival.of(segment.position, one)
+                placed["available" if ready else "delayed"].append(arrival)
             for claim in lane.claims.values():
                 for position_id, held in claim.items.items():
                     purged = claim.purging.get(position_id, ())
@@ -346,8 +353,18 @@ class Snapshot:
                         if piece:
                             position, count = fold.positions[position_id], claim.delivery_count
                             one = part_of(position, piece, info.name, lane.lane, count)
-                            parts[state].append(one)
-        return parts
+                            placed[state].append(Arrival.of(position, one))
+        return placed
+
+
+def standing(snapshot: Snapshot, queue: str) -> list[Arrival]:
+    """List the messages that were in a queue, in the order of the commits that posted them.
+
+    Raises:
+        InvalidInput: There was no such queue.
+    """
+    placed = snapshot._placed(snapshot._info(queue)).values()
+    return sorted(chain.from_iterable(placed), key=lambda one: one.commit_seq)
 
 
 def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:

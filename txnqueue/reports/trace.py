@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Position, catalog
+from txnqueue.core.state import Position, catalog, erasures
 from txnqueue.core.state.topology import Topology
 from txnqueue.reports.snapshot import author_of
 from txnqueue.types import TraceStep
@@ -143,6 +143,8 @@ def _step(entry: Entry, path: _Path, ended: Collection[PositionId]) -> str | Non
         if model.was_moved(entry.body.get("origin")):
             return "moved"
         return "published" if "exchange" in entry.body else "sent"
+    if entry.kind == model.PAYLOAD_ERASING:
+        return "erased" if _was_erased(entry, path) else None
     named = path.named(entry)
     if entry.kind == model.CLAIMED and named:
         claim = (entry.queue_id, entry.lane, entry.sequence)
@@ -161,6 +163,14 @@ def _step(entry: Entry, path: _Path, ended: Collection[PositionId]) -> str | Non
     if entry.is_removal:
         path.leaves(named)
     return entry.kind if named else None
+
+
+def _was_erased(entry: Entry, path: _Path) -> bool:
+    places = erasures.places_of(entry)
+    return any(
+        send_id == path.send_id and _holds(part, path.offset)
+        for (_, send_id), part in places.items()
+    )
 
 
 def _holds(part: Iterable[model.Range], offset: int) -> bool:

@@ -14,6 +14,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.markup import table
 from txnqueue.core.state import catalog
+from txnqueue.core.state.topology import Topology
 from txnqueue.reports.consistency import (
     ChangeChecks,
     CheckedPromise,
@@ -109,8 +110,14 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
             lanes = pins[entry.queue_id or ""]
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
     manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)
-    replay = Replay(catalog.every_queue(past.catalog()), pins, beginning, problems)
-    payload = Payload(client)
+    entries = past.catalog()
+    queues = catalog.every_queue(entries)
+    replay = Replay(queues, pins, beginning, problems)
+    owners = {
+        **{one.payload_id: f"exchange {one.name}" for one in Topology.of(entries).ever.values()},
+        **{one.payload_id: f"queue {one.name}" for one in queues.values()},
+    }
+    payload = Payload(client, owners, problems)
     since, logged, newest = max(beginning, audit.since), 0, -1
     for entry in past.stream(Order.COMMIT):
         for check in (manifests, changes, replay, payload):

@@ -307,10 +307,19 @@ def _decide_prepared(
     if commit:
         attempt.receipt = receipt
         _carry_out(attempt)
-        entry = attempt.client.cache.key_state(attempt.id).committed
-        if attempt.participants and entry is not None:
-            attempt.receipt = receipt = receipt_of(attempt.client, entry)
+        if receipt is not None and attempt.participants:
+            attempt.receipt = receipt = _after_databases(attempt, receipt)
     return receipt
+
+
+def _after_databases(attempt: Attempt, receipt: Receipt) -> Receipt:
+    """Write the receipt anew, as the databases have confirmed; in any case it is committed."""
+    try:
+        entry = attempt.client.cache.key_state(attempt.id).committed
+        return receipt if entry is None else receipt_of(attempt.client, entry)
+    except Exception as error:
+        logger.warning("receipt not read again transaction_id=%s error=%s", attempt.id, error)
+        return receipt
 
 
 def _happened(attempt: Attempt, decision: Entry) -> Receipt:

@@ -12,7 +12,8 @@ import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.util.Progressable;
 
 /**
- * The local disk, with a note of each call and as long an answer as an object store has.
+ * The local disk, with a note of each call and as long an answer as an object store has; or with
+ * one call that fails.
  *
  * Compiled by the tests with Spark's own Janino, which knows neither lambdas nor "<>".
  */
@@ -21,6 +22,10 @@ public class WatchedFileSystem extends LocalFileSystem {
     private static final ThreadLocal INSIDE = new ThreadLocal();
     private static volatile long delay = 0;
     private static volatile boolean watching = false;
+    private static volatile String spoiledKind = null;
+    private static boolean spoilsAfter = false;
+    private static int left = 0;
+    private static String spoiled = null;
 
     /** Forget all calls, and take so many milliseconds for each from now on. */
     public static void begin(long milliseconds) {
@@ -44,11 +49,48 @@ public class WatchedFileSystem extends LocalFileSystem {
         return text.toString();
     }
 
+    /**
+     * Let the nth call of a kind fail: before it does anything, or after it has done everything.
+     *
+     * A kind that no call has ends that.
+     */
+    public static void spoil(String kind, int nth, boolean after) {
+        synchronized (CALLS) {
+            spoiledKind = kind;
+            left = nth;
+            spoilsAfter = after;
+            spoiled = null;
+        }
+    }
+
+    /** Return the path of the call that failed; null if none did. */
+    public static String spoiled() {
+        synchronized (CALLS) {
+            return spoiled;
+        }
+    }
+
+    /** Count a call, and fail if it is its turn. */
+    private static void count(String kind, Path path, boolean after) throws IOException {
+        synchronized (CALLS) {
+            if (!kind.equals(spoiledKind) || after != spoilsAfter) {
+                return;
+            }
+            left = left - 1;
+            if (left != 0) {
+                return;
+            }
+            spoiled = path.toUri().getPath();
+        }
+        throw new IOException(kind + " of " + path + " failed, as it was told to");
+    }
+
     /** Begin a call: its start, or -1 if it is a part of another one, which is noted already. */
-    private static long enter() {
-        if (!watching || INSIDE.get() != null) {
+    private static long enter(String kind, Path path) throws IOException {
+        if ((!watching && spoiledKind == null) || INSIDE.get() != null) {
             return -1;
         }
+        count(kind, path, false);
         INSIDE.set(Boolean.TRUE);
         long began = System.nanoTime();
         try {
@@ -59,19 +101,23 @@ public class WatchedFileSystem extends LocalFileSystem {
         return began;
     }
 
-    private static void leave(long began, String kind, Path path) {
+    private static void leave(long began, String kind, Path path) throws IOException {
         if (began == -1) {
             return;
         }
         INSIDE.remove();
-        String line = kind + '\t' + path.toUri().getPath() + '\t' + began + '\t' + System.nanoTime();
-        synchronized (CALLS) {
-            CALLS.add(line);
+        if (watching) {
+            String line =
+                kind + '\t' + path.toUri().getPath() + '\t' + began + '\t' + System.nanoTime();
+            synchronized (CALLS) {
+                CALLS.add(line);
+            }
         }
+        count(kind, path, true);
     }
 
     public FSDataInputStream open(Path path, int size) throws IOException {
-        long began = enter();
+        long began = enter("open", path);
         try {
             return super.open(path, size);
         } finally {
@@ -83,7 +129,7 @@ public class WatchedFileSystem extends LocalFileSystem {
         Path path, FsPermission permission, boolean overwrite, int size, short replication,
         long block, Progressable progress
     ) throws IOException {
-        long began = enter();
+        long began = enter("create", path);
         try {
             return super.create(path, permission, overwrite, size, replication, block, progress);
         } finally {
@@ -95,7 +141,7 @@ public class WatchedFileSystem extends LocalFileSystem {
         Path path, FsPermission permission, EnumSet flags, int size, short replication,
         long block, Progressable progress, org.apache.hadoop.fs.Options.ChecksumOpt checksum
     ) throws IOException {
-        long began = enter();
+        long began = enter("create", path);
         try {
             return super.create(
                 path, permission, flags, size, replication, block, progress, checksum);
@@ -108,7 +154,7 @@ public class WatchedFileSystem extends LocalFileSystem {
         Path path, FsPermission permission, boolean overwrite, int size, short replication,
         long block, Progressable progress
     ) throws IOException {
-        long began = enter();
+        long began = enter("create", path);
         try {
             return super.createNonRecursive(
                 path, permission, overwrite, size, replication, block, progress);
@@ -117,8 +163,22 @@ public class WatchedFileSystem extends LocalFileSystem {
         }
     }
 
+    /** What a file context calls. */
+    protected FSDataOutputStream primitiveCreate(
+        Path path, FsPermission permission, EnumSet flags, int size, short replication,
+        long block, Progressable progress, org.apache.hadoop.fs.Options.ChecksumOpt checksum
+    ) throws IOException {
+        long began = enter("create", path);
+        try {
+            return super.primitiveCreate(
+                path, permission, flags, size, replication, block, progress, checksum);
+        } finally {
+            leave(began, "create", path);
+        }
+    }
+
     public boolean rename(Path from, Path to) throws IOException {
-        long began = enter();
+        long began = enter("rename", from);
         try {
             return super.rename(from, to);
         } finally {
@@ -126,8 +186,19 @@ public class WatchedFileSystem extends LocalFileSystem {
         }
     }
 
+    /** What a file context calls. */
+    protected void rename(Path from, Path to, org.apache.hadoop.fs.Options.Rename[] options)
+        throws IOException {
+        long began = enter("rename", from);
+        try {
+            super.rename(from, to, options);
+        } finally {
+            leave(began, "rename", from);
+        }
+    }
+
     public boolean delete(Path path, boolean recursive) throws IOException {
-        long began = enter();
+        long began = enter("delete", path);
         try {
             return super.delete(path, recursive);
         } finally {
@@ -136,7 +207,7 @@ public class WatchedFileSystem extends LocalFileSystem {
     }
 
     public FileStatus[] listStatus(Path path) throws IOException {
-        long began = enter();
+        long began = enter("list", path);
         try {
             return super.listStatus(path);
         } finally {
@@ -145,7 +216,7 @@ public class WatchedFileSystem extends LocalFileSystem {
     }
 
     public RemoteIterator listStatusIterator(Path path) throws IOException {
-        long began = enter();
+        long began = enter("list", path);
         try {
             return super.listStatusIterator(path);
         } finally {
@@ -154,7 +225,7 @@ public class WatchedFileSystem extends LocalFileSystem {
     }
 
     public RemoteIterator listLocatedStatus(Path path) throws IOException {
-        long began = enter();
+        long began = enter("list", path);
         try {
             return super.listLocatedStatus(path);
         } finally {
@@ -163,7 +234,7 @@ public class WatchedFileSystem extends LocalFileSystem {
     }
 
     public FileStatus getFileStatus(Path path) throws IOException {
-        long began = enter();
+        long began = enter("status", path);
         try {
             return super.getFileStatus(path);
         } finally {
@@ -172,7 +243,7 @@ public class WatchedFileSystem extends LocalFileSystem {
     }
 
     public boolean mkdirs(Path path, FsPermission permission) throws IOException {
-        long began = enter();
+        long began = enter("mkdirs", path);
         try {
             return super.mkdirs(path, permission);
         } finally {
@@ -181,7 +252,7 @@ public class WatchedFileSystem extends LocalFileSystem {
     }
 
     public boolean mkdirs(Path path) throws IOException {
-        long began = enter();
+        long began = enter("mkdirs", path);
         try {
             return super.mkdirs(path);
         } finally {

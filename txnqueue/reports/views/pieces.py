@@ -15,6 +15,7 @@ from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
 from txnqueue.reports.ledger import Piece
 from txnqueue.reports.views.columns import Owner, content_of, shown
+from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.journal.tables import literals
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _relation(session: SparkSession, found: Sequence[Piece], condition: str) -> 
         for place in ranges.cut(piece.ranges, bits):
             for column, cell in zip(columns.values(), (*cells, *place), strict=True):
                 column.append(cell)
-    told = session.createDataFrame(pa.table(columns, schema=_SCHEMA))
+    told = new_frame(session, pa.table(columns, schema=_SCHEMA))
     return told.where(condition).alias("p")
 
 

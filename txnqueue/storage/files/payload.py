@@ -78,7 +78,6 @@ class FilesPayload:
     def _rows(self, owner: str, parts: Sequence[Part], columns: pa.Schema) -> pa.Table:
         """Read the rows of some sends of an owner, with their places."""
         log = DeltaLog(self._filesystem, f"{self._folder}/payload/{owner}")
-        sends = {part.send_id for part in parts}
         slices = {str(part.slice) for part in parts}
         wanted = _KEYS
         for field in columns:
@@ -86,17 +85,22 @@ class FilesPayload:
         try:
             files = log.newest().files.values()
             read = [
-                self._file(path_of(log.folder, one), sends, wanted)
+                self._file(path_of(log.folder, one), parts, wanted)
                 for one in files
-                if one.partition.get("slice") in slices and _may_hold(one, sends)
+                if one.partition.get("slice") in slices and _may_hold(one, parts)
             ]
         except FileNotFoundError as error:
             raise PayloadRemoved from error
         return pa.concat_tables([wanted.empty_table(), *read])
 
-    def _file(self, path: str, sends: Collection[str], wanted: pa.Schema) -> pa.Table:
-        """Read the rows of some sends in a file: of the row groups that can have them."""
+    def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
+        """Read the rows around some parts in a file: of the row groups that can have them."""
         import pyarrow.dataset as ds
+
+        sends = sorted({part.send_id for part in parts})
+        named = [one for part in parts for one in part.ranges]
+        lowest = min((first for first, _ in named), default=0)
+        highest = max((last for _, last in named), default=0)
 
         # Spark writes instants in 96 bits, of which Arrow makes nanoseconds unless it is told.
         form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
@@ -105,7 +109,9 @@ class FilesPayload:
         names = [name for name in wanted.names if name in there]
         stored = fragment.to_table(
             columns=names,
-            filter=pc.field("send_id").isin(texts(sorted(sends))),
+            filter=pc.field("send_id").isin(texts(sends))
+            & (pc.field("send_offset") >= lowest)
+            & (pc.field("send_offset") <= highest),
         )
         count = stored.num_rows
         return pa.table(
@@ -208,13 +214,20 @@ def _messages(rows: pa.Table, part: Part) -> pa.Array:
     return pa.array(found, MESSAGE_INFO)
 
 
-def _may_hold(one: DataFile, sends: Collection[str]) -> bool:
-    """Return whether a file can have rows of some sends, as far as its statistics tell."""
+def _may_hold(one: DataFile, parts: Sequence[Part]) -> bool:
+    """Return whether a file can have rows of some parts, as far as its statistics tell."""
     stats = json.loads(one.stats or "{}")
-    first, last = (stats.get(name, {}).get("send_id") for name in ("minValues", "maxValues"))
+    least, most = stats.get("minValues", {}), stats.get("maxValues", {})
+    first, last = least.get("send_id"), most.get("send_id")
     if first is None or last is None:
         return True
-    return any(first <= send_id <= last for send_id in sends)
+    lowest = least.get("send_offset", 0)
+    highest = most.get("send_offset", float("inf"))
+    return any(
+        first <= part.send_id <= last
+        and any(start <= highest and end >= lowest for start, end in part.ranges)
+        for part in parts
+    )
 
 
 def _refuse() -> NoReturn:

@@ -72,10 +72,10 @@ class FilesStore:
         before = self._moment
         journal, archive = before or (None, None)
         try:
-            archive = self._archive.newest(archive)
+            archive = self._archived(archive)
             for _ in range(_TRIES):
                 journal = self._journal.newest(journal)
-                again = self._archive.newest(archive)
+                again = self._archived(archive)
                 if again.version == archive.version:
                     self._check_same(journal)
                     self._moment = journal, again
@@ -90,6 +90,15 @@ class FilesStore:
         raise StoreBusy(
             "The archive changed each time that it was looked at: try again.", owner=None
         )
+
+    def _archived(self, known: TableVersion | None) -> TableVersion:
+        """Read what the archive is now; the first maintenance of a store creates it."""
+        try:
+            return self._archive.newest(known)
+        except FileNotFoundError:
+            if self._archive.exists():
+                raise
+            return TableVersion()
 
     def _check_same(self, journal: TableVersion) -> None:
         """Check that the store is the one that was looked at before: what is known is of that one.

@@ -15,7 +15,7 @@ from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
-from txnqueue.storage.journal.sessions import USER_METADATA
+from txnqueue.storage.journal.sessions import USER_METADATA, new_frame
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
@@ -238,4 +238,4 @@ def name_ids(session: Any, entries: Sequence[Entry]) -> None:
             "index": pa.array([entry.index for entry in entries], pa.int32()),
         }
     )
-    session.createDataFrame(ids).createOrReplaceTempView(IDS)
+    new_frame(session, ids).createOrReplaceTempView(IDS)

@@ -7,12 +7,14 @@ import importlib
 import logging
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import PlatformMissing
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 logger = logging.getLogger("txnqueue")
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
@@ -92,6 +94,32 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
     if connect:  # its own exit hook would ask a server that may be gone, for minutes
         atexit.register(_hang_up, weakref.ref(session))
     return session
+
+
+def new_frame(
+    session: SparkSession, rows: Any, schema: StructType | str | None = None
+) -> DataFrame:
+    """Make a DataFrame, and leave the thread the session that is active in it.
+
+    ``createDataFrame`` makes its own session the active one: what asks for that, such as a
+    program's ``SparkSession.active()`` and Spark when it looks a data source up, would find ours.
+    """
+    make = partial(session.createDataFrame, rows, schema)
+    if is_connect(session):
+        return make()
+    from pyspark.sql import SparkSession
+
+    known: Any = SparkSession
+    before, sessions = known._activeSession, known._get_j_spark_session_class(session._jvm)
+    active = sessions.getActiveSession()
+    try:
+        return make()
+    finally:
+        known._activeSession = before
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def close_session(session: SparkSession) -> None:

@@ -24,6 +24,8 @@ CORRELATION_ID, REPLY_TO = "correlation_id", "reply_to"
 """Headers that have a column of their own in what is received."""
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
+StagedPlace = tuple[int, str, tuple[Range, ...]]
+"""Where rows lie: the slice, the send id and the offsets."""
 OFFSETS_PER_TASK = 1 << 40
 """A send offset is the task's index times this, plus the row's place in the task."""
 
@@ -269,7 +271,7 @@ class PayloadStore(Protocol):
         """
         ...
 
-    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+    def rows(self, payload_id: str, places: Sequence[StagedPlace]) -> int:
         """Count the rows that there are at some places: slice, send id and offsets."""
         ...
 
@@ -279,6 +281,16 @@ class PayloadStore(Protocol):
 
     def drop(self, payload_id: str, slices: Collection[int]) -> None:
         """Delete all rows of some slices, for ever; no error if there are none."""
+        ...
+
+    def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
+        """Delete the rows at some places, for ever; no error if they are gone.
+
+        Only the files that hold them are written again.
+
+        Raises:
+            AppendConflict: Others wrote to the table meanwhile; some of the rows may be gone.
+        """
         ...
 
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
@@ -310,6 +322,21 @@ class PayloadStore(Protocol):
         """
         ...
 
+    def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
+        """Find all rows that match a predicate, whatever became of them.
+
+        Args:
+            schema: The columns of the payload; one that the table lacks is null.
+            payload_id: The owner of the payload table.
+            where: A SQL predicate over these columns.
+
+        Raises:
+            InvalidInput: The predicate cannot be evaluated.
+            LimitExceeded: They lie in too many ranges.
+            PlatformMissing: There is no session that could.
+        """
+        ...
+
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
@@ -333,6 +360,17 @@ class PayloadStore(Protocol):
         ...
 
 
+def check_predicate(where: object) -> str:
+    """Check that a predicate is text; Spark evaluates it.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    if not isinstance(where, str) or not where.strip():
+        raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
+    return where
+
+
 def places_where(
     frame: DataFrame, where: str, limit: int, order: Sequence[str]
 ) -> list[tuple[str, int]]:
@@ -350,8 +388,7 @@ def places_where(
     Raises:
         InvalidInput: The predicate cannot be evaluated.
     """
-    if not isinstance(where, str):
-        raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
+    check_predicate(where)
     with evaluating("where", where):
         found = frame.where(where).orderBy(*order).limit(limit)
         rows = found.select("_send_id", "_send_offset").collect()

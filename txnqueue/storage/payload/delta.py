@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from txnqueue.core import ranges
-from txnqueue.core.model import Range
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.sessions import USER_METADATA
@@ -25,8 +24,8 @@ from txnqueue.storage.journal.tables import (
     literal,
     literals,
 )
-from txnqueue.storage.payload import Part, Run, Send, places_where, staging
-from txnqueue.storage.payload.islands import islands
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where, staging
+from txnqueue.storage.payload.islands import islands, staged_places
 from txnqueue.storage.payload.keys import (
     Lanes,
     Texts,
@@ -57,6 +56,10 @@ if TYPE_CHECKING:
 _NTZ = "'delta.feature.timestampNtz' = 'supported'"
 _SPANS_MAX = 5_000
 """How many ranges one query counts."""
+_ERASED_MAX = 200
+"""How many ranges one DELETE names."""
+_Span = tuple[int, str, int, int]
+"""Slice, send, first and last offset."""
 _STALENESS = "spark.databricks.delta.stalenessLimit"
 
 
@@ -193,13 +196,13 @@ class DeltaPayload:
         table = self._statements.names.payload(payload_id)
         return islands(lane_frame(session, table, there, lanes, parts), ["lane"])
 
-    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+    def rows(self, payload_id: str, places: Sequence[StagedPlace]) -> int:
         """Count the rows that there are at some places."""
         spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
         pieces = (spans[n : n + _SPANS_MAX] for n in range(0, len(spans), _SPANS_MAX))
         return sum(self._count(payload_id, piece) for piece in pieces)
 
-    def _count(self, payload_id: str, spans: Sequence[tuple[int, str, int, int]]) -> int:
+    def _count(self, payload_id: str, spans: Sequence[_Span]) -> int:
         values = ", ".join(
             f"({slice_}L, {literal(send_id)}, {first}L, {last}L)"
             for slice_, send_id, first, last in spans
@@ -229,6 +232,25 @@ class DeltaPayload:
             session.sql(f"DELETE FROM {table} WHERE slice IN ({numbers})").collect()
 
         self._statements.committing(f"payload-{payload_id}", statement)
+
+    def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
+        """Delete rows: Delta writes the files again that hold them, and no others.
+
+        Without deletion vectors, which no table here has, the rows are not in the new files.
+        """
+        table = self._statements.names.payload(payload_id)
+        metadata = {"txnqueue": __version__, "operation": "erase", "queue": payload_id}
+        spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
+
+        def statement(session: SparkSession, piece: Sequence[_Span]) -> None:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(f"DELETE FROM {table} WHERE {_lying_at(piece)}").collect()
+
+        for at in range(0, len(spans), _ERASED_MAX):
+            piece = spans[at : at + _ERASED_MAX]
+            self._statements.committing(
+                f"payload-{payload_id}", partial(statement, piece=piece), compiled=True
+            )
 
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the files of an owner's table that no retained version names."""
@@ -306,6 +328,16 @@ class DeltaPayload:
         )
         return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
 
+    def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
+        """Find all rows that match a SQL predicate, on the user's session."""
+        self._refresh([payload_id])
+        lacks = self._lacks(self._session, payload_id, schema)
+        rows = self._user.sql(
+            f"SELECT {columns_of(schema, lacks)}, p.slice AS _slice, p.send_id AS _send_id, "
+            f"p.send_offset AS _send_offset FROM {self._statements.names.payload(payload_id)} p"
+        )
+        return staged_places(rows, where)
+
     def _refresh(self, payload_ids: Collection[str]) -> None:
         """Let Delta look for new commits, if the user's session would be content with old ones."""
         if self._user.conf.get(_STALENESS, "0") == "0":
@@ -346,6 +378,17 @@ class DeltaPayload:
         for other in frames[1:]:
             joined = joined.unionByName(other)
         return joined
+
+
+def _lying_at(spans: Sequence[_Span]) -> str:
+    """Write the condition that a row lies at one of some places; it names their partitions."""
+    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, *_ in spans}))
+    each = (
+        f"(slice = {slice_} AND send_id = {literal(send_id)} "
+        f"AND send_offset BETWEEN {first}L AND {last}L)"
+        for slice_, send_id, first, last in spans
+    )
+    return f"slice IN ({slices}) AND ({' OR '.join(each)})"
 
 
 def _by_owner(parts: Sequence[Part]) -> dict[str, list[Part]]:

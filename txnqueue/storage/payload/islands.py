@@ -15,6 +15,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN, RANGES_PER_CALL_MAX
 from txnqueue.errors import LimitExceeded
+from txnqueue.storage.payload import StagedPlace, check_predicate, evaluating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,6 +53,30 @@ def islands(places: DataFrame, by: Sequence[str] = ()) -> list[tuple[Any, ...]] 
     if few.num_rows > RANGES_PER_CALL_MAX:
         return None
     return list(zip(*map(_values, few.columns), strict=True))
+
+
+def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
+    """Find where all rows lie that fulfil a user's predicate.
+
+    Args:
+        rows: The payload's columns and ``_slice``, ``_send_id``, ``_send_offset``.
+        where: A SQL predicate.
+
+    Raises:
+        InvalidInput: The predicate cannot be evaluated.
+        LimitExceeded: They lie in too many ranges.
+    """
+    with evaluating("where", check_predicate(where)):
+        meant = rows.where(where).selectExpr(
+            "_slice AS slice", "_send_id AS send_id", "_send_offset AS send_offset"
+        )
+        found = islands(meant, ["slice"])
+    if found is None:
+        raise too_many("The messages that where= means", "name fewer of them at a time", "where")
+    lie: dict[tuple[int, str], list[Range]] = defaultdict(list)
+    for slice_, send_id, first, last in found:
+        lie[int(slice_), send_id].append((first, last))
+    return [(*place, ranges.normalised(part)) for place, part in sorted(lie.items())]
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

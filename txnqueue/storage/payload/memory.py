@@ -13,9 +13,10 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
-from txnqueue.storage.payload import Part, Run, Send, places_where
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import is_frame
+from txnqueue.storage.payload.islands import staged_places
 from txnqueue.storage.payload.keys import Lanes, check_lanes
 from txnqueue.storage.payload.message_info import message_info
 from txnqueue.storage.payload.rows import arrow_table, lane_of, texts_of
@@ -45,6 +46,7 @@ class MemoryPayload:
         self._headers: dict[tuple[str, str], Headers] = {}
         self._columns: dict[str, dict[str, StructField]] = {}
         self._slices: dict[tuple[str, str], int] = {}
+        self._erased: dict[tuple[str, str], tuple[Range, ...]] = {}
         self.made_ms: dict[str, int] = {}
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
@@ -81,6 +83,8 @@ class MemoryPayload:
 
     def _part(self, part: Part, first: int, last: int) -> pa.Table:
         staged, headers = self._staged(part.payload_id, part.send_id)
+        if self._gone(part.payload_id, part.send_id, ((first, last),)):
+            raise PayloadRemoved(send_id=part.send_id)
         rows = staged.slice(first, last - first + 1)
         named = rows.column(part.message_id) if part.message_id else pa.nulls(rows.num_rows)
         messages = [
@@ -112,7 +116,10 @@ class MemoryPayload:
         # Rows that were moved here may be older than the column.
         known = column in rows.column_names
         values = rows.column(column) if known else pa.nulls(rows.num_rows)
-        for first, last in part.ranges:
+        there = ranges.difference(
+            part.ranges, self._erased.get((part.payload_id, part.send_id), ())
+        )
+        for first, last in there:
             yield from texts_of(values.slice(first, last - first + 1))
 
     def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
@@ -135,13 +142,13 @@ class MemoryPayload:
         """Make a DataFrame of messages."""
         return frame_of(self._session(), self.table(schema, parts))
 
-    def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
+    def rows(self, payload_id: str, places: Sequence[StagedPlace]) -> int:
         """Count the rows that there are at some places."""
         return sum(
             rows.slice(first, last - first + 1).num_rows
             for _, send_id, part in places
             if (rows := self._sends.get((payload_id, send_id))) is not None
-            for first, last in part
+            for first, last in ranges.difference(part, self._erased.get((payload_id, send_id), ()))
         )
 
     def slices(self, payload_id: str) -> set[int]:
@@ -154,7 +161,33 @@ class MemoryPayload:
         self.step("drop")
         gone = [k for k, s in self._slices.items() if k[0] == payload_id and s in slices]
         for key in gone:
-            del self._slices[key], self._sends[key], self._headers[key]
+            self._drop(key)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        del self._slices[key], self._sends[key], self._headers[key]
+        self._erased.pop(key, None)
+
+    def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
+        """Delete the rows at some places: the others keep their offsets, and nulls take theirs."""
+        self.step("erase")
+        for _, send_id, part in places:
+            key = (payload_id, send_id)
+            if key not in self._sends:
+                continue
+            rows, headers = self._sends[key], self._headers[key]
+            gone = ranges.intersection(part, ((0, rows.num_rows - 1),))
+            erased = ranges.normalised((*self._erased.get(key, ()), *gone))
+            if ranges.count(erased) == rows.num_rows:
+                self._drop(key)
+                continue
+            lost = {n for first, last in gone for n in range(first, last + 1)}
+            kept = [None if n in lost else n for n in range(rows.num_rows)]
+            self._sends[key] = rows.take(pa.array(kept, pa.int64()))
+            self._headers[key] = [None if n in lost else one for n, one in enumerate(headers)]
+            self._erased[key] = erased
+
+    def _gone(self, payload_id: str, send_id: str, part: Sequence[Range]) -> bool:
+        return bool(ranges.intersection(part, self._erased.get((payload_id, send_id), ())))
 
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove files that nothing names: here there are none."""
@@ -177,20 +210,43 @@ class MemoryPayload:
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
         """Find where rows lie that match a SQL predicate, on the session if there is one."""
-        sends = [
-            (
-                rows.append_column("_send_rank", pa.repeat(pa.scalar(rank), rows.num_rows))
-                .append_column("_send_id", pa.repeat(pa.scalar(send_id), rows.num_rows))
-                .append_column("_send_offset", pa.array(range(rows.num_rows), pa.int64()))
-            )
-            for rank, ((owner, send_id), rows) in enumerate(self._sends.items())
-            if owner == payload_id
-        ]
-        session = self._session()
-        if not sends:
+        frame = self._all_rows(payload_id)
+        if frame is None:
             return []
-        frame = frame_of(session, pa.concat_tables(sends, promote_options="default"))
         return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
+
+    def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
+        """Find all rows that match a SQL predicate, on the session if there is one."""
+        self.step("scan")
+        frame = self._all_rows(payload_id)
+        return [] if frame is None else staged_places(frame, where)
+
+    def _all_rows(self, payload_id: str) -> DataFrame | None:
+        """Show all rows of an owner that were not erased, with their places; None: there are none.
+
+        Columns that rows lack are null.
+        """
+        session = self._session()
+        sends = [
+            self._with_places(rank, key)
+            for rank, key in enumerate(self._sends)
+            if key[0] == payload_id
+        ]
+        if not sends:
+            return None
+        return frame_of(session, pa.concat_tables(sends, promote_options="default"))
+
+    def _with_places(self, rank: int, key: tuple[str, str]) -> pa.Table:
+        rows, count = self._sends[key], self._sends[key].num_rows
+        there = ranges.difference(((0, count - 1),), self._erased.get(key, ()))
+        offsets = [n for first, last in there for n in range(first, last + 1)]
+        return (
+            rows.append_column("_send_rank", pa.repeat(pa.scalar(rank), count))
+            .append_column("_slice", pa.repeat(pa.scalar(self._slices[key]), count))
+            .append_column("_send_id", pa.repeat(pa.scalar(key[1]), count))
+            .append_column("_send_offset", pa.array(range(count), pa.int64()))
+            .take(pa.array(offsets, pa.int64()))
+        )
 
     def _session(self) -> SparkSession:
         if self._spark is None:

@@ -24,8 +24,9 @@ _ONE_TASK_MAX = 100_000
 """The messages counted in one task, which needs no exchange."""
 _REMOVED = (
     "PayloadRemoved: some messages are not there: their payload is past its retention and was "
-    "removed, or this session reads without them (spark.databricks.delta.stalenessLimit, "
-    "spark.sql.files.ignoreMissingFiles, spark.sql.files.ignoreCorruptFiles)"
+    "removed, or was erased (history.changes() tells), or this session reads without them "
+    "(spark.databricks.delta.stalenessLimit, spark.sql.files.ignoreMissingFiles, "
+    "spark.sql.files.ignoreCorruptFiles)"
 )
 _PLACE_COLUMNS = (
     "rank, send, piece, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from txnqueue.core.settings import MESSAGE_COLUMN, RESERVED_COLUMNS, did_you_mean
 from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.payload.types import check_column, folded, sql_type
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructT
     if spark is None:
         return plain_schema(str(schema))
     try:
-        return spark.createDataFrame([], str(schema)).schema
+        return new_frame(spark, [], str(schema)).schema
     except Exception as error:
         raise SchemaMismatch(
             f"{schema!r} is no schema, such as 'order_id long, amount double': {error}"
@@ -231,7 +232,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
 
 def check_names(schema: StructType, given: list[str]) -> None:
     """Check that given columns are those of the schema, each once, and that none is lacking."""
-    known = {column.name for column in schema.fields}
+    known = dict.fromkeys(column.name for column in schema.fields)
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
         raise SchemaMismatch(f"Column {twice!r} is given twice: rename one.", column=twice)

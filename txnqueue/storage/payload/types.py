@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.journal.tables import identifier
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
     # Spark takes an empty batch for the end, unless it is the first one.
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     found = pa.Table.from_batches(batches, table.schema) if batches else table
-    return session.createDataFrame(found, spark_schema(table.schema))
+    return new_frame(session, found, spark_schema(table.schema))
 
 
 def _known(kind: pa.DataType) -> pa.DataType:

@@ -1,0 +1,350 @@
+"""What messages carried is erased for good, on record, and everything else stays true."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    rows,
+)
+from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
+from tests.inside import client_of
+from txnqueue import EraseResult, QueueManager
+from txnqueue.core import model, ranges
+from txnqueue.errors import (
+    Busy,
+    InvalidInput,
+    LimitExceeded,
+    NotErasable,
+    PayloadRemoved,
+    QueueNotFound,
+    TxnQueueError,
+)
+from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.payload import StagedPlace
+from txnqueue.storage.payload.memory import MemoryPayload
+from txnqueue.storage.store import MemoryStore
+
+DAY = 24 * 3_600
+ANNA = "key = 'anna'"
+GONE = "erased messages whose payload is gone"
+_KEY = re.compile(r"key = '(\w+)'")
+
+
+@pytest.fixture(autouse=True)
+def keys_without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Let a store without Spark understand predicates of the form ``key = 'anna'``."""
+
+    def matching(self: MemoryPayload, _: object, payload_id: str, where: str) -> list[StagedPlace]:
+        asked = _KEY.fullmatch(where)
+        assert asked is not None, where
+        inside: dict[str, Any] = vars(self)
+        return [
+            (inside["_slices"][owner, send_id], send_id, part)
+            for (owner, send_id), there in inside["_sends"].items()
+            if owner == payload_id
+            if (part := _offsets(there.column("key").to_pylist(), asked[1]))
+        ]
+
+    monkeypatch.setattr(MemoryPayload, "matching", matching)
+
+
+def _offsets(keys: Sequence[str | None], meant: str) -> tuple[tuple[int, int], ...]:
+    return ranges.of_offsets(n for n, key in enumerate(keys) if key == meant)
+
+
+def facts(manager: QueueManager, kind: str) -> list[Any]:
+    """Find the facts of a kind."""
+    entries = client_of(manager).store.journal.read([model.CATALOG]).entries
+    return [entry for entry in entries if entry.kind == kind]
+
+
+def proved(manager: QueueManager) -> dict[str, tuple[int, int]]:
+    """Verify a store, and say what was found and expected."""
+    found = manager.history.verify()
+    assert found.ok, found
+    return {claim.claim: (claim.found, claim.expected) for claim in found.claims}
+
+
+@on_delta_when_long
+def test_what_was_consumed_is_erased_and_its_record_stays(world: World) -> None:
+    queue = world.queue()
+    sent = queue.send([*rows(1, 2, key="anna"), *rows(3, key="bert")])
+    queue.receive(10).accept()
+    manager = world.manager("clerk")
+    done = manager.erase(queue.name, ANNA, reason="request 7")
+    assert (done.erased, done.purged, done.undecided) == (2, 0, 0)
+    assert done.readable_until is not None
+    (said,) = [
+        row
+        for row in manager.history.changes(queue=queue.name).rows()
+        if row["kind"] == model.PAYLOAD_ERASING
+    ]
+    assert (said["count"], said["reason"]) == (2, "request 7")
+    assert proved(manager)[GONE][0] >= 2
+    steps = [step["step"] for step in manager.history.trace(f"{sent.send_id}:0").rows()]
+    assert steps == ["sent", "claimed", "accepted", "erased"]
+    other = [step["step"] for step in manager.history.trace(f"{sent.send_id}:2").rows()]
+    assert other == ["sent", "claimed", "accepted"]
+    again = manager.erase(queue.name, ANNA, reason="request 7")
+    assert again == EraseResult(queue.name)
+
+
+@on_delta_when_long
+def test_what_waits_is_purged_wherever_it_stands(world: World) -> None:
+    queue = world.queue("orders", dead_letter=True)
+    other = world.queue("other")
+    queue.send([*rows(1, 2, 3, key="anna"), *rows(4, 5, key="bert")])
+    first = queue.receive(1)
+    first.reject(reason="no")
+    second = queue.receive(1)
+    second.move(other)
+    manager = world.manager("clerk")
+    done = manager.erase(queue.name, ANNA, reason="r")
+    assert (done.erased, done.purged) == (3, 3)
+    assert numbers(world.open(queue, "c").receive(10)) == [4, 5]
+    for name in (other.name, f"{queue.name}.dead"):
+        assert manager.queue(name).depth() == 0
+    proved(manager)
+
+
+@on_delta_when_long
+def test_a_dead_letter_is_erased_by_the_queue_that_it_is_in(world: World) -> None:
+    queue = world.queue("orders", dead_letter=True)
+    queue.send([*rows(1, key="anna"), *rows(2, key="anna")])
+    queue.receive(1).reject(reason="no")
+    manager = world.manager("clerk")
+    done = manager.erase(f"{queue.name}.dead", ANNA, reason="r")
+    assert (done.erased, done.purged) == (1, 1)
+    assert numbers(queue.receive(10)) == [2]
+    proved(manager)
+
+
+@on_delta_when_long
+def test_what_is_in_flight_refuses_and_nothing_is_changed(world: World) -> None:
+    queue = world.queue()
+    queue.send([*rows(1, 2, key="anna"), *rows(3, key="bert")])
+    held = queue.receive(1)
+    manager = world.manager("clerk")
+    with pytest.raises(NotErasable) as refused:
+        manager.erase(queue.name, ANNA, reason="r")
+    assert (refused.value.queue, refused.value.in_flight) == (queue.name, 1)
+    assert queue.depth() == 2
+    held.accept()
+    assert manager.erase(queue.name, ANNA, reason="r").purged == 1
+    proved(manager)
+
+
+def test_what_was_received_is_not_read_with_fewer_rows(world: World) -> None:
+    queue = world.queue()
+    queue.send([*rows(1, key="anna"), *rows(2, key="bert")])
+    batch = queue.receive(2)
+    frame = batch.df if world.has_frames else None
+    batch.accept()
+    world.manager("clerk").erase(queue.name, ANNA, reason="r")
+    assert not world.open(queue, "late").receive(2)
+    if frame is None:
+        with pytest.raises(PayloadRemoved):
+            batch.messages()
+    else:
+        with pytest.raises(Exception, match=r"PayloadRemoved.*erased"):
+            frame.collect()
+
+
+@on_delta_when_long
+def test_a_search_of_the_history_says_that_something_was_erased(world: World) -> None:
+    queue = world.queue()
+    queue.send([*rows(1, key="anna"), *rows(2, key="bert")])
+    queue.receive(2).accept()
+    manager = world.manager("clerk")
+    manager.erase(queue.name, ANNA, reason="r")
+    if not world.has_frames:
+        return  # a search needs Spark
+    with pytest.raises(PayloadRemoved, match="was erased"):
+        manager.history.trace(queue=queue.name, where="n > 0")
+    left = manager.history.trace(queue=queue.name, where="n > 0", partial=True).rows()
+    assert len({step["message_id"] for step in left}) == 1
+
+
+@in_memory
+def test_what_is_not_decided_stays_until_it_cannot_be_any_more(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    sender = world.manager("sender")
+    with sender.transaction() as tx:
+        sender.queue(queue.name).send(rows(1, key="anna"), transaction=tx)
+        done = manager.erase(queue.name, ANNA, reason="r")
+        assert (done.erased, done.undecided) == (0, 1)
+    assert manager.erase(queue.name, ANNA, reason="r").purged == 1
+    proved(manager)
+
+
+@in_memory
+def test_what_was_prepared_stays(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    sender = world.manager("sender")
+    tx = sender.transaction("order-1")
+    sender.queue(queue.name).send(rows(1, key="anna"), transaction=tx)
+    tx.prepare()
+    world.clock.advance(3 * DAY)
+    manager.maintain(transaction_seconds_max=0)
+    assert manager.erase(queue.name, ANNA, reason="r").undecided == 1
+    manager.commit("order-1")
+    assert numbers(queue.receive(1)) == [1]
+
+
+@in_memory
+def test_what_duplicates_are_told_by_stays_for_the_window(world: World) -> None:
+    queue = world.manager().create_queue(
+        world.name("once"), SCHEMA, dead_letter=False, message_id="key", duplicate_window_seconds=60
+    )
+    queue.send(rows(1, key="anna"))
+    queue.receive(1).accept()
+    manager = world.manager("clerk")
+    with pytest.raises(NotErasable, match="duplicates"):
+        manager.erase(queue.name, ANNA, reason="r")
+    world.clock.advance(DAY)
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    queue.send(rows(2, key="anna"))
+    assert numbers(world.open(queue, "late").receive(1)) == [2]
+    proved(manager)
+
+
+@in_memory
+def test_wrong_input(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(rows(1, key="anna"))
+    with pytest.raises(QueueNotFound):
+        manager.erase(world.name("none"), ANNA, reason="r")
+    for reason in ("", None):
+        with pytest.raises(InvalidInput):
+            manager.erase(queue.name, ANNA, reason=reason)  # type: ignore[arg-type]
+    monkeypatch.setattr("txnqueue.admin.erasure.RANGES_MAX", 0)
+    with pytest.raises(LimitExceeded):
+        manager.erase(queue.name, ANNA, reason="r")
+    assert queue.depth() == 1
+
+
+# ------------------------------------------------------------------------ crashes and rivals
+
+
+class Scene:
+    """A store in which a message waits and one was consumed, both to be erased."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.queue = world.queue()
+        self.sent = self.queue.send([*rows(1, 2, key="anna"), *rows(3, key="bert")])
+        self.queue.receive(1).accept()
+
+    def clerk(self, injector: Injector) -> QueueManager:
+        store: Any = FaultyStore(self.world.store, injector)
+        return QueueManager(None, "memory", store=store, runtime=self.world.runtime("clerk"))
+
+    def left(self) -> list[Any]:
+        payload = self.world.store.payload
+        inside: dict[str, Any] = vars(payload)
+        return sorted(
+            k for t in inside["_sends"].values() for k in t.column("key").to_pylist() if k
+        )
+
+    def check(self, *, done: bool) -> None:
+        """Check that the store is right, whether or not the erasure has begun."""
+        manager = self.world.manager("auditor")
+        claims = proved(manager)
+        recorded = facts(manager, model.PAYLOAD_ERASING)
+        assert len(recorded) <= 1
+        if done:
+            assert [entry.count for entry in recorded] == [2]
+            assert self.left() == ["bert"]
+            assert claims[GONE] == (2, 2)
+        elif not recorded:
+            assert self.left() == ["anna", "anna", "bert"]
+
+
+def calls_of(world: World) -> list[str]:
+    scene, injector = Scene(world), Injector()
+    manager = scene.clerk(injector)
+    injector.arm()
+    manager.erase(scene.queue.name, ANNA, reason="r")
+    scene.check(done=True)
+    return injector.calls
+
+
+@in_memory
+@pytest.mark.parametrize("finisher", ["erase", "maintain", "recover"])
+def test_a_fault_at_any_call_is_made_good(world: World, finisher: str) -> None:
+    calls = calls_of(World(MemoryStore()))
+    assert calls.count("append") == 3  # what waits is purged, the record, the end of it
+    assert "erase" in calls
+    for at, call in enumerate(calls):
+        for fault in faults_of(call):
+            here = World(MemoryStore())
+            scene, injector = Scene(here), Injector(at, fault)
+            manager = scene.clerk(injector)
+            injector.arm()
+            with contextlib.suppress(Crash, ConnectionError, KeyboardInterrupt, TxnQueueError):
+                manager.erase(scene.queue.name, ANNA, reason="r")
+            scene.check(done=False)
+            begun = bool(facts(here.manager("x"), model.PAYLOAD_ERASING))
+            helper = here.manager("helper")
+            if finisher == "erase":
+                helper.erase(scene.queue.name, ANNA, reason="r")
+            elif finisher == "maintain":
+                helper.maintain()
+            else:
+                helper.recover()
+            injector.flush()
+            scene.check(done=begun or finisher == "erase")
+
+
+@in_memory
+def test_others_that_always_write_leave_the_deletion_to_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(world)
+
+    def lost(*_: object) -> None:
+        raise AppendConflict("others")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryPayload, "erase", lost)
+        with pytest.raises(Busy, match="recorded as erased"):
+            world.manager("clerk").erase(scene.queue.name, ANNA, reason="r")
+        proved(world.manager("auditor"))
+        assert "erasure" in str(world.manager("keeper").maintain().skipped)
+        world.manager("keeper").recover()
+    world.manager("keeper").maintain()
+    scene.check(done=True)
+
+
+@in_memory
+@pytest.mark.parametrize("nth", range(1, 8))
+@pytest.mark.parametrize("call", ["append", "find", "read"])
+def test_a_message_that_moves_meanwhile_is_followed(world: World, call: str, nth: int) -> None:
+    scene = Scene(world)
+    other = world.queue("other")
+
+    def move() -> None:
+        world.open(scene.queue, "mover").move(other.name)
+
+    injector = Meanwhile(call, nth, move)
+    manager = scene.clerk(injector)
+    injector.arm()
+    manager.erase(scene.queue.name, ANNA, reason="r")
+    scene.check(done=True)
+    keys = [
+        m["key"]
+        for name in (scene.queue.name, other.name)
+        for m in world.manager("c").queue(name).receive(9).messages()
+    ]
+    assert keys == ["bert"]

@@ -1,0 +1,118 @@
+"""``format("txnqueue")`` read by Spark itself: types, streams, checkpoints, maintenance."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnqueue import Queue, QueueDataSource, QueueManager
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+SCHEMA = (
+    "n long, d decimal(20,3), at timestamp, on date, ntz timestamp_ntz, b binary, "
+    "inner struct<a: array<int>, m: map<string, double>>"
+)
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    at = datetime.datetime(2026, 11, 1, 2, 30, tzinfo=datetime.timezone.utc)
+    return [
+        {
+            "n": n,
+            "d": Decimal(f"{n}.125"),
+            "at": at,
+            "on": at.date(),
+            "ntz": at.replace(tzinfo=None),
+            "b": bytes([n]),
+            "inner": {"a": [n, None], "m": {"x": n / 2}},
+        }
+        for n in numbers
+    ]
+
+
+@pytest.fixture(scope="module")
+def manager(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueManager]:
+    spark.dataSource.register(QueueDataSource)
+    with QueueManager(spark, str(tmp_path_factory.mktemp("source") / "store")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def orders(manager: QueueManager) -> Queue:
+    return manager.create_queue("orders", SCHEMA)
+
+
+def load(spark: Any, queue: Queue, root: str, **options: str) -> Any:
+    return spark.read.format("txnqueue").options(queue=queue.name, **options).load(root)
+
+
+class Log:
+    """A streaming query that writes what comes to a queue into a table."""
+
+    def __init__(self, spark: Any, root: str, queue: str, folder: Path) -> None:
+        self._spark, self._root, self._queue, self._folder = spark, root, queue, folder
+
+    def run(self, **options: str) -> None:
+        source = self._spark.readStream.format("txnqueue").options(queue=self._queue, **options)
+        query = (
+            source.load(self._root)
+            .select("n", "_commit_seq", "_message_id")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(self._folder / "log"))
+        )
+        query.awaitTermination()
+
+    def rows(self) -> list[Any]:
+        found = self._spark.read.parquet(str(self._folder / "log"))
+        return list(found.orderBy("_commit_seq", "n").collect())
+
+
+def test_rows_of_all_types_come_as_peek_shows_them(
+    spark: Any, manager: QueueManager, orders: Queue
+) -> None:
+    first = orders.send(rows(1, 2)).receipt
+    assert first is not None
+    orders.receive(1).accept()
+    orders.send(rows(3))
+    names = ["n", "d", "at", "on", "ntz", "b", "inner"]
+    found = load(spark, orders, manager.root)
+    waiting = found.select(*names).orderBy("n").collect()
+    assert waiting == orders.peek().select(*names).orderBy("n").collect()
+    then = load(spark, orders, manager.root, asOf=str(first.commit_seq))
+    assert [row["n"] for row in then.orderBy("n").collect()] == [1, 2]
+    assert {row["_commit_seq"] for row in then.collect()} == {first.commit_seq}
+
+
+def test_a_stream_goes_on_after_a_restart_and_begins_anew_without_its_checkpoint(
+    spark: Any, manager: QueueManager, tmp_path: Path
+) -> None:
+    queue = manager.create_queue("steady", "n long")
+    log = Log(spark, manager.root, queue.name, tmp_path)
+    queue.send([{"n": 1}, {"n": 2}])
+    queue.receive(1).accept()
+    log.run()
+    with manager.transaction() as tx:
+        queue.send([{"n": 3}], transaction=tx)
+        log.run()  # it is not committed yet
+        assert [row["n"] for row in log.rows()] == [1, 2]
+    log.run()
+    assert [row["n"] for row in log.rows()] == [1, 2, 3]
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "log")  # Parquet's own sink remembers its batches there
+    log.run(startingAfter="earliest")
+    assert [row["n"] for row in log.rows()] == [1, 2, 3]
+    assert len({row["_message_id"] for row in log.rows()}) == 3
+
+
+def test_writing_is_refused(spark: Any, manager: QueueManager, orders: Queue) -> None:
+    frame = spark.range(1)
+    with pytest.raises(Exception, match=r"queue\.send"):
+        frame.write.format("txnqueue").mode("append").save(manager.root)

@@ -1,0 +1,609 @@
+"""Histories told by hand: five that may happen, and one for each thing that must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.histories.history import (
+    ACCEPTED,
+    CLAIMED,
+    COMMITTED,
+    FAIL,
+    INFO,
+    NEVER,
+    OK,
+    POSTED,
+    PREPARED,
+    RELEASED,
+    ROLLED_BACK,
+    Fact,
+    History,
+    Operation,
+)
+
+
+@dataclass
+class Story:
+    """Tells what clients did, each call in an instant of its own, and what the journal says."""
+
+    now: int = 0
+    operations: list[Operation] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    versions: dict[int, frozenset[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def call(
+        self, what: str, txn: str | None = None, outcome: str = OK, *, got: Any = None, **given: Any
+    ) -> Operation:
+        """Tell of one call."""
+        self.now += 2
+        answered = NEVER if outcome == INFO else self.now + 1
+        name = f"op{len(self.operations)}"
+        client = given.pop("client", "c1")
+        one = Operation(name, client, what, txn, self.now, answered, outcome, given, got or {})
+        self.operations.append(one)
+        return one
+
+    def fact(self, seq: int, kind: str, txn: str | None = None, **more: Any) -> Fact:
+        """Tell what the journal says."""
+        attempt = more.pop("attempt", f"{txn} 1" if txn else None)
+        more["ids"] = tuple(more.get("ids", "").split())
+        name = f"f{len(self.facts)}"
+        self.facts.append(Fact(name, seq, seq, kind, txn, attempt, **more))
+        return self.facts[-1]
+
+    def send(self, txn: str, seq: int, ids: str, queue: str = "in", **more: Any) -> None:
+        """Send in a transaction of its own, and commit."""
+        self.call("send", txn, queue=queue, ids=ids.split(), **more)
+        self.call("commit", txn, got={"seq": seq}, **more)
+        self.fact(seq, COMMITTED, txn)
+        self.fact(seq, POSTED, txn, queue=queue, ids=ids)
+
+    def receive(
+        self, txn: str | None, seq: int, claim: int, ids: str, queue: str = "in", **more: Any
+    ) -> Fact:
+        """Claim messages and deliver them."""
+        messages = [{"id": one, "lane": 0} for one in ids.split()]
+        said = {"client": more["client"]} if "client" in more else {}
+        self.call("receive", txn, queue=queue, got={"messages": messages}, **said)
+        return self.fact(
+            seq,
+            CLAIMED,
+            txn,
+            queue=queue,
+            claim=claim,
+            ids=ids,
+            supersedes=more.get("supersedes", ()),
+        )
+
+    def take(self, txn: str, seq: int, claim: int, ids: str, queue: str = "in") -> None:
+        """Receive in a transaction of its own, and commit."""
+        self.receive(txn, seq - 1, claim, ids, queue)
+        self.call("commit", txn, got={"seq": seq})
+        self.fact(seq, COMMITTED, txn)
+        self.fact(seq, ACCEPTED, txn, queue=queue, claim=claim, ids=ids)
+
+    def look(self, seq: int, committed: str = "", **waiting: str) -> None:
+        """Look at the store as of a commit: whose commits are known, and what waits."""
+        states = {queue: dict.fromkeys(ids.split(), "available") for queue, ids in waiting.items()}
+        got = {"seq": seq, "committed": committed.split(), "states": states}
+        self.call("look", client="watcher", got=got)
+
+    def read_again(self) -> None:
+        """Read every version again, as it should be."""
+        for version in {fact.version for fact in self.facts}:
+            shown = frozenset(fact.name for fact in self.facts if fact.version <= version)
+            self.versions[version] = shown
+
+    def told(self) -> History:
+        """Give the history."""
+        facts = sorted(self.facts, key=lambda fact: fact.seq)
+        return History(
+            tuple(self.operations), tuple(facts), dict(self.versions), tuple(self.problems)
+        )
+
+    def change(self, name: str, **columns: Any) -> None:
+        """Change a fact."""
+        self.facts = [replace(f, **columns) if f.name == name else f for f in self.facts]
+
+
+# ------------------------------------------------------------------------------------ good
+
+
+def sent_and_taken() -> Story:
+    """Two messages are sent, seen, taken, and seen to be gone."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.look(10, "T1", **{"in": "a b"})
+    story.take("T2", 13, 1, "a b")
+    story.look(13, "T1 T2", **{"in": ""})
+    story.read_again()
+    return story
+
+
+def passed_on() -> Story:
+    """A transaction takes from one queue and sends to another one."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.receive("T2", 12, 1, "a b")
+    story.call("send", "T2", queue="out", ids=["c"])
+    story.call("commit", "T2", got={"seq": 13})
+    story.fact(13, COMMITTED, "T2")
+    story.fact(13, ACCEPTED, "T2", queue="in", claim=1, ids="a b")
+    story.fact(13, POSTED, "T2", queue="out", ids="c")
+    story.take("T3", 16, 1, "c", "out")
+    return story
+
+
+def unknown_and_landed() -> Story:
+    """A commit was not answered, and landed; its sender learned so by asking."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", INFO)
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.call("outcome", "T1", got={"status": COMMITTED})
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def taken_over() -> Story:
+    """A consumer's lease is over; the next one gets its message, and the first one is told."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.receive(None, 12, 2, "a", client="c2", supersedes=(1,))
+    story.call("accept", None, FAIL, queue="in", ids=["a"], claim=1)
+    story.call("accept", None, client="c2", queue="in", ids=["a"], claim=2)
+    story.fact(14, ACCEPTED, queue="in", claim=2, ids="a")
+    return story
+
+
+def rolled_back() -> Story:
+    """What was sent and received is rolled back; another one takes it."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    story.call("send", "T2", queue="out", ids=["b"])
+    story.call("rollback", "T2")
+    story.fact(12, ROLLED_BACK, "T2")
+    story.fact(12, RELEASED, "T2", queue="in", claim=1, ids="a")
+    story.take("T3", 16, 2, "a")
+    return story
+
+
+def prepared() -> Story:
+    """A transaction prepares, dies, and is committed by somebody else."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", client="c2", commit=True)
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def decided_by_another_one() -> Story:
+    """What one has prepared another one commits; then others commit, and it commits at last."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", client="c2", commit=True)
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.take("T2", 13, 1, "a")
+    story.call("commit", "T1", got={"seq": 10})
+    return story
+
+
+GOOD = (
+    sent_and_taken,
+    passed_on,
+    unknown_and_landed,
+    taken_over,
+    rolled_back,
+    prepared,
+    decided_by_another_one,
+)
+
+
+# ------------------------------------------------------------------------------------- bad
+
+
+def lost_commit() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", got={"seq": 10})
+    return story
+
+
+def failed_and_landed() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", FAIL)
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def decided_twice() -> Story:
+    story = rolled_back()
+    story.fact(17, COMMITTED, "T2")
+    return story
+
+
+def committed_twice() -> Story:
+    story = sent_and_taken()
+    story.versions.clear()
+    story.fact(20, COMMITTED, "T2", attempt="T2 2")
+    return story
+
+
+def outcome_changed() -> Story:
+    story = sent_and_taken()
+    story.call("outcome", "T1", got={"status": ROLLED_BACK})
+    return story
+
+
+def prepared_was_aborted() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.fact(10, ROLLED_BACK, "T1")
+    return story
+
+
+def prepared_for_ever() -> Story:
+    story = Story()
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    return story
+
+
+def out_of_order() -> Story:
+    """The second commit began after the first one was answered, and has an earlier place."""
+    story = Story()
+    story.send("T1", 12, "a")
+    story.send("T2", 10, "x", queue="out")
+    story.take("T3", 15, 1, "a")
+    story.take("T4", 17, 1, "x", "out")
+    return story
+
+
+def unexpected_message() -> Story:
+    story = Story()
+    story.send("T1", 10, "a")
+    story.take("T2", 13, 1, "a")
+    story.call("receive", "T3", queue="in", got={"messages": [{"id": "z", "lane": 0}]})
+    story.fact(14, CLAIMED, "T3", queue="in", claim=2, ids="z")
+    story.call("rollback", "T3")
+    story.fact(15, ROLLED_BACK, "T3")
+    story.fact(15, RELEASED, "T3", queue="in", claim=2, ids="z")
+    return story
+
+
+def own_message() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.receive("T1", 9, 1, "a")
+    story.call("commit", "T1", got={"seq": 10})
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.fact(10, ACCEPTED, "T1", queue="in", claim=1, ids="a")
+    return story
+
+
+def aborted_read() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("rollback", "T1")
+    story.fact(9, ROLLED_BACK, "T1")
+    story.receive("T2", 10, 1, "a")
+    story.call("rollback", "T2")
+    story.fact(11, ROLLED_BACK, "T2")
+    story.fact(11, RELEASED, "T2", queue="in", claim=1, ids="a")
+    return story
+
+
+def intermediate_read() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.receive("T2", 11, 1, "a")
+    story.call("commit", "T1", got={"seq": 10})
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.call("commit", "T2", got={"seq": 13})
+    story.fact(13, COMMITTED, "T2")
+    story.fact(13, ACCEPTED, "T2", queue="in", claim=1, ids="a")
+    return story
+
+
+def torn_sends() -> Story:
+    """A committed transaction has one of its two sends."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("send", "T1", queue="out", ids=["b"])
+    story.call("commit", "T1", got={"seq": 10})
+    story.fact(10, COMMITTED, "T1")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def torn_in_time() -> Story:
+    """What a transaction sent came with the commit, what it took a version later."""
+    story = passed_on()
+    story.change(next(f.name for f in story.facts if f.kind == ACCEPTED), seq=14, version=14)
+    return story
+
+
+def effect_without_commit() -> Story:
+    story = rolled_back()
+    story.fact(18, POSTED, "T2", queue="out", ids="b")
+    story.receive("T4", 19, 1, "b", "out")
+    story.call("rollback", "T4")
+    story.fact(20, ROLLED_BACK, "T4")
+    story.fact(20, RELEASED, "T4", queue="out", claim=1, ids="b")
+    return story
+
+
+def duplicate_message() -> Story:
+    story = Story()
+    story.send("T1", 10, "a")
+    story.fact(10, POSTED, "T1", queue="in", ids="a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def duplicate_delivery() -> Story:
+    story = sent_and_taken()
+    story.versions.clear()
+    story.take("T3", 20, 2, "a")
+    return story
+
+
+def lost_message() -> Story:
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def taken_by_nobody() -> Story:
+    """A message was taken out of the queue, and nobody got it."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.fact(11, CLAIMED, queue="in", claim=1, ids="a")
+    story.call("accept", None, INFO, queue="in", ids=["a"])
+    story.fact(12, ACCEPTED, queue="in", claim=1, ids="a")
+    return story
+
+
+def lost_acknowledgement() -> Story:
+    """A consumer was told that it is done with a message, which came again."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.call("accept", None, queue="in", ids=["a"], claim=1)
+    story.fact(12, RELEASED, queue="in", claim=1, ids="a")
+    story.take("T2", 15, 2, "a")
+    return story
+
+
+def zombie_acknowledged() -> Story:
+    """The consumer whose lease was taken over settles the message all the same."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.receive(None, 12, 2, "a", client="c2", supersedes=(1,))
+    story.call("accept", None, queue="in", ids=["a"], claim=1)
+    story.fact(14, ACCEPTED, queue="in", claim=1, ids="a")
+    return story
+
+
+def acknowledged_after_failure() -> Story:
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.call("accept", None, FAIL, queue="in", ids=["a"], claim=1)
+    story.fact(12, ACCEPTED, queue="in", claim=1, ids="a")
+    return story
+
+
+def claimed_twice() -> Story:
+    """Two transactions hold one message; the second one takes it."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    story.receive("T3", 12, 2, "a", client="c2")
+    story.call("rollback", "T2")
+    story.fact(13, ROLLED_BACK, "T2")
+    story.call("commit", "T3", got={"seq": 14}, client="c2")
+    story.fact(14, COMMITTED, "T3")
+    story.fact(14, ACCEPTED, "T3", queue="in", claim=2, ids="a")
+    return story
+
+
+def held_for_ever() -> Story:
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    return story
+
+
+def skipped() -> Story:
+    """The second message of a lane is delivered before the first one."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.take("T2", 13, 1, "b")
+    story.take("T3", 16, 2, "a")
+    return story
+
+
+def inverted() -> Story:
+    """A batch has its messages in another order than their lane."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    messages = [{"id": one, "lane": 0} for one in "ba"]
+    story.call("receive", "T2", queue="in", got={"messages": messages})
+    story.fact(12, CLAIMED, "T2", queue="in", claim=1, ids="a b")
+    story.call("commit", "T2", got={"seq": 13})
+    story.fact(13, COMMITTED, "T2")
+    story.fact(13, ACCEPTED, "T2", queue="in", claim=1, ids="a b")
+    return story
+
+
+def torn_read() -> Story:
+    """A look shows that what a transaction took is gone, and not what it sent."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 12, 1, "a")
+    story.call("send", "T2", queue="out", ids=["c"])
+    story.call("commit", "T2", INFO)
+    story.fact(13, COMMITTED, "T2")
+    story.fact(13, ACCEPTED, "T2", queue="in", claim=1, ids="a")
+    story.fact(13, POSTED, "T2", queue="out", ids="c")
+    story.look(13, "T1", **{"in": "", "out": ""})
+    story.take("T3", 16, 1, "c", "out")
+    return story
+
+
+def flicker() -> Story:
+    """What a look shows as gone is there again for the next one."""
+    story = sent_and_taken()
+    story.look(16, "T1 T2", **{"in": "a"})
+    return story
+
+
+def stale_read() -> Story:
+    """Who looks after a commit was answered does not see it."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.look(10, "", **{"in": ""})
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def look_at_what_was_aborted() -> Story:
+    """A look shows what was sent by a transaction that is rolled back afterwards."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.look(8, "", **{"in": "a"})
+    story.call("rollback", "T1")
+    story.fact(9, ROLLED_BACK, "T1")
+    return story
+
+
+def version_changed() -> Story:
+    """A version that is read again shows what came later."""
+    story = sent_and_taken()
+    story.versions[10] |= {story.facts[-1].name}
+    return story
+
+
+def journal_against_itself() -> Story:
+    """The audit of the entries alone has found something."""
+    story = sent_and_taken()
+    story.problems.append("P6 a sequence was given twice")
+    return story
+
+
+def write_cycle() -> Story:
+    """Of two that sent to two queues each came before the other one in one of them."""
+    story = Story()
+    for n, (first, second) in enumerate([(10, 11), (11, 10)]):
+        txn = f"T{n}"
+        story.call("send", txn, queue="in", ids=[f"a{n}"])
+        story.call("send", txn, queue="out", ids=[f"b{n}"])
+        story.call("commit", txn, INFO)
+        story.fact(first, COMMITTED, txn)
+        story.fact(first, POSTED, txn, queue="in", ids=f"a{n}")
+        story.fact(second, POSTED, txn, queue="out", ids=f"b{n}")
+    story.take("T2", 15, 1, "a0 a1")
+    story.take("T3", 18, 1, "b1 b0", "out")
+    return story
+
+
+def circular_information() -> Story:
+    """Each of two transactions received what the other one sent."""
+    story = Story()
+    for txn, queue, mine in (("T1", "in", "a"), ("T2", "out", "b")):
+        story.call("send", txn, queue=queue, ids=[mine])
+        story.call("commit", txn, INFO)
+    story.receive("T1", 8, 1, "b", "out")
+    story.receive("T2", 9, 1, "a", "in")
+    for seq, txn, sent, taken in ((10, "T1", "in", "out"), (11, "T2", "out", "in")):
+        story.fact(seq, COMMITTED, txn)
+        story.fact(seq, POSTED, txn, queue=sent, ids="a" if sent == "in" else "b")
+        story.fact(seq, ACCEPTED, txn, queue=taken, claim=1, ids="a" if taken == "in" else "b")
+    return story
+
+
+def read_skew() -> Story:
+    """A look shows a later transaction's message, and not that of the one it depends on."""
+    story = passed_on()
+    story.look(16, "T2 T3", **{"in": "", "out": ""})
+    return story
+
+
+def long_fork() -> Story:
+    """Two that look see two sends in different orders."""
+    story = Story()
+    for txn, seq, message, queue in (("T1", 10, "a", "in"), ("T2", 11, "b", "out")):
+        story.call("send", txn, queue=queue, ids=[message])
+        story.call("commit", txn, INFO)
+        story.fact(seq, COMMITTED, txn)
+        story.fact(seq, POSTED, txn, queue=queue, ids=message)
+    story.look(10, "T1", **{"in": "a", "out": ""})
+    story.look(11, "T2", **{"in": "", "out": "b"})
+    story.take("T3", 14, 1, "a")
+    story.take("T4", 16, 1, "b", "out")
+    return story
+
+
+BAD: dict[Callable[[], Story], str] = {
+    lost_commit: "lost commit",
+    failed_and_landed: "reported failed",
+    decided_twice: "decided twice",
+    committed_twice: "committed twice",
+    outcome_changed: "outcome changed",
+    prepared_was_aborted: "prepared was aborted",
+    prepared_for_ever: "hanging",
+    out_of_order: "commit order",
+    unexpected_message: "unexpected message",
+    own_message: "own message",
+    aborted_read: "aborted read",
+    intermediate_read: "intermediate read",
+    torn_sends: "torn transaction",
+    torn_in_time: "torn transaction",
+    effect_without_commit: "effect without commit",
+    duplicate_message: "duplicate message",
+    duplicate_delivery: "duplicate delivery",
+    lost_message: "lost message",
+    taken_by_nobody: "lost message",
+    lost_acknowledgement: "lost acknowledgement",
+    zombie_acknowledged: "fence order",
+    acknowledged_after_failure: "reported failed",
+    claimed_twice: "claimed twice",
+    held_for_ever: "hanging",
+    skipped: "lane order",
+    inverted: "lane order",
+    torn_read: "torn read",
+    flicker: "flicker",
+    stale_read: "G-single-realtime",
+    look_at_what_was_aborted: "aborted read",
+    version_changed: "version changed",
+    journal_against_itself: "journal",
+    write_cycle: "G0",
+    circular_information: "G1c",
+    read_skew: "G-single",
+    long_fork: "G2",
+}
+"""What must be found in each; other names may be found besides."""

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs what shows how reliable the library is, for as long as it may, and writes what was found.
+#
+#   bash tests/reliability.sh                          all kinds, an hour in all
+#   bash tests/reliability.sh simulator --minutes 480  one kind, for a night
+#   bash tests/reliability.sh --page                   only write docs/reliability.md anew
+#   bash tests/reliability.sh --help                   the kinds
+#
+# It can be stopped at any time, by Ctrl-C or by force: each number is written to its kind's file in
+# docs/reliability/ as soon as it is done, and the next run goes on there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bash jobs/setup.sh
+exec .venv/bin/python -m tests.reliability "$@"

@@ -1,0 +1,49 @@
+"""Runs kinds for a while, or until they are stopped, and writes the page of what they found."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from tests.reliability import longrun, page
+from tests.reliability.kinds import KINDS
+from tests.reliability.session import Session
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the kinds that are named, or all."""
+    parser = argparse.ArgumentParser(prog="tests/reliability.sh", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="kind", help=f"of: {', '.join(KINDS)}")
+    parser.add_argument("--minutes", type=float, default=60, help="for all kinds together")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    chosen = parser.parse_args(arguments)
+    unknown = [name for name in chosen.kinds if name not in KINDS]
+    if unknown:
+        parser.error(f"no such kind: {', '.join(unknown)}")
+    names = [] if chosen.page else chosen.kinds or list(KINDS)
+    failed = _run(names, chosen.minutes * 60)
+    page.write()
+    return 1 if failed else 0
+
+
+def _run(names: list[str], seconds: float) -> bool:
+    stop = longrun.Stop()
+    logging.getLogger("txnqueue").setLevel(logging.CRITICAL)  # what is made to fail is logged
+    session, failed = Session(), False
+    try:
+        for name in names:
+            if stop.wanted:
+                break
+            found = longrun.run(KINDS[name], session, seconds / len(names), stop=stop)
+            print(f"{name}: {found.n} in {found.seconds:.0f} s, {len(found.failures)} failed")
+            for failure in found.failures:
+                print(f"  {failure.number}: {failure.what}")
+            failed = failed or bool(found.failures)
+    finally:
+        session.close()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Does the numbers of a kind, one after the other, and writes down each as soon as it is done."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.reliability import results
+from tests.reliability.kinds import Kind
+from tests.reliability.results import Run
+from tests.reliability.session import Session
+
+LINE_MAX = 300
+
+
+class Stop:
+    """Whether somebody wants a long run to end: by Ctrl-C, or by a signal.
+
+    It ends after the number that it is at: an interrupt in the middle of one is what some of the
+    cases are about, and would be taken for theirs.
+    """
+
+    def __init__(self) -> None:
+        """Wait for signals."""
+        self.wanted = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._want)
+
+    def _want(self, number: int, frame: object) -> None:
+        self.wanted = True
+        print("it ends after this number; what is done is written, so that it can be killed")
+
+
+def run(
+    kind: Kind,
+    session: Session,
+    seconds: float,
+    folder: Path = results.FOLDER,
+    stop: Stop | None = None,
+) -> Run:
+    """Go on with a kind where the last run of it ended, until the time is over.
+
+    A list of cases ends with its last one. Whatever stops it, what is done is written.
+
+    Args:
+        kind: What is run.
+        session: What it works with.
+        seconds: For how long; one number is done at least.
+        folder: Where the result files are.
+        stop: Ends it before.
+
+    Returns:
+        What was done.
+    """
+    before = results.read(kind.name, folder)
+    first = results.next_number(before)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
+    of = kind.total() if kind.total is not None else None
+    found = Run(kind.name, now, _commit(), first, first, of)
+    began = time.monotonic()
+    while True:
+        _one(kind, session, found)
+        results.write(kind.name, [*before, found], folder)
+        over = time.monotonic() - began >= seconds or (stop is not None and stop.wanted)
+        if over or (of is not None and found.next % of == 0):
+            return found
+
+
+def _one(kind: Kind, session: Session, found: Run) -> None:
+    began, n, counts, failed = time.monotonic(), 1, Counter[str](), None
+    try:
+        n, counts = kind.run(session, found.next)
+    except Exception as error:
+        lines = f"{type(error).__name__}: {error}".splitlines()
+        failed = lines[0][:LINE_MAX]
+    found.add(n, counts, time.monotonic() - began, failed)
+
+
+def _commit() -> str:
+    """Name the commit that is checked out, with a ``+`` if something of the code differs."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    name = subprocess.run(
+        [*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    where = [":/txnqueue", ":/tests"]
+    differs = subprocess.run(
+        [*git, "diff", "--quiet", "HEAD", "--", *where], capture_output=True, check=False
+    ).returncode
+    return (name or "unknown") + ("+" if differs else "")

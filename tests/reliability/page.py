@@ -1,0 +1,116 @@
+"""Writes the page of what the long runs found, from their result files alone.
+
+    .venv/bin/python -m tests.reliability --page
+
+``docs/reliability.md`` has a part between two marks that is written from ``docs/reliability/``.
+What was mended is in ``docs/reliability/findings.json``, which is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.reliability import results
+from tests.reliability.kinds import KINDS, Kind
+from tests.reliability.results import Run
+
+DOCS = results.FOLDER.parent
+BEGIN = "<!-- written from docs/reliability/ by tests/reliability/page.py: begin -->"
+END = "<!-- end -->"
+_BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
+
+
+def write(docs: Path = DOCS) -> None:
+    """Write the page from the files that are there."""
+    path = docs / "reliability.md"
+    text = with_figures(path.read_text(encoding="utf-8"), docs / "reliability")
+    path.write_text(text, encoding="utf-8")
+
+
+def with_figures(text: str, folder: Path) -> str:
+    """Put what was found between the marks of a page.
+
+    Raises:
+        ValueError: The page has no marks.
+    """
+    found, count = _BETWEEN.subn(lambda _: "\n".join(["", *_lines(folder), "", ""]), text)
+    if count != 1:
+        raise ValueError(f"The page has not one part between {BEGIN} and {END}.")
+    return found
+
+
+def _lines(folder: Path) -> Iterator[str]:
+    runs = {kind: results.read(kind.name, folder) for kind in KINDS.values()}
+    done = {kind: found for kind, found in runs.items() if found}
+    yield "| what | store | how often | failed | share that may fail, at 95 % | hours | last run |"
+    yield "|---|---|---:|---:|---:|---:|---|"
+    yield from (_row(kind, found) for kind, found in done.items())
+    for kind, found in done.items():
+        yield from _section(kind, found)
+    yield from _findings(folder)
+    missing = [kind.title for kind, found in runs.items() if not found]
+    if missing:
+        yield ""
+        yield f"Not run yet: {'; '.join(missing)}."
+
+
+def _row(kind: Kind, found: list[Run]) -> str:
+    failed = sum(len(run.failures) for run in found)
+    hours = sum(run.seconds for run in found) / 3600
+    last = found[-1]
+    cells = [kind.title, kind.store, _often(kind, found), str(failed), _bound(kind, found)]
+    cells += [f"{hours:.2f}", f"{last.date[:10]}, {last.commit}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _often(kind: Kind, found: list[Run]) -> str:
+    n, of = results.total(found), found[-1].of
+    return f"{n:,} {kind.unit}" + ("" if of is None else f", of {of:,}")
+
+
+def _bound(kind: Kind, found: list[Run]) -> str:
+    """Say how small the share of failures is: not of what is a list, which is all or not."""
+    n, of = results.clean(found), found[-1].of
+    if not n:
+        return "failed in the last run"
+    if of is not None:
+        return "all of a list" if results.next_number(found) >= of else "a part of a list"
+    return f"< {results.bound(n):.2g}" if kind.independent else "a list"
+
+
+def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
+    yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
+    counts = sum((Counter(run.counts) for run in found), Counter[str]())
+    if counts:
+        said = ", ".join(f"{number:,} {what}" for what, number in counts.items())
+        yield from (f"In them: {said}.", "")
+    yield f"What it cannot show: {kind.blind}"
+    yield from ("", f"`bash tests/reliability.sh {kind.name} --minutes 60` goes on.")
+    failures = [(run, one) for run in found for one in run.failures]
+    if failures:
+        yield from ("", "| number | commit | failed with |", "|---:|---|---|")
+        yield from (f"| {f.number} | {run.commit} | {_cell(f.what)} |" for run, f in failures)
+
+
+def _findings(folder: Path) -> Iterable[str]:
+    path = folder / "findings.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    if not found:
+        return
+    yield from (
+        "",
+        "### What was found, and mended",
+        "",
+        "| by | what | mended by |",
+        "|---|---|---|",
+    )
+    for one in found:
+        yield f"| {KINDS[one['kind']].title} | {_cell(one['what'])} | {one['mended']} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,110 @@
+"""The result files of the long runs: one per kind, a line for each run, kept in the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reliability"
+
+
+@dataclass
+class Failure:
+    """A number that failed, and the first line of what it said."""
+
+    number: int
+    what: str
+
+
+@dataclass
+class Run:
+    """One run of a kind: which numbers it did, and what came of them.
+
+    Attributes:
+        kind: What was run.
+        date: When it began (ISO, UTC).
+        commit: Of what; with a ``+`` if something was not committed.
+        first: The first number.
+        next: The number after the last one that is done.
+        of: How many numbers there are, if they are a list.
+        n: How many cases that was: one number may be several.
+        seconds: How long it took.
+        counts: What happened in them.
+        failures: Which numbers failed.
+    """
+
+    kind: str
+    date: str
+    commit: str
+    first: int
+    next: int
+    of: int | None = None
+    n: int = 0
+    seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, n: int, counts: Counter[str], seconds: float, failed: str | None) -> None:
+        """Record the next number."""
+        if failed is not None:
+            self.failures.append(Failure(self.next, failed))
+        self.next += 1
+        self.n += n
+        self.seconds = round(self.seconds + seconds, 1)
+        self.counts = dict(sorted((Counter(self.counts) + counts).items()))
+
+
+def path_of(kind: str, folder: Path = FOLDER) -> Path:
+    """Find the file of a kind."""
+    return folder / f"{kind}.jsonl"
+
+
+def read(kind: str, folder: Path = FOLDER) -> list[Run]:
+    """Read the runs of a kind, oldest first."""
+    path = path_of(kind, folder)
+    if not path.is_file():
+        return []
+    return [_run(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _run(found: dict[str, Any]) -> Run:
+    return Run(**{**found, "failures": [Failure(**one) for one in found["failures"]]})
+
+
+def write(kind: str, runs: Sequence[Run], folder: Path = FOLDER) -> None:
+    """Write the runs of a kind: all of them or nothing, whenever the process is killed."""
+    path = path_of(kind, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    lines = [json.dumps(asdict(run), ensure_ascii=False) + "\n" for run in runs]
+    beside.write_text("".join(lines), encoding="utf-8")
+    os.replace(beside, path)
+
+
+# ------------------------------------------------------------------------------- figures
+
+
+def next_number(runs: Sequence[Run]) -> int:
+    """Find the number that a run goes on with."""
+    return max((run.next for run in runs), default=0)
+
+
+def total(runs: Sequence[Run]) -> int:
+    """Count the cases of all runs."""
+    return sum(run.n for run in runs)
+
+
+def clean(runs: Sequence[Run]) -> int:
+    """Count the cases since the last run in which something failed."""
+    failed = [index for index, run in enumerate(runs) if run.failures]
+    return total(runs[failed[-1] + 1 :] if failed else runs)
+
+
+def bound(n: int) -> float:
+    """Bound the share of failing cases at 95 %, if none of n independent ones failed."""
+    return min(1.0, 3 / n) if n else 1.0

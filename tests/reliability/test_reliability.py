@@ -1,0 +1,174 @@
+"""The long runs go on where they stopped, lose no figure, and the page says what they found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reliability import kinds, longrun, page, results
+from tests.reliability.kinds import KINDS, Kind
+from tests.reliability.results import Failure, Run
+from tests.reliability.session import Session
+
+ROOT = results.FOLDER.parents[1]
+Act = Callable[[Session, int], tuple[int, Counter[str]]]
+
+
+def kind(run: Act, total: Callable[[], int] | None = None) -> Kind:
+    return Kind("simulator", "seeds", "seeds", "in memory", "Does.", "All else.", run, total)
+
+
+def once(_: Session, number: int) -> tuple[int, Counter[str]]:
+    return 2, Counter(commits=number)
+
+
+def some(numbers: int, act: Act = once) -> Act:
+    """Do so many numbers, then be stopped as by Ctrl-C."""
+    left = iter(range(numbers))
+
+    def run(session: Session, number: int) -> tuple[int, Counter[str]]:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return act(session, number)
+
+    return run
+
+
+@pytest.fixture
+def session() -> Any:
+    session = Session()
+    yield session
+    session.close()
+
+
+def stopped(one: Kind, session: Session, folder: Path) -> list[Run]:
+    with pytest.raises(KeyboardInterrupt):
+        longrun.run(one, session, 60, folder)
+    return results.read(one.name, folder)
+
+
+def test_a_run_that_is_stopped_keeps_what_is_done_and_the_next_one_goes_on(
+    session: Session, tmp_path: Path
+) -> None:
+    (first,) = stopped(kind(some(3)), session, tmp_path)
+    assert (first.first, first.next, first.n, first.counts) == (0, 3, 6, {"commits": 3})
+    _, second = stopped(kind(some(2)), session, tmp_path)
+    assert (second.first, second.next, second.n, second.counts) == (3, 5, 4, {"commits": 7})
+    assert results.total([first, second]) == 10
+    assert [path.name for path in tmp_path.iterdir()] == ["simulator.jsonl"]
+
+
+def test_a_failure_is_written_down_and_the_count_begins_anew(
+    session: Session, tmp_path: Path
+) -> None:
+    def fails(_: Session, number: int) -> tuple[int, Counter[str]]:
+        assert number != 1, "lost\nin detail"
+        return 1, Counter()
+
+    (run,) = stopped(kind(some(4, fails)), session, tmp_path)
+    assert [(f.number, f.what) for f in run.failures] == [(1, "AssertionError: lost")]
+    assert (results.total([run]), results.clean([run])) == (4, 0)
+    again = stopped(kind(some(5)), session, tmp_path)
+    assert results.clean(again) == 10
+
+
+def test_a_list_ends_with_its_last_case(session: Session, tmp_path: Path) -> None:
+    for _ in range(2):
+        run = longrun.run(kind(once, lambda: 3), session, 60, tmp_path)
+    assert (run.first, run.next, run.of) == (3, 6, 3)
+
+
+def test_a_run_ends_when_its_time_is_over(session: Session, tmp_path: Path) -> None:
+    assert longrun.run(kind(once), session, 0, tmp_path).next == 1
+
+
+def test_a_signal_ends_a_run_after_its_number(session: Session, tmp_path: Path) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    stop = longrun.Stop()
+
+    def pressed(session: Session, number: int) -> tuple[int, Counter[str]]:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return once(session, number)
+
+    try:
+        run = longrun.run(kind(pressed), session, 60, tmp_path, stop)
+    finally:
+        for one, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(one, handler)
+    assert (run.next, run.n, stop.wanted) == (3, 6, True)
+
+
+def test_no_failure_in_n_bounds_their_share_by_three_in_n() -> None:
+    for n in (10, 300, 20_000):
+        share = results.bound(n)
+        assert 0.02 < (1 - share) ** n < 0.05  # so unlikely would none be, if it were larger
+    assert results.bound(0) == results.bound(1) == 1.0
+
+
+def test_the_page_has_each_figure(tmp_path: Path) -> None:
+    done = Run("simulator", "2026-11-23T10:00+00:00", "abc", 0, 600, None, 600, 7_200.0)
+    failed = dataclasses.replace(done, failures=[Failure(7, "Lost | it")])
+    results.write("simulator", [done], tmp_path)
+    results.write("crash-matrix", [dataclasses.replace(done, of=900)], tmp_path)
+    results.write("histories-memory", [failed], tmp_path)
+    findings = [{"kind": "simulator", "what": "a loss", "mended": "def"}]
+    (tmp_path / "findings.json").write_text(json.dumps(findings))
+    text = page.with_figures(f"# R\n{page.BEGIN}\n{page.END}\n", tmp_path)
+    title = KINDS["simulator"].title
+    assert f"| {title} | in memory | 600 seeds | 0 | < 0.005 | 2.00 | 2026-11-23, abc |" in text
+    assert "| 600 cells, of 900 | 0 | a part of a list |" in text
+    assert "| 1 | failed in the last run |" in text and "| 7 | abc | Lost \\| it |" in text
+    assert f"| {title} | a loss | def |" in text
+    assert KINDS["hostile-input"].title in text.partition("Not run yet")[2]
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not one part"):
+        page.with_figures("# Reliability\n", tmp_path)
+
+
+def test_the_stored_page_has_the_stored_figures() -> None:
+    text = (page.DOCS / "reliability.md").read_text(encoding="utf-8")
+    assert page.with_figures(text, results.FOLDER) == text, "run: tests/reliability.sh --page"
+
+
+def test_the_stored_files_leave_no_number_out() -> None:
+    assert {path.stem for path in results.FOLDER.glob("*.jsonl")} <= set(KINDS)
+    for name in KINDS:
+        runs = results.read(name)
+        assert [run.first for run in runs[1:]] == [run.next for run in runs[:-1]]
+        assert all(run.first < run.next for run in runs)
+
+
+@pytest.mark.parametrize("name", ["histories-memory", "crash-matrix", "simulator"])
+def test_a_kind_does_a_number(name: str, session: Session, tmp_path: Path) -> None:
+    run = longrun.run(KINDS[name], session, 0, tmp_path)
+    assert not run.failures and run.n == 1 and run.counts
+
+
+TESTS = """
+from hypothesis import given, settings, strategies
+@settings(max_examples=7)
+@given(strategies.integers())
+def test_one(number): assert number is not None
+def test_two(): pass
+"""
+
+
+def test_what_tests_draw_is_counted_and_their_failure_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "test_drawn.py"
+    path.write_text(TESTS)
+    assert kinds.passed(1, str(path)) == 2
+    assert kinds.examples(1, str(path)) == 7
+    path.write_text(TESTS.replace("pass", "assert False"))
+    with pytest.raises(AssertionError, match=r"FAILED .*test_two"):
+        kinds.passed(1, str(path))

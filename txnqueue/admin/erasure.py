@@ -1,0 +1,340 @@
+"""Erase what messages carry, for good: first the record, then the rows.
+
+Only what nobody can need any more is erased: messages that have left every queue. What waits is
+purged first, on record; what is in flight refuses the erasure. A message that has left all its
+queues never comes back, so nothing has to be expected when the record lands.
+
+The record names rows, and neither the predicate nor any value. From then on ``verify`` does not
+ask for them; a crash before they are deleted is made good by the next erasure, maintenance or
+recovery.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from txnqueue.client.archive import NAMES_MAX, Past
+from txnqueue.client.client import Client
+from txnqueue.client.runtime import Retries
+from txnqueue.core import model, ranges
+from txnqueue.core.markup import Facts
+from txnqueue.core.model import Entry, Range
+from txnqueue.core.planning import Plan, Removal
+from txnqueue.core.redelivery import CLOCKS_APART_MS
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import (
+    LaneState,
+    Position,
+    QueueState,
+    Segment,
+    catalog,
+    erasures,
+    retention,
+)
+from txnqueue.core.state.erasures import Erasure, Place, Rows
+from txnqueue.errors import Busy, LimitExceeded, NotErasable
+from txnqueue.messages.removal import remove
+from txnqueue.storage.journal import AppendConflict, EntryFilter
+
+RANGES_MAX = 10_000
+"""The ranges that one erasure names: every client reads its record for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseResult(Facts):
+    """What an erasure did.
+
+    Attributes:
+        queue: The queue's name.
+        erased: How many rows this call recorded as erased, and deleted.
+        purged: How many of their messages were waiting, and were purged.
+        undecided: How many rows match and stay, because they may still become messages: of
+            transactions that are not decided, or were rolled back lately. Erase again a day later.
+        readable_until: Until then Delta keeps the files that held the rows, and older versions of
+            the table show them; the next ``maintain`` removes them. None if nothing was erased.
+    """
+
+    queue: str
+    erased: int = 0
+    purged: int = 0
+    undecided: int = 0
+    readable_until: datetime.datetime | None = None
+
+
+def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
+    """Erase the payload of the messages of a queue that fulfil a predicate; repeatable.
+
+    Raises:
+        QueueNotFound: There never was such a queue.
+        NotErasable: Some are in flight, or needed to tell duplicates.
+        LimitExceeded: They lie in too many ranges.
+        Busy: They are recorded as erased, but others wrote to the payload at every try.
+    """
+    client.open()
+    ever = catalog.every_queue(client.cache.catalog_entries()).values()
+    infos = [info for info in ever if info.name == name] or [client.cache.queue(name)]
+    search = _Search(client, infos, where)
+    if sum(len(part) for found in search.rows.values() for part in found.values()) > RANGES_MAX:
+        raise LimitExceeded(
+            f"The messages of {name!r} that where= means lie in more than {RANGES_MAX} ranges of "
+            "neighbours: erase fewer of them at a time.",
+            name="where",
+        )
+    purged = _Standing(client, search.rows, name, reason).purge(search.posted)
+
+    def plan(_lost: int) -> Plan | None:
+        entries, stamp = client.cache.catalog_entries(), client.stamp()
+        queue_id = infos[-1].queue_id
+        made = erasures.record(
+            entries, search.rows, queue_id=queue_id, name=name, reason=reason, stamp=stamp
+        )
+        return made if made.entries else None
+
+    landed = client.land(plan, "erase")
+    recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
+    finish(client)
+    until = _readable_until(client, {entry.body["payload"] for entry in recorded})
+    return EraseResult(name, model.messages(recorded), purged, search.undecided, until)
+
+
+def finish(client: Client) -> None:
+    """Delete the rows that were recorded as erased and may still be there, and say so.
+
+    Raises:
+        Busy: Others wrote to the payload at every try; the next one who asks goes on.
+    """
+    waiting = [e for e in erasures.erasures(client.cache.catalog_entries()) if e.done is None]
+    for owner, places in erasures.rows_of(waiting).items():
+        listed = [(*place, part) for place, part in places.items()]
+        retries = Retries(client.runtime)
+        while True:
+            try:
+                client.store.payload.erase(owner, listed)
+                break
+            except AppendConflict as error:
+                if not retries.fail():
+                    raise Busy(
+                        f"Rows of {owner} are recorded as erased, but others wrote to its payload "
+                        "at every try: the next erase, maintain or recover deletes them.",
+                        operation="erase",
+                        tries=retries.failed,
+                    ) from error
+            retries.wait()
+        _say_deleted(client, [one for one in waiting if one.payload_id == owner])
+
+
+def _say_deleted(client: Client, deleted: Sequence[Erasure]) -> None:
+    def plan(_lost: int) -> Plan | None:
+        made = erasures.finish(client.cache.catalog_entries(), deleted, client.stamp())
+        return made if made.entries else None
+
+    client.land(plan, "erase")
+
+
+def _readable_until(client: Client, owners: Iterable[str]) -> datetime.datetime | None:
+    kept = [client.store.payload.files_kept_seconds(owner) for owner in owners]
+    if not kept:
+        return None
+    seconds = client.runtime.now_ms() / 1000 + max(kept)
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+
+class _Search:
+    """The rows that a predicate means, sorted by what may become of them.
+
+    Attributes:
+        rows: What no undecided transaction can still make messages of.
+        undecided: How many others there are.
+    """
+
+    def __init__(self, client: Client, infos: Sequence[QueueInfo], where: str) -> None:
+        """Search what was ever sent, published or moved to some queues."""
+        self._client = client
+        self.rows: dict[str, dict[Place, tuple[Range, ...]]] = defaultdict(dict)
+        self.undecided = 0
+        meant = self._matching(infos, where)
+        self._sends = sorted({send_id for found in meant.values() for _, send_id in found})
+        # What is not posted by now, and began below this horizon, never will be.
+        horizon = model.horizon(client.store.journal.read([model.FENCE]).entries)
+        prepared = self._prepared()
+        posted = _by_send(self.posted())
+        for owner, found in meant.items():
+            for (slice_, send_id), part in found.items():
+                there = ranges.intersection(part, posted.get((owner, send_id), ()))
+                over = (slice_ + 1) * client.cache.slice_width <= horizon
+                if over and slice_ not in prepared.get(owner, ()):
+                    there = part
+                self.undecided += ranges.count(part) - ranges.count(there)
+                if there:
+                    self.rows[owner][slice_, send_id] = there
+
+    def posted(self) -> list[Entry]:
+        """Read where the messages of these sends were ever posted, in whichever queue."""
+        past, found = Past(self._client.store), list[Entry]()
+        for at in range(0, len(self._sends), NAMES_MAX):
+            sends = self._sends[at : at + NAMES_MAX]
+            found += past.find(EntryFilter(kinds=[model.POSTED], sends=sends))
+        return found
+
+    def _matching(
+        self, infos: Sequence[QueueInfo], where: str
+    ) -> dict[str, dict[Place, tuple[Range, ...]]]:
+        """Ask the queues' own tables, and those that rows were published or moved here from."""
+        payload = self._client.store.payload
+        own = {info.payload_id: info for info in infos}
+        backlogs = [model.backlog_shard(info.queue_id) for info in infos]
+        here = EntryFilter(shards=backlogs, kinds=[model.POSTED])
+        sent = _by_send(Past(self._client.store).find(here))
+        found: dict[str, dict[Place, tuple[Range, ...]]] = {}
+        for owner in sorted(own.keys() | {owner for owner, _ in sent}):
+            schema = payload.schema(own.get(owner, infos[-1]).schema)
+            places = payload.matching(schema, owner, where)
+            found[owner] = {
+                (slice_, send_id): part
+                for slice_, send_id, lie in places
+                if (
+                    part := lie
+                    if owner in own
+                    else ranges.intersection(lie, sent.get((owner, send_id), ()))
+                )
+            }
+        return found
+
+    def _prepared(self) -> retention.Slices:
+        entries = self._client.cache.transaction_entries()
+        return retention.named_slices(e for e in entries if e.kind == model.PREPARED)
+
+
+def _by_send(posted: Iterable[Entry]) -> dict[tuple[str, str], tuple[Range, ...]]:
+    """Sort what was posted by owner and send."""
+    spans: dict[tuple[str, str], list[Range]] = defaultdict(list)
+    for entry in posted:
+        spans[entry.body["payload"], entry.body["send"]].extend(entry.ranges)
+    return {place: ranges.normalised(part) for place, part in spans.items()}
+
+
+class _Standing:
+    """What still stands in queues of the messages of some rows, wherever they went."""
+
+    def __init__(self, client: Client, rows: Rows, name: str, reason: str) -> None:
+        """Look after rows that are to be erased.
+
+        Args:
+            client: Who erases.
+            rows: The rows.
+            name: The queue that they were found in.
+            reason: Why.
+        """
+        self._client = client
+        self._rows = rows
+        self._name = name
+        self._reason = reason
+
+    def purge(self, posted: Callable[[], list[Entry]]) -> int:
+        """Purge what waits, and make sure that nothing stands anywhere.
+
+        A message may be moved to another queue while one looks; so where they were posted is read
+        once more behind the queues.
+
+        Args:
+            posted: Reads where the messages were posted.
+
+        Returns:
+            How many were waiting.
+
+        Raises:
+            NotErasable: Some are in flight, or needed to tell duplicates.
+        """
+        purged, known = 0, posted()
+        while True:
+            infos = self._queues(known)
+            self._check(infos, known)
+            for info in infos:
+                purged += remove(self._client, info, model.PURGED, self, self._sort)
+            stands = self._stands(infos)
+            newest = posted()
+            if len(newest) == len(known) and not stands:
+                return purged
+            known = newest
+
+    def of_lane(self, _lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
+        """Cut the messages of the rows out of some segments of a lane, in the same order."""
+        for segment in segments:
+            for part in self._within(segment.position, ((segment.first, segment.last),)):
+                yield segment.cut(*part)
+
+    def _sort(self, segments: Sequence[Segment]) -> list[Removal]:
+        return [Removal(model.PURGED, tuple(segments), self._reason)] if segments else []
+
+    def _within(self, position: Position, part: Sequence[Range]) -> tuple[Range, ...]:
+        places = self._rows.get(position.payload_id, {})
+        return ranges.intersection(part, places.get((position.slice, position.send_id), ()))
+
+    def _queues(self, posted: Iterable[Entry]) -> list[QueueInfo]:
+        """List the queues that there are of those that messages were posted to."""
+        there = {
+            entry.queue_id for entry in posted if self._within(Position.of(entry), entry.ranges)
+        }
+        return [i for i in self._client.cache.queues().values() if i.queue_id in there]
+
+    def _stands(self, infos: Sequence[QueueInfo]) -> bool:
+        """Return whether anything stands there still."""
+        with self._client.lock:
+            folds = self._client.states.folds(infos)
+            waits = any(
+                next(self.of_lane(lane, lane.available), None)
+                for fold in folds
+                for lane in fold.lanes.values()
+            )
+            return waits or any(map(self._in_flight, folds))
+
+    def _in_flight(self, fold: QueueState) -> int:
+        return sum(
+            ranges.count(self._within(fold.positions[position_id], part))
+            for claim in fold.claims()
+            for position_id, part in claim.items.items()
+        )
+
+    def _check(self, infos: Sequence[QueueInfo], posted: Iterable[Entry]) -> None:
+        """Check that none is in flight, and none is needed to tell duplicates.
+
+        Raises:
+            NotErasable: Some are.
+        """
+        with self._client.lock:
+            for info, fold in zip(infos, self._client.states.folds(infos), strict=True):
+                held = self._in_flight(fold)
+                if held:
+                    raise NotErasable(
+                        f"{held} of the messages of {self._name!r} that where= means are in flight "
+                        f"in {info.name!r}: let their holders settle them, or abort and release "
+                        "what was left behind (recover), and erase again.",
+                        queue=info.name,
+                        in_flight=held,
+                    )
+                if fold.window_ms is not None:
+                    self._check_window(info, fold, fold.window_ms, posted)
+
+    def _check_window(
+        self, info: QueueInfo, fold: QueueState, window_ms: int, posted: Iterable[Entry]
+    ) -> None:
+        """Check that ids of the messages are not asked for any more, which are in the payload."""
+        oldest_ms = min((p.posted_at_ms for p in fold.positions.values()), default=None)
+        by_ms = self._client.runtime.now_ms() - CLOCKS_APART_MS
+        over_ms = (by_ms if oldest_ms is None else min(by_ms, oldest_ms)) - window_ms
+        needed = [
+            entry
+            for entry in posted
+            if entry.queue_id == info.queue_id and entry.recorded_at_ms > over_ms
+            if self._within(Position.of(entry), entry.ranges)
+        ]
+        if needed:
+            raise NotErasable(
+                f"Messages of {self._name!r} that where= means are needed in {info.name!r} to tell "
+                f"duplicates: erase again {(window_ms + CLOCKS_APART_MS) / 1000:.0f} s after they "
+                "and all that is older were consumed.",
+                queue=info.name,
+            )

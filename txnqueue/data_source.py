@@ -1,0 +1,419 @@
+"""Queues as a source of Spark: ``format("txnqueue")``, in batches and in streams."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from txnqueue.client.archive import Past
+from txnqueue.client.client import Client
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import model
+from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo, check_name, check_number
+from txnqueue.core.state import catalog
+from txnqueue.errors import (
+    FilesNotReadable,
+    InvalidInput,
+    OnlyLooking,
+    PlatformMissing,
+    QueueNotFound,
+)
+from txnqueue.reports.arrivals import Arrival, arrivals, last_arrival, portions
+from txnqueue.reports.history import cut
+from txnqueue.reports.snapshot import Snapshot, standing
+from txnqueue.storage.files.store import FilesStore
+from txnqueue.storage.payload.described import Described
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from txnqueue.storage.store import Store
+
+_BOTH = {"path", "root", "queue", "messagesperpartition"}
+_BATCH = _BOTH | {"asof"}
+_STREAM = _BOTH | {"startingafter", "maxmessagespertrigger"}
+_ADDED = ("_commit_seq", "_lane", "_message_id")
+_PER_PARTITION, _PER_BATCH = 100_000, 10_000
+
+
+class QueueDataSource(DataSource):
+    """Read a queue by ``spark.read`` and ``spark.readStream``, without consuming anything.
+
+    A session is told of it once, by ``spark.dataSource.register``. Driver and executors read the
+    store's files by Arrow, so they need txnqueue, and a store by path.
+
+    A batch has the messages that were in the queue after a commit. A stream has all messages that
+    are posted to it, each once, whatever consumers do with them: its offset is a commit_seq, and
+    commits are never torn. Columns: the payload's as they were when the query began, and
+    _commit_seq long (the commit that posted the message), _lane int, _message_id string.
+
+    Options:
+        root: The store's path or URI; or ``load(path)``.
+        queue: The queue's name.
+        asOf: Of a batch: a commit_seq, or an instant with its time zone; now when left out.
+        startingAfter: Of a stream: ``earliest`` (the default: all that the history knows),
+            ``latest``, or a commit_seq. A checkpoint overrides it.
+        maxMessagesPerTrigger: Of a stream: commits are added to a batch until it has so many
+            messages. Needs Spark 4.2.
+        messagesPerPartition: The most messages that one task reads; 100,000 when left out.
+
+    Raises:
+        InvalidInput: An option is not known, is missing or cannot be used.
+        StoreNotFound: There is no store at the root.
+        QueueNotFound: There is no such queue.
+        FilesNotReadable: The store is in a catalog, or only Spark can read its files.
+        PayloadRemoved: Maintenance removed payload that is to be read; no message is left out.
+        HistoryRemoved: A stream is behind what the history knows: messages may be missing.
+
+    Example::
+
+        spark.dataSource.register(txnqueue.QueueDataSource)
+        source = spark.readStream.format("txnqueue").option("queue", "orders")
+        query = (
+            source.load("/lake/messaging")
+            .writeStream.option("checkpointLocation", "/lake/checkpoints/orders")
+            .toTable("orders_log")
+        )
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Hold the options; Spark makes it."""
+        super().__init__(options)
+        self._given = {name.lower(): text for name, text in options.items()}
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` calls it."""
+        return "txnqueue"
+
+    def schema(self) -> StructType:
+        """Read the columns of the queue, as they are or were."""
+        described = _Looked(self._given).described
+        from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+        taken = {name.lower() for name in described.names} & {*_ADDED}
+        if taken:
+            raise InvalidInput(
+                f"The queue has a column {min(taken)!r}, which format('txnqueue') adds itself: "
+                "read this queue by history.as_of(...).messages().",
+                name=min(taken),
+            )
+        fields = [{**field, "nullable": True} for field in described.described["fields"]]
+        columns = StructType.fromJson({"type": "struct", "fields": fields})
+        added = zip(_ADDED, (LongType(), IntegerType(), StringType()), strict=True)
+        for name, kind in added:
+            columns = columns.add(name, kind)
+        return columns
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a batch."""
+        _check_options(self._given, _BATCH, "spark.read")
+        return _BatchReader(self._given, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Read a stream."""
+        _check_options(self._given, _STREAM, "spark.readStream")
+        return _StreamReader(self._given, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001
+        """Refuse to write.
+
+        Raises:
+            OnlyLooking: Always.
+        """
+        raise OnlyLooking("format('txnqueue') only reads: queue.send(df) sends a DataFrame.")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001
+        """Refuse to write.
+
+        Raises:
+            OnlyLooking: Always.
+        """
+        raise OnlyLooking(
+            "format('txnqueue') only reads: writeStream.foreachBatch(queue.sink()) sends a stream."
+        )
+
+
+@dataclass
+class _Messages(InputPartition):
+    """Some messages of a queue, for one task."""
+
+    root: str
+    described: Mapping[str, Any]
+    found: Sequence[Arrival]
+
+
+class _Looked:
+    """A queue as the options name it, at the moment of the first question."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Look at the store.
+
+        Raises:
+            InvalidInput: Root or queue are not given, or both root and path.
+        """
+        roots = {options[name] for name in ("root", "path") if name in options}
+        if len(roots) != 1 or "queue" not in options:
+            raise InvalidInput(
+                "format('txnqueue') needs the store and the queue: "
+                ".option('queue', 'orders').load('/lake/messaging').",
+                name="root",
+            )
+        (self.root,) = roots
+        self.queue = check_name(options["queue"])
+        self._as_of = options.get("asof")
+        self.store = FilesStore(self.root)
+        # Only what writes tells the kinds of stores apart.
+        self.client = Client(cast("Store", self.store), Runtime())
+        self.client.open()
+
+    @cached_property
+    def past(self) -> Past:
+        """What belongs to the moment that is asked for."""
+        return self._cut[0]
+
+    @cached_property
+    def info(self) -> QueueInfo:
+        """The queue as it was then.
+
+        Raises:
+            QueueNotFound: There was none.
+        """
+        found = catalog.queues(self.past.catalog())
+        if self.queue not in found:
+            raise QueueNotFound(
+                f"There is no queue {self.queue!r} in {self.root!r}: txnqueue list shows those "
+                "that there are.",
+                name=self.queue,
+            )
+        return found[self.queue]
+
+    @property
+    def described(self) -> Described:
+        """The queue's columns.
+
+        Raises:
+            FilesNotReadable: One has a type that only Spark reads.
+        """
+        described = Described(self.info.schema)
+        try:
+            described.arrow()
+        except KeyError as error:
+            raise FilesNotReadable(
+                f"A column of {self.queue!r} has the type {error.args[0]}, which Arrow does not "
+                "read: use history.as_of(...).messages(...).df().",
+                feature=str(error.args[0]),
+            ) from error
+        return described
+
+    def standing(self) -> list[Arrival]:
+        """List what was in the queue."""
+        past, at_ms = self._cut
+        _ = self.info
+        return standing(Snapshot(self.client, past, at_ms), self.queue)
+
+    @cached_property
+    def _cut(self) -> tuple[Past, int | None]:
+        return cut(cast("Store", self.store), None if self._as_of is None else _moment(self._as_of))
+
+
+class _Reader:
+    """What batches and streams have in common: how a task reads its messages."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Check the options; nothing is read yet."""
+        self._options = options
+        self._schema = schema
+        self._most = _number(options, "messagesPerPartition", _PER_PARTITION)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the messages of a partition, in a task.
+
+        Raises:
+            PayloadRemoved: Some are gone.
+        """
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        mine = cast("_Messages", partition)
+        described = Described(mine.described)
+        payload = FilesStore(mine.root).payload
+        rows = payload.table(described.as_schema(), [one.part for one in mine.found])
+        numbers = [one.commit_seq for one in mine.found for _ in range(len(one))]
+        about = rows[MESSAGE_COLUMN].combine_chunks()
+        added = (pa.array(numbers, pa.int64()), about.field("lane"), about.field("id"))
+        columns = dict(zip(_ADDED, added, strict=True))
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        there = [columns[n] if n in columns else rows[n] for n in wanted.names]
+        whole = pa.table(there, names=wanted.names).cast(wanted).combine_chunks()
+        yield from whole.to_batches(max_chunksize=_PER_BATCH)
+
+    def _partitions(self, looked: _Looked, found: Sequence[Arrival]) -> list[_Messages]:
+        described = looked.described.described
+        return [
+            _Messages(looked.root, described, portion) for portion in portions(found, self._most)
+        ]
+
+
+class _BatchReader(_Reader, DataSourceReader):
+    """The messages that were in a queue."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Divide the messages among tasks."""
+        looked = _Looked(self._options)
+        return self._partitions(looked, looked.standing()) or [
+            _Messages(looked.root, looked.described.described, [])
+        ]
+
+
+class _StreamReader(_Reader, DataSourceStreamReader):
+    """The messages that are posted to a queue, commit by commit."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Check the options; nothing is read yet."""
+        super().__init__(options, schema)
+        self._start = options.get("startingafter", "earliest")
+        if self._start not in ("earliest", "latest") and not self._start.isdecimal():
+            raise InvalidInput(
+                f"startingAfter={self._start!r}: say earliest, latest or a commit_seq.",
+                name="startingAfter",
+            )
+        self._messages_max = (
+            _number(options, "maxMessagesPerTrigger", 0)
+            if "maxmessagespertrigger" in options
+            else None
+        )
+        if self._messages_max is not None:
+            _read_limits()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Find where a query without a checkpoint begins."""
+        looked = _Looked(self._options)
+        last = last_arrival(looked.past, looked.info)
+        if self._start == "latest":
+            return _offset(looked, last)
+        if self._start == "earliest":
+            beginning = looked.past.beginning
+            return _offset(looked, -1 if beginning < 0 else model.commit_seq(beginning) - 1)
+        after = int(self._start)
+        if after > looked.past.upto:
+            raise InvalidInput(
+                f"startingAfter={after}: the newest commit of this store is {looked.past.upto}.",
+                name="startingAfter",
+            )
+        return _offset(looked, after)
+
+    # Spark before 4.2 gives neither; it never asks for less than what it has had.
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """Find up to which commit there is something to read."""
+        looked = _Looked(self._options)
+        last = last_arrival(looked.past, looked.info)
+        if start is None:
+            return _offset(looked, last)
+        self._check_same(looked, start)
+        begun = start["commit_seq"]
+        rows_max = getattr(limit, "max_rows", None)
+        if rows_max is None or last <= begun:
+            return _offset(looked, max(last, begun))
+        return _offset(looked, _filled(arrivals(looked.past, looked.info, begun), rows_max, last))
+
+    def getDefaultReadLimit(self) -> Any:
+        """Say how much a batch has at most."""
+        read_all, read_max_rows = _read_limits()
+        return read_all() if self._messages_max is None else read_max_rows(self._messages_max)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Divide among tasks what came after one commit, and up to another.
+
+        Raises:
+            HistoryRemoved: Some of it may have been removed.
+            QueueNotFound: The queue is another one than that of the offset.
+        """
+        if end["commit_seq"] <= start["commit_seq"]:
+            return []
+        looked = _Looked(self._options)
+        self._check_same(looked, end)
+        found = arrivals(looked.past, looked.info, start["commit_seq"])
+        upto = [one for one in found if one.commit_seq <= end["commit_seq"]]
+        return self._partitions(looked, upto)
+
+    def _check_same(self, looked: _Looked, offset: Mapping[str, Any]) -> None:
+        if offset["queue_id"] != looked.info.queue_id:
+            raise QueueNotFound(
+                f"The queue {looked.queue!r} that this checkpoint is about was dropped, and there "
+                "is another one of that name: begin with a new checkpoint.",
+                name=looked.queue,
+            )
+
+
+def _filled(found: Sequence[Arrival], rows_max: int, last: int) -> int:
+    """Find the commit with which a batch has enough messages; the last one if none (pure)."""
+    count = 0
+    for arrival in found:
+        count += len(arrival)
+        if count >= rows_max:
+            return arrival.commit_seq
+    return last
+
+
+def _offset(looked: _Looked, commit_seq: int) -> dict[str, Any]:
+    return {"queue_id": looked.info.queue_id, "commit_seq": commit_seq}
+
+
+def _read_limits() -> tuple[Any, Any]:
+    """Import what limits a batch of a stream.
+
+    Raises:
+        PlatformMissing: This Spark has no such limits.
+    """
+    try:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    except ImportError as error:
+        raise PlatformMissing(
+            "maxMessagesPerTrigger needs Spark 4.2: leave it out.", missing="pyspark"
+        ) from error
+    return ReadAllAvailable, ReadMaxRows
+
+
+def _check_options(options: Mapping[str, str], known: set[str], what: str) -> None:
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise InvalidInput(
+            f"{what} with format('txnqueue') has no option {unknown[0]!r}: it has "
+            f"{', '.join(sorted(known - {'path'}))}.",
+            name=unknown[0],
+        )
+
+
+def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = options.get(name.lower())
+    if text is None:
+        return otherwise
+    value = int(text) if text.isdecimal() else -1
+    check_number(name, value, 1, 100_000_000)
+    return value
+
+
+def _moment(text: str) -> int | datetime.datetime:
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"asOf={text!r}: say a commit_seq, or an instant such as 2026-09-30T22:00:00+00:00.",
+            name="asOf",
+        ) from None
