@@ -46,14 +46,14 @@ export -f part
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
 core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
 core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
-core="$core tests/specifications/test_dtx_drivers.py"
 shell="tests/shell"
-rest="$core $shell"
+elsewhere="tests/conformance $shell tests/delta"
 parts="\
-in memory: -m 'not spark'
 the core on Delta: -m spark $core
-all else on Spark: -m spark ${rest//tests\//--ignore=tests/}
-the demo, the notebooks and the pages: -m spark $shell"
+in memory: -m 'not spark'
+the rest on Delta: -m spark tests/delta ${core//tests\//--ignore=tests/}
+the demo, the notebooks and the pages: -m spark $shell
+all else on Spark: -m spark ${elsewhere//tests\//--ignore=tests/}"
 
 if [ $# -gt 0 ]; then
     stage "pytest" "$bin/python" -m pytest "$@"

@@ -28,7 +28,7 @@ from txnqueue.errors import (
     PlatformMissing,
     QueueNotFound,
 )
-from txnqueue.reports.arrivals import Arrival, arrivals, last_arrival, portions
+from txnqueue.reports.arrivals import Posting, arrivals, last_arrival, portions
 from txnqueue.reports.history import cut
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
@@ -146,12 +146,12 @@ class QueueDataSource(DataSource):
 
 
 @dataclass
-class _Messages(InputPartition):
+class _Portion(InputPartition):
     """Some messages of a queue, for one task."""
 
     root: str
     described: Mapping[str, Any]
-    found: Sequence[Arrival]
+    found: Sequence[Posting]
 
 
 class _Looked:
@@ -217,7 +217,7 @@ class _Looked:
             ) from error
         return described
 
-    def standing(self) -> list[Arrival]:
+    def standing(self) -> list[Posting]:
         """List what was in the queue."""
         past, at_ms = self._cut
         _ = self.info
@@ -246,7 +246,7 @@ class _Reader:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        mine = cast("_Messages", partition)
+        mine = cast("_Portion", partition)
         described = Described(mine.described)
         payload = FilesStore(mine.root).payload
         rows = payload.table(described.as_schema(), [one.part for one in mine.found])
@@ -259,10 +259,10 @@ class _Reader:
         whole = pa.table(there, names=wanted.names).cast(wanted).combine_chunks()
         yield from whole.to_batches(max_chunksize=_PER_BATCH)
 
-    def _partitions(self, looked: _Looked, found: Sequence[Arrival]) -> list[_Messages]:
+    def _partitions(self, looked: _Looked, found: Sequence[Posting]) -> list[_Portion]:
         described = looked.described.described
         return [
-            _Messages(looked.root, described, portion) for portion in portions(found, self._most)
+            _Portion(looked.root, described, portion) for portion in portions(found, self._most)
         ]
 
 
@@ -273,7 +273,7 @@ class _BatchReader(_Reader, DataSourceReader):
         """Divide the messages among tasks."""
         looked = _Looked(self._options)
         return self._partitions(looked, looked.standing()) or [
-            _Messages(looked.root, looked.described.described, [])
+            _Portion(looked.root, looked.described.described, [])
         ]
 
 
@@ -359,7 +359,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             )
 
 
-def _filled(found: Sequence[Arrival], rows_max: int, last: int) -> int:
+def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:
     """Find the commit with which a batch has enough messages; the last one if none (pure)."""
     count = 0
     for arrival in found:

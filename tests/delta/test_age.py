@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from tests.delta.aging import age
 from tests.faults.injection import Fault, FaultyStore, Injector
 from tests.inside import client_of
@@ -112,6 +113,7 @@ def test_after_weeks_every_driver_goes_on_as_before(old: Old) -> None:
     assert warm.outcome("load/0").status.value == "committed"
 
 
+@pytest.mark.skipif(not LONG, reason="minutes: in the long run")
 def test_files_leave_the_disk_though_the_log_no_longer_says_which(old: Old) -> None:
     keeper = old.manager("keeper")
     assert keeper.maintain(**AT_ONCE, vacuum=False).archived > 5

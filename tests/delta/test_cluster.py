@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from txnqueue.manager import QueueManager
 
 pytest.importorskip("typer")
@@ -115,6 +116,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(found)
 
 
+@pytest.mark.skipif(not LONG, reason="four minutes: in the long run")
 def test_the_job_survives_a_kill_and_repeats_on_a_cluster(
     spark: Any, master: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import txnqueue
 from tests.conftest import LONG
 from tests.delta.aging import backdate
 from tests.delta.counting import Cost
@@ -66,6 +68,36 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     states = spark.sql("SELECT state, count(*) FROM kept_q GROUP BY state").collect()
     assert {row[0]: row[1] for row in states} == {"accepted": 3, "available": 2}
     assert spark.sql("SELECT * FROM kept_transactions WHERE status = 'committed'").count() == 5
+
+
+def test_others_may_tidy_and_copy_the_tables_and_payload_that_they_delete_is_named(
+    spark: Any, tmp_path: Path
+) -> None:
+    """What ``docs/how-to/schedulers.md`` calls safe, and what it says ``verify`` finds."""
+    root, backup = tmp_path / "store", tmp_path / "backup"
+    manager = QueueManager(spark, str(root))
+    queue = manager.create_queue("q", "i long", dead_letter=False)
+    for n in range(3):
+        queue.send([{"i": n}])
+    held = queue.receive(1)
+    payload = f"payload/{queue.info.payload_id}"
+    for name in ("journal", payload):
+        (tidied,) = spark.sql(f"OPTIMIZE delta.`{root}/{name}`").collect()
+        assert tidied.metrics.numFilesRemoved > 1, "vacuous"
+        spark.sql(f"VACUUM delta.`{root}/{name}`").collect()
+    queue.send([{"i": 3}])
+    held.accept()
+    shutil.copytree(root, backup)
+    copied = QueueManager(spark, str(backup))
+    assert [message["i"] for message in queue.receive(1).messages()] == [1]
+    assert [message["i"] for message in copied.queue("q").peek_messages()] == [1, 2, 3]
+    assert txnqueue.look(str(backup)).queue("q").depth() == 3  # and nothing is archived yet
+    proof = copied.history.verify()
+    assert proof.ok, proof
+    spark.sql(f"DELETE FROM delta.`{backup}/{payload}` WHERE i = 2").collect()
+    proof = copied.history.verify()
+    assert not proof.ok
+    assert proof.problems == ("queue q: 3 rows of payload are there in slice 0, of 4",)
 
 
 @pytest.mark.parametrize("place", ["a path", "a schema"])

@@ -150,8 +150,6 @@ def test_the_session_that_is_active_stays_the_users(spark: Any, root: Any) -> No
         lambda: manager.maintain(transaction_seconds_max=0, vacuum=False),
         lambda: manager.history.as_of().messages(queue.name).df().collect(),
         lambda: manager.history.as_of().counts().df().collect(),
-        manager.create_views,
-        manager.history.verify,
     ):
         step()
         assert type(spark).getActiveSession() is spark

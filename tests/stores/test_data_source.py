@@ -23,7 +23,7 @@ from txnqueue.errors import (
     QueueNotFound,
     StoreNotFound,
 )
-from txnqueue.reports.arrivals import Arrival, portions
+from txnqueue.reports.arrivals import Posting, portions
 from txnqueue.storage.payload import Part
 
 
@@ -187,8 +187,8 @@ def test_nothing_is_written(root: str) -> None:
 
 
 def test_portions_have_all_and_not_more_than_they_may() -> None:
-    def arrival(seq: int, *ranges: tuple[int, int]) -> Arrival:
-        return Arrival(seq, Part("p", 0, f"s{seq}", ranges, "q", 0, 0, 0, None, None))
+    def arrival(seq: int, *ranges: tuple[int, int]) -> Posting:
+        return Posting(seq, Part("p", 0, f"s{seq}", ranges, "q", 0, 0, 0, None, None))
 
     found = [arrival(1, (0, 4), (10, 10)), arrival(2, (7, 7)), arrival(3, (0, 9))]
     for most in (1, 2, 3, 5, 7, 17, 100):

@@ -17,7 +17,7 @@ from txnqueue.storage.payload import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Posting:
     """Some messages that one commit posted to a queue.
 
     Attributes:
@@ -29,7 +29,7 @@ class Arrival:
     part: Part
 
     @classmethod
-    def of(cls, position: Position, part: Part) -> Arrival:
+    def of(cls, position: Position, part: Part) -> Posting:
         """Make one of a part of a position."""
         version, ordinal, _ = position.place
         return cls(model.commit_seq(version, ordinal), part)
@@ -39,7 +39,7 @@ class Arrival:
         return ranges.count(self.part.ranges)
 
 
-def arrivals(past: Past, info: QueueInfo, after: int) -> list[Arrival]:
+def arrivals(past: Past, info: QueueInfo, after: int) -> list[Posting]:
     """Find what was posted to a queue after a commit, in commit order, wherever it is by now.
 
     Raises:
@@ -49,7 +49,7 @@ def arrivals(past: Past, info: QueueInfo, after: int) -> list[Arrival]:
     found = past.find(replace(_posted(info), after=after))
     past.check_known(after + 1)  # maintenance may have been faster
     positions = (Position.of(entry) for entry in found)
-    return [Arrival.of(one, part_of(one, one.ranges, info.name, one.lane, 0)) for one in positions]
+    return [Posting.of(one, part_of(one, one.ranges, info.name, one.lane, 0)) for one in positions]
 
 
 def last_arrival(past: Past, info: QueueInfo) -> int:
@@ -62,9 +62,9 @@ def last_arrival(past: Past, info: QueueInfo) -> int:
     return max(past.newest(_posted(info)).commit_seq, past.newest(fence).commit_seq)
 
 
-def portions(found: Iterable[Arrival], messages_max: int) -> Iterator[list[Arrival]]:
+def portions(found: Iterable[Posting], messages_max: int) -> Iterator[list[Posting]]:
     """Cut arrivals into portions of at most so many messages, in their order (pure)."""
-    portion: list[Arrival] = []
+    portion: list[Posting] = []
     room = messages_max
     for arrival in found:
         for piece in _pieces(arrival.part.ranges, room, messages_max):

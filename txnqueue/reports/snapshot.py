@@ -21,7 +21,7 @@ from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
-from txnqueue.reports.arrivals import Arrival
+from txnqueue.reports.arrivals import Posting
 from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
@@ -329,10 +329,10 @@ class Snapshot:
         placed = self._placed(info).items()
         return {state: [one.part for one in found] for state, found in placed}
 
-    def _placed(self, info: QueueInfo) -> dict[str, list[Arrival]]:
+    def _placed(self, info: QueueInfo) -> dict[str, list[Posting]]:
         fold = self._fold(info)
         states = ("available", "delayed", "in_flight", "purge_pending")
-        placed: dict[str, list[Arrival]] = {state: [] for state in states}
+        placed: dict[str, list[Posting]] = {state: [] for state in states}
         for lane in fold.lanes.values():
             for segment in lane.available:
                 ready = segment.receivable(self.at_ms, info.redelivery)
@@ -340,7 +340,7 @@ class Snapshot:
                 one = part_of(
                     segment.position, (found,), info.name, lane.lane, segment.delivery_count
                 )
-                arrival = Arrival.of(segment.position, one)
+                arrival = Posting.of(segment.position, one)
                 placed["available" if ready else "delayed"].append(arrival)
             for claim in lane.claims.values():
                 for position_id, held in claim.items.items():
@@ -353,11 +353,11 @@ class Snapshot:
                         if piece:
                             position, count = fold.positions[position_id], claim.delivery_count
                             one = part_of(position, piece, info.name, lane.lane, count)
-                            placed[state].append(Arrival.of(position, one))
+                            placed[state].append(Posting.of(position, one))
         return placed
 
 
-def standing(snapshot: Snapshot, queue: str) -> list[Arrival]:
+def standing(snapshot: Snapshot, queue: str) -> list[Posting]:
     """List the messages that were in a queue, in the order of the commits that posted them.
 
     Raises:
