@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
+from tests.drivers import start
+from tests.stores.test_data_source import remove_payload
 from txnqueue import Queue, QueueDataSource, QueueManager
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -110,6 +113,34 @@ def test_a_stream_goes_on_after_a_restart_and_begins_anew_without_its_checkpoint
     log.run(startingAfter="earliest")
     assert [row["n"] for row in log.rows()] == [1, 2, 3]
     assert len({row["_message_id"] for row in log.rows()}) == 3
+
+
+@pytest.mark.skipif(not LONG, reason="four processes with a Java of their own")
+@pytest.mark.timeout(900)
+def test_killed_queries_copy_each_message_once(spark: Any, tmp_path: Path) -> None:
+    root, checkpoint = tmp_path / "store", tmp_path / "checkpoint"
+    manager = QueueManager(spark, str(root))
+    orders, copies = (manager.create_queue(name, "n long") for name in ("orders", "copies"))
+    for n in range(4):
+        orders.send([{"n": n}])
+    orders.receive(2).accept()
+    for when, batch, code in (("after", 0, -9), ("before", 2, -9), ("after", 3, -9), ("no", 0, 0)):
+        process = start("tests.delta.source_driver", root, checkpoint, when, batch)
+        assert process.wait(200) == code
+    assert [message["n"] for message in copies.peek_messages()] == [0, 1, 2, 3]
+
+
+def test_a_stream_behind_what_was_removed_fails_and_says_why(
+    spark: Any, manager: QueueManager, tmp_path: Path
+) -> None:
+    queue = manager.create_queue("behind", "n long")
+    queue.send([{"n": 1}])
+    copy = tmp_path / "store"
+    shutil.copytree(manager.root, copy)
+    remove_payload(copy, queue.info.payload_id)
+    with pytest.raises(Exception, match="PayloadRemoved"):
+        Log(spark, str(copy), queue.name, tmp_path).run()
+    assert not list((tmp_path / "log").rglob("*.parquet"))
 
 
 def test_writing_is_refused(spark: Any, manager: QueueManager, orders: Queue) -> None:

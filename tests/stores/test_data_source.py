@@ -54,6 +54,16 @@ def stream(root: str, **options: str) -> Any:
     return made.streamReader(made.schema())
 
 
+def remove_payload(store: Path, payload_id: str) -> None:
+    """Remove the rows of a payload table as maintenance does: by a commit of Delta."""
+    log = store / "payload" / payload_id / "_delta_log"
+    files = [file for file in log.parent.rglob("*.parquet") if "_delta_log" not in file.parts]
+    gone = [{"remove": {"path": str(f.relative_to(log.parent)), "dataChange": True}} for f in files]
+    newest = max(int(file.stem) for file in log.glob("[0-9]*.json"))
+    told = "\n".join(map(json.dumps, gone))
+    (log / f"{newest + 1:020}.json").write_text(told, encoding="utf-8")
+
+
 def test_a_batch_is_what_a_snapshot_says(root: str) -> None:
     kept = txnqueue.look(root).history
     for moment in (None, 10240, 18432, 28672):
@@ -134,12 +144,8 @@ def test_a_checkpoint_of_a_queue_that_was_dropped_is_refused(root: str) -> None:
 def test_payload_that_is_gone_fails_and_leaves_nothing_out(root: str, tmp_path: Path) -> None:
     copy = tmp_path / "store"
     shutil.copytree(root, copy)
-    (log,) = copy.glob("payload/orders-*/_delta_log")
-    files = [file for file in log.parent.rglob("*.parquet") if "_delta_log" not in file.parts]
-    gone = [{"remove": {"path": str(f.relative_to(log.parent)), "dataChange": True}} for f in files]
-    newest = max(int(file.stem) for file in log.glob("[0-9]*.json"))
-    told = "\n".join(map(json.dumps, gone))
-    (log / f"{newest + 1:020}.json").write_text(told, encoding="utf-8")
+    (payload,) = copy.glob("payload/orders-*/_delta_log")
+    remove_payload(copy, payload.parent.name)
     for reader, found in (
         ((made := stream(str(copy))), made.partitions(made.initialOffset(), made.latestOffset())),
         ((held := source(str(copy)).reader(source(root).schema())), held.partitions()),
