@@ -6,7 +6,7 @@ import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from itertools import chain
 
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
@@ -30,9 +30,6 @@ from txnqueue.storage.tables import Change
 from txnqueue.transaction import Transaction
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.types import Message, RehearsalRow
-
-if TYPE_CHECKING:
-    pass
 
 _COLUMNS = "what queue table would really"
 _ENDS = frozenset({model.ACCEPTED, model.REJECTED, model.MOVED})
@@ -263,8 +260,12 @@ class _Trial:
         if attempt.status is not Status.ACTIVE:
             return
         attempt.committing()(0)  # what a commit would refuse
-        for side in (client, client.transient):
-            self.done += attempt.work.gathered(side, attempt.owner, side.stamp()).facts
+        # Both sides, or nothing: a commit that is refused would have done neither.
+        found = [
+            attempt.work.gathered(side, attempt.owner, side.stamp()).facts
+            for side in (client, client.transient)
+        ]
+        self.done += chain.from_iterable(found)
 
     def _beside(self) -> list[Entry]:
         """List what was done beside its transaction, by calls that said ``transaction=None``."""
