@@ -25,6 +25,7 @@ from txnqueue.errors import (
     FilesNotReadable,
     InvalidInput,
     OnlyLooking,
+    PayloadRemoved,
     PlatformMissing,
     QueueNotFound,
 )
@@ -249,7 +250,14 @@ class _Reader:
         mine = cast("_Portion", partition)
         described = Described(mine.described)
         payload = FilesStore(mine.root).payload
-        rows = payload.table(described.as_schema(), [one.part for one in mine.found])
+        try:
+            rows = payload.table(described.as_schema(), [one.part for one in mine.found])
+        except PayloadRemoved as error:
+            first, last = mine.found[0].commit_seq, mine.found[-1].commit_seq
+            raise PayloadRemoved(
+                f"Payload that commits {first} to {last} posted was removed or erased: a batch can "
+                f"be asOf another moment, and a stream with a new checkpoint startingAfter {last}."
+            ) from error
         numbers = [one.commit_seq for one in mine.found for _ in range(len(one))]
         about = rows[MESSAGE_COLUMN].combine_chunks()
         added = (pa.array(numbers, pa.int64()), about.field("lane"), about.field("id"))

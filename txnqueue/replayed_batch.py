@@ -99,7 +99,8 @@ def replayed(
     """Find what was consumed of a queue between two commits, as ``Queue.replay`` says."""
     past = commits_between(client, after, upto)
     found = consumption.consumed(past, info, after)
-    consumption.check_payload(client.store.payload, found, info.name)
+    facts = client.cache.catalog_entries()
+    consumption.check_payload(client.store.payload, found, facts, info.name)
     parts: Sequence[Part] = [part for one in found for part in one.parts]
     replay = ReplayedBatch(client, info, schema, list(parts))
     if where is None or not parts:

@@ -348,3 +348,21 @@ def test_a_message_that_moves_meanwhile_is_followed(world: World, call: str, nth
         for m in world.manager("c").queue(name).receive(9).messages()
     ]
     assert keys == ["bert"]
+
+
+@in_memory
+def test_a_replay_says_at_once_that_something_was_erased(world: World) -> None:
+    queue, manager = world.queue(), world.manager("b")
+    queue.send([*rows(1, key="anna"), *rows(2, key="bert")])
+    queue.receive(2).accept()
+    queue.send(rows(3, key="carl"))
+    queue.receive().accept()
+    begun = queue.replay()
+    manager.erase(queue.name, ANNA, "asked for it")
+    changed = [e for e in manager.history.changes().rows() if e["kind"] == "accepted"]
+    gone = changed[0]["commit_seq"]
+    with pytest.raises(PayloadRemoved, match=f"after={gone}"):
+        queue.replay()
+    with pytest.raises(PayloadRemoved):
+        begun.messages()
+    assert numbers(queue.replay(after=gone)) == [3]

@@ -10,7 +10,7 @@ from txnqueue.client.archive import Past
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Claim, QueueState, catalog
+from txnqueue.core.state import Claim, QueueState, catalog, erasures
 from txnqueue.errors import PayloadRemoved
 from txnqueue.messages.parts import part_of
 from txnqueue.storage.journal import EntryFilter
@@ -88,25 +88,40 @@ def _settled(fold: QueueState, info: QueueInfo, claim: Claim, entry: Entry) -> t
     )
 
 
-def check_payload(payload: PayloadStore, found: Iterable[Consumption], name: str) -> None:
+def check_payload(
+    payload: PayloadStore, found: Iterable[Consumption], facts: Iterable[Entry], name: str
+) -> None:
     """Check that what was consumed can still be read.
 
     Args:
         payload: Where the payload was staged.
         found: What was consumed, in commit order.
+        facts: The catalog's entries, as they are now: they say what was erased.
         name: What the queue is called.
 
     Raises:
-        PayloadRemoved: Some of it was removed.
+        PayloadRemoved: Some of it was removed, or erased.
     """
     there: dict[str, set[int]] = {}
+    erased = erasures.rows_of(erasures.erasures(facts))
     latest: int | None = None
+    latest_erased: int | None = None
     for one in found:
         for part in one.parts:
             if part.payload_id not in there:
                 there[part.payload_id] = payload.slices(part.payload_id)
             if part.slice not in there[part.payload_id]:
                 latest = one.entry.commit_seq
+            gone = erased.get(part.payload_id, {}).get((part.slice, part.send_id), ())
+            if ranges.intersection(part.ranges, gone):
+                latest_erased = one.entry.commit_seq
+    if latest_erased is not None and (latest is None or latest < latest_erased):
+        raise PayloadRemoved(
+            f"Messages that commit {latest_erased} consumed from {name!r} were erased: ask for "
+            f"what came after={latest_erased}, or upto= an earlier commit; history.trace tells who "
+            "erased a message.",
+            queue=name,
+        )
     if latest is not None:
         raise PayloadRemoved(
             f"Payload of what was consumed from {name!r} up to commit {latest} was removed: ask "
