@@ -149,7 +149,7 @@ class Reference:
         self.keys: dict[str, str] = {}
         self.denied: set[str] = set()
         self.disturbed: dict[str, bool] = {}
-        self.horizon = -1
+        self.horizon, self.day = -1, (0, "")
         self.begun: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self.closed: set[str] = set()
@@ -485,8 +485,11 @@ class Reference:
         self.counts["compacted"] += 1
 
     def _horizon_advanced(self, entry: Any) -> None:
-        assert entry.begun > self.horizon, "the horizon goes back"
-        self.horizon = entry.begun
+        day = (entry.body.get("corrections", 0), entry.body["day"])
+        # It stands where only the day is new.
+        assert (entry.begun, day) > (self.horizon, self.day), "the horizon goes back"
+        assert entry.begun >= self.horizon and day >= self.day
+        self.horizon, self.day = entry.begun, day
         self.counts["horizons"] += 1
 
     def _bound(self, entry: Any) -> None:

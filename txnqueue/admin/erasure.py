@@ -95,18 +95,22 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
 
     landed = client.land(plan, "erase")
     recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
-    finish(client)
+    finish(client, client.cache.catalog_entries())
     until = _readable_until(client, {entry.body["payload"] for entry in recorded})
     return EraseResult(name, model.messages(recorded), purged, search.undecided, until)
 
 
-def finish(client: Client) -> None:
+def finish(client: Client, facts: Iterable[Entry]) -> None:
     """Delete the rows that were recorded as erased and may still be there, and say so.
+
+    Args:
+        client: Who deletes.
+        facts: What the catalog says of erasures; more may be among it.
 
     Raises:
         Busy: Others wrote to the payload at every try; the next one who asks goes on.
     """
-    waiting = [e for e in erasures.erasures(client.cache.catalog_entries()) if e.done is None]
+    waiting = [e for e in erasures.erasures(facts) if e.done is None]
     for owner, places in erasures.rows_of(waiting).items():
         listed = [(*place, part) for place, part in places.items()]
         retries = Retries(client.runtime)

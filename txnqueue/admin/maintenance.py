@@ -95,8 +95,8 @@ class _Run:
 
     def run(self, vacuum: Vacuum) -> MaintenanceResult:
         infos = list(self._client.cache.queues().values())
-        self._erase()
         target, due = self._begin(infos)
+        self._erase()
         compacted = sum(self._compact(info, target) for info in due)
         horizon = self._advance(self._read().entries, target)
         reading = self._reading if self._dry_run else self._read()
@@ -134,7 +134,7 @@ class _Run:
         if self._dry_run:
             return
         try:
-            erasure.finish(self._client)
+            erasure.finish(self._client, self._reading.entries)
         except Exception as error:  # keeps nothing else from being done
             logger.warning("erasure not finished", exc_info=True)
             self._skipped.append(f"erasure: {error}"[:300])

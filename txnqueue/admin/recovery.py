@@ -13,6 +13,7 @@ from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
+from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Plan, decisions
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner, Claim
@@ -74,9 +75,9 @@ def recover(
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
-    _finish_erasures(client)
     told = tuple(client.confirmations)  # they ride on the next append, whichever that is
     found = client.cache.survey()
+    _finish_erasures(client, found.erasures)
     held_up = Applier(client).apply(known=found.changes)
     overdue, given_back = _abort_overdue_branches(client, found)
     aborted, released = _abort_abandoned(client, found)
@@ -137,10 +138,10 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
     return tuple(aborted), released
 
 
-def _finish_erasures(client: Client) -> None:
+def _finish_erasures(client: Client, facts: Sequence[Entry]) -> None:
     """Delete what was recorded as erased; if others write to it all the time, the rest goes on."""
     try:
-        erasure.finish(client)
+        erasure.finish(client, facts)
     except Busy as error:
         logger.warning("erasure not finished error=%s", error)
 

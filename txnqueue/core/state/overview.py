@@ -25,17 +25,19 @@ class Survey:
         changes: What was decided and confirmed of tables and databases.
         infos: The queues that there are.
         exchanges: The exchanges that there are.
+        erasures: What the catalog says of rows that were erased.
     """
 
     keys: Mapping[str, TransactionState]
     changes: Sequence[Entry]
     infos: Sequence[QueueInfo]
     exchanges: Sequence[ExchangeInfo]
+    erasures: Sequence[Entry] = ()
 
     @classmethod
     def of(cls, entries: Iterable[Entry], horizon: int, infos: Iterable[QueueInfo]) -> Survey:
         """Sort out the entries of these shards."""
-        transactions, changes, said = [], [], []
+        transactions, changes, said, erased = [], [], [], []
         for entry in entries:
             if entry.shard in model.ALL_TRANSACTIONS:
                 transactions.append(entry)
@@ -43,9 +45,11 @@ class Survey:
                 changes.append(entry)
             elif entry.kind in topology.KINDS:
                 said.append(entry)
+            elif entry.kind in (model.PAYLOAD_ERASING, model.PAYLOAD_ERASED):
+                erased.append(entry)
         exchanges = topology.Topology.of(said).exchanges.values()
         keys = TransactionState.by_key(transactions, horizon)
-        return cls(keys, changes, tuple(infos), tuple(exchanges))
+        return cls(keys, changes, tuple(infos), tuple(exchanges), erased)
 
     @property
     def prepared(self) -> tuple[str, ...]:
