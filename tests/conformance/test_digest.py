@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, rows
+from tests.conformance.conftest import World, on_delta_when_long, rows
 from tests.inside import client_of
 from txnqueue import HistoryDigest
 from txnqueue.core.model import Entry
@@ -56,6 +56,7 @@ def archived(world: World) -> tuple[Kept, HistoryDigest]:
     return archive, kept
 
 
+@on_delta_when_long
 def test_maintenance_does_not_change_it_and_it_continues(world: World) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")
     consume(queue, 1, 2, 3)

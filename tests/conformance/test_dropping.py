@@ -46,6 +46,7 @@ def changes(world: World) -> list[Any]:
     return [row for row in found if row["kind"] != model.ROLLED_BACK]
 
 
+@on_delta_when_long
 def test_a_drop_takes_everything_and_the_name_is_free_for_a_new_queue(world: World) -> None:
     manager = world.manager()
     queue, other = world.queue(lanes=2), world.queue("other")

@@ -20,9 +20,9 @@ from txnqueue.core.receipt import Status
 from txnqueue.storage.store import DeltaStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EVERY = 1 if LONG else 23
-"""The default run has each twenty-third kill only."""
-KILLS_MIN = 20 if LONG else 2
+EVERY = 1 if LONG else 46
+"""The default run has a kill at each forty-sixth place only."""
+KILLS_MIN = 20 if LONG else 1
 
 
 class Lake:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from txnqueue import QueueManager
 
 pytestmark = pytest.mark.spark
@@ -45,6 +46,7 @@ def test_while_one_long_task_is_staged_every_beat_beats(spark: Any, manager: Que
     batch.accept()
 
 
+@pytest.mark.skipif(not LONG, reason="a cluster of tasks that wait: in the long run")
 def test_where_tasks_fill_all_cores_a_beat_waits_for_one_of_them_and_not_for_all(
     spark: Any, manager: QueueManager, tmp_path: Path
 ) -> None:

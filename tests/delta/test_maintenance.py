@@ -70,6 +70,7 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     assert spark.sql("SELECT * FROM kept_transactions WHERE status = 'committed'").count() == 5
 
 
+@pytest.mark.skipif(not LONG, reason="two minutes: in the long run")
 def test_others_may_tidy_and_copy_the_tables_and_payload_that_they_delete_is_named(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -17,6 +17,10 @@ TOGETHER = {
         {"A": programs.consumer("A"), "B": programs.consumer("B")},
         {"crash": 1, "lose": 1, "tick": 1},
     ),
+    "two transactions, a crash, a lost reply": (
+        {"A": programs.consumer("A"), "B": programs.consumer("B")},
+        {"crash": 1, "lose": 1},
+    ),
     "two transactions, an append that lands late": (
         {"A": programs.consumer("A"), "B": programs.consumer("B")},
         {"late": 1},
@@ -85,7 +89,7 @@ DROPPING_IN_SHORT = ("a drop, a prepare and its commit",)
 
 
 IN_SHORT = (
-    "two transactions, a crash, a lost reply, a take-over",
+    "two transactions, a crash, a lost reply",
     "a table change and a recovery",
     "two attempts of one key",
     "a roll back and another consumer",

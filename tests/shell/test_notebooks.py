@@ -12,8 +12,6 @@ from tests.conftest import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
-OFTEN = "first_ten_minutes"
-"""The notebook that an ordinary run executes; a long one executes all."""
 BYTES_MAX = 400_000
 
 jupytext = pytest.importorskip("jupytext")
@@ -22,9 +20,8 @@ jupytext = pytest.importorskip("jupytext")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "source", [path for path in NOTEBOOKS if LONG or path.stem == OFTEN], ids=lambda path: path.stem
-)
+@pytest.mark.skipif(not LONG, reason="minutes each: in the long run")
+@pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_to_its_end(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
