@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults import pairs
-from tests.faults.pairs import SAME, Meeting, PairWorld
+from tests.faults.pair_board import SAME, Meeting, PairWorld, new_world
 
 pytestmark = [pytest.mark.spark]
 MEETINGS = {
@@ -23,7 +23,7 @@ decisions of one transaction: the loser is held when nothing but its append is l
 
 @pytest.fixture(scope="module")
 def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> PairWorld:
-    return pairs.new_world(spark, str(tmp_path_factory.mktemp("pairs")))
+    return new_world(spark, str(tmp_path_factory.mktemp("pairs")))
 
 
 @pytest.mark.parametrize("meeting", MEETINGS, ids=str)

@@ -10,8 +10,9 @@ import pytest
 
 from tests.conftest import LONG
 from tests.faults import pairs
+from tests.faults.pair_board import SAME, Meeting, new_world
 from tests.faults.pair_rules import RULES, Board, Move, Place, Reached, outcomes
-from tests.faults.pairs import Hold, Meeting
+from tests.faults.pairs import Hold
 from txnqueue.core import model
 from txnqueue.core.model import Condition, Unit
 
@@ -35,7 +36,7 @@ def test_every_pair_meets_both_ways_and_in_both_relations() -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_two_operations_that_meet_do_what_the_table_says(part: int) -> None:
-    told = Counter(pairs.run(pairs.new_world(), one) for one in all_meetings()[part :: 4 * SHARE])
+    told = Counter(pairs.run(new_world(), one) for one in all_meetings()[part :: 4 * SHARE])
     assert told["ok, ok"], "vacuous: nothing went well"
     assert len(told) > 1, "vacuous: they never met"
 
@@ -44,8 +45,8 @@ def test_each_error_of_the_table_is_told() -> None:
     """The table is not vacuous: each operation that can lose does, against somebody."""
     lost: dict[str, set[str]] = {name: set() for name in RULES}
     for one in all_meetings():
-        if one.relation == pairs.SAME and one.call == "append":
-            told = pairs.run(pairs.new_world(), one).split(", ")
+        if one.relation == SAME and one.call == "append":
+            told = pairs.run(new_world(), one).split(", ")
             lost[one.pair[one.held]].add(told[0])
             lost[one.pair[1 - one.held]].add(told[1])
     wanted = {
@@ -128,5 +129,5 @@ def test_the_table_finds_what_is_broken(name: str, monkeypatch: pytest.MonkeyPat
     deciding = [one for one in all_meetings() if one.call == "append"]
     with pytest.raises(AssertionError) as found:
         for one in deciding:
-            pairs.run(pairs.new_world(), one, hold)
+            pairs.run(new_world(), one, hold)
     assert said in str(found.value)

@@ -17,12 +17,13 @@ from tests.delta import failing_storage
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
 from tests.delta.storage_calls import compiled
-from tests.faults import matrix, pairs
+from tests.faults import matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
+from tests.reliability import meetings
 from tests.reliability.session import Session
 from txnqueue.storage.store import DeltaStore
 
@@ -32,7 +33,6 @@ FOUND = ROOT / "build" / "reliability"
 PYTEST_SECONDS = 3_600
 UNKNOWN_MAX = 0.1
 KILLS_EACH, SENDS_EACH = 10, 20
-MEETINGS_IN_ONE_STORE = 25
 CALLS_MAX = 40
 """More than any of the operations makes of a kind."""
 OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
@@ -131,27 +131,6 @@ def _crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str
     return 1, Counter({case.fault.value: 1})
 
 
-@cache
-def _meetings() -> list[pairs.Meeting]:
-    return pairs.everywhere()
-
-
-def _pairs_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
-    told = pairs.run(pairs.new_world(), _meetings()[number % len(_meetings())])
-    return 1, Counter({f"told {told}": 1})
-
-
-def _pairs_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
-    """Several in one store, until its journal has grown, or something was found in it."""
-    world: pairs.PairWorld = session.kept.pop("pairs", None) or pairs.new_world(
-        session.spark, str(session.folder())
-    )
-    told = pairs.run(world, _meetings()[number % len(_meetings())])
-    if world.scenario < MEETINGS_IN_ONE_STORE:
-        session.kept["pairs"] = world
-    return 1, Counter({f"told {told}": 1})
-
-
 def _simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
     counts = simulate(number)
     wanted = ("committed", "prepared", "take-overs", "crashes", "killed", "in doubt", "conflicts")
@@ -248,13 +227,6 @@ def _hostile_input(_: Session, number: int) -> tuple[int, Counter[str]]:
     return examples(number, "-m", "not spark", *HOSTILE), Counter()
 
 
-PAIRS_DO = (
-    "Each of the 78 pairs of twelve operations, about one message or transaction and about "
-    "different ones: either is held at each of its store calls while the other one runs to its "
-    "end. What both are told, where each message is, what was sent and changed, and the digest "
-    "and proof of the history are compared with a table written from the documentation."
-)
-
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -314,20 +286,20 @@ KINDS: dict[str, Kind] = {
             "pairs of operations that meet, in memory",
             "meetings",
             "in memory",
-            PAIRS_DO,
+            meetings.DOES,
             "Two holds in one operation; three operations.",
-            _pairs_memory,
-            lambda: len(_meetings()),
+            meetings.in_memory,
+            meetings.total,
         ),
         Kind(
             "pairs-delta",
             "pairs of operations that meet, on Delta",
             "meetings",
             "Delta on a local disk, two managers of one driver",
-            PAIRS_DO,
+            meetings.DOES,
             "Meetings inside of a store call: test_conflicts.py forces those of two appends.",
-            _pairs_delta,
-            lambda: len(_meetings()),
+            meetings.on_delta,
+            meetings.total,
         ),
         Kind(
             "kills",

@@ -1,0 +1,46 @@
+"""The meetings of two operations, as kinds of long runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+from tests.faults import pairs
+from tests.faults.pair_board import Meeting, PairWorld, new_world
+from tests.reliability.session import Session
+
+IN_ONE_STORE = 25
+"""So many meetings take place in one store, before its journal has grown too long."""
+DOES = (
+    "Each of the 78 pairs of twelve operations, about one message or transaction and about "
+    "different ones: either is held at each of its store calls while the other one runs to its "
+    "end. What both are told, where each message is, what was sent and changed, and the digest "
+    "and proof of the history are compared with a table written from the documentation."
+)
+
+
+@cache
+def _meetings() -> list[Meeting]:
+    return pairs.everywhere()
+
+
+def total() -> int:
+    """Count the meetings."""
+    return len(_meetings())
+
+
+def in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
+    """Let two operations meet in memory."""
+    told = pairs.run(new_world(), _meetings()[number % total()])
+    return 1, Counter({f"told {told}": 1})
+
+
+def on_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
+    """Let two operations meet on Delta, in the store of the last ones unless they failed."""
+    world: PairWorld = session.kept.pop("pairs", None) or new_world(
+        session.spark, str(session.folder())
+    )
+    told = pairs.run(world, _meetings()[number % total()])
+    if world.scenario < IN_ONE_STORE:
+        session.kept["pairs"] = world
+    return 1, Counter({f"told {told}": 1})
