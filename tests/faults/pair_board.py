@@ -16,6 +16,7 @@ from tests.faults.pair_rules import HELD, PREPARED, RULES, Board, Move, Place, s
 from tests.faults.world import LEASE_SECONDS, RETRY, World
 from txnqueue.errors import TxnQueueError
 from txnqueue.manager import QueueManager
+from txnqueue.reports.digest import HistoryDigest
 from txnqueue.storage.store import DeltaStore
 from txnqueue.testing import runtime
 
@@ -70,12 +71,21 @@ class Side:
 
 @dataclass
 class PairWorld(World):
-    """A world in which meetings take place, one after another."""
+    """A world in which meetings take place, one after another.
+
+    Attributes:
+        spark: Spark's session, if it is on Delta.
+        expected: The board of the meeting, as it is before.
+        queue_ids: The queues' ids in this meeting.
+        verified_each: After so many meetings the whole history is verified.
+        digest: That of the history, when it was verified last.
+    """
 
     spark: Any = None
     expected: Board = field(default_factory=Board)
-    queue_name: str = "in"
     queue_ids: dict[str, str] = field(default_factory=dict)
+    verified_each: int = 1
+    digest: HistoryDigest | None = None
 
     def client(self, name: str, injector: Injector) -> QueueManager:
         """Start a client of a pair, which shares nothing with others but the tables."""
@@ -86,6 +96,16 @@ class PairWorld(World):
         made.actor = made.consumer = name
         own: Any = FaultyStore(DeltaStore(self.spark, self.store.root), injector)
         return QueueManager(self.spark, "memory", store=own, runtime=made)
+
+    def verify(self) -> None:
+        """Verify the whole history, if it is time: what was there before is there unchanged."""
+        history = self.helper("reader").history
+        if self.digest is not None and self.scenario % self.verified_each == 0:
+            verified = history.verify(digest=self.digest)
+            assert verified.ok, f"after {self.verified_each} meetings: {verified}"
+            self.digest = None
+        if self.digest is None:
+            self.digest = history.digest()
 
     def number_of(self, ledger: Ledger) -> dict[Standing, int]:
         """Read which number each posted message of the store carries."""
@@ -100,7 +120,8 @@ def new_world(spark: Any = None, root: str | None = None) -> PairWorld:
     if spark is None or root is None:
         world = PairWorld(schema_of="out")
     else:
-        world = PairWorld(store=DeltaStore(spark, root), spark=spark, schema_of="out")
+        store = DeltaStore(spark, root)
+        world = PairWorld(store=store, spark=spark, schema_of="out", verified_each=10)
     for name in ("out", "aside", "in"):
         world.create(name, dead_letter=False)
     world.create_table()
@@ -108,6 +129,7 @@ def new_world(spark: Any = None, root: str | None = None) -> PairWorld:
     past.send([{"i": _NO_NUMBER}])
     past.receive(1).accept()
     world.numbers(world.ledger())  # before its payload is removed
+    world.verify()
     world.next()
     return world
 
