@@ -43,6 +43,7 @@ class Meeting:
         held: Which of the two is held, 0 or 1.
         at: Before which of its store calls; after all of them if it makes fewer.
         call: That call's name.
+        inside: Whether it is held inside of that append, which has its snapshot, and not before.
     """
 
     pair: tuple[str, str]
@@ -50,10 +51,12 @@ class Meeting:
     held: int
     at: int
     call: str
+    inside: bool = False
 
     def __str__(self) -> str:
-        other = self.pair[1 - self.held]
-        return f"{self.pair[self.held]} held at {self.at} {self.call}, {other}, {self.relation}"
+        held, other = self.pair[self.held], self.pair[1 - self.held]
+        where = f"{'in' if self.inside else 'at'} {self.at} {self.call}"
+        return f"{held} held {where}, {other}, {self.relation}"
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -36,25 +37,37 @@ _ENDS = {model.ACCEPTED: ACCEPTED, model.MOVED: ASIDE, model.QUEUE_DROPPED: GONE
 
 
 class Hold(Injector):
-    """Holds its client before its n-th call of all, and lets another one act."""
+    """Holds its client at its n-th call of all, and lets another one act."""
 
-    def __init__(self, at: int | None, act: Callable[[], None]) -> None:
+    def __init__(self, meeting: Meeting, act: Callable[[], None]) -> None:
         super().__init__()
         self.reached: Reached | None = None
-        self._nth, self._act = at, act
+        self._meeting, self._act = meeting, act
+        self._entered = False
 
     def call(self, name: str, perform: Callable[[], Any]) -> Any:
         """Make one call, after the other client if it is time."""
-        if self.armed and len(self.calls) == self._nth:
+        if not self.armed or len(self.calls) != self._meeting.at:
+            return super().call(name, perform)
+        if not self._meeting.inside:
             self.meet(name)
-        return super().call(name, perform)
+            return super().call(name, perform)
+        self._entered = True
+        try:
+            return super().call(name, perform)
+        finally:
+            self._entered = False
+
+    def step(self, name: str) -> None:
+        """Let the other one act when an append has its snapshot, and has not landed."""
+        if self._entered and name == "append lands":
+            self.meet("append")
 
     def meet(self, name: str = "") -> None:
         """Let the other one act now, if it has not: before a call of this name."""
         if self.reached is None:
-            self.reached = Reached(
-                len(self.calls), self.calls.count("append"), planned=name == "append"
-            )
+            landed = self.calls.count("append") - self._entered
+            self.reached = Reached(len(self.calls), landed, planned=name == "append")
             self._act()
 
 
@@ -79,7 +92,9 @@ def run(world: PairWorld, meeting: Meeting, hold: type[Hold] = Hold) -> str:
         other = sides[1 - meeting.held]
         told[other.name] = act(other)
 
-    holds = hold(meeting.at, meanwhile)
+    holds = hold(meeting, meanwhile)
+    if meeting.inside:
+        world.store.journal.step = holds.step
     injectors = (holds, Injector()) if meeting.held == 0 else (Injector(), holds)
     sides += build(world, meeting, injectors)
     world.numbers(world.ledger())  # what a drop or maintenance removes is known before
@@ -190,7 +205,7 @@ def meetings(relation: str) -> Iterator[Meeting]:
 
 
 def everywhere() -> list[Meeting]:
-    """List all meetings: those first that are held just before they would land."""
+    """List all meetings at store calls: those first that are held just before they would land."""
     found = [*meetings(SAME), *meetings(APART)]
     first: set[tuple[object, ...]] = set()
 
@@ -202,3 +217,8 @@ def everywhere() -> list[Meeting]:
         return not deciding, one.relation == APART
 
     return sorted(found, key=rank)
+
+
+def in_appends() -> list[Meeting]:
+    """List the meetings inside of appends, which have their snapshot: in memory only."""
+    return [replace(one, inside=True) for one in everywhere() if one.call == "append"]

@@ -286,10 +286,10 @@ KINDS: dict[str, Kind] = {
             "pairs of operations that meet, in memory",
             "meetings",
             "in memory",
-            meetings.DOES,
+            f"{meetings.DOES} Besides, each is held inside of each of its appends.",
             "Two holds in one operation; three operations.",
             meetings.in_memory,
-            meetings.total,
+            meetings.total_in_memory,
         ),
         Kind(
             "pairs-delta",

@@ -25,9 +25,19 @@ def _meetings() -> list[Meeting]:
     return pairs.everywhere()
 
 
+@cache
+def _all_in_memory() -> list[Meeting]:
+    return [*_meetings(), *pairs.in_appends()]
+
+
 def total() -> int:
-    """Count the meetings."""
+    """Count the meetings that can be forced on Delta."""
     return len(_meetings())
+
+
+def total_in_memory() -> int:
+    """Count the meetings."""
+    return len(_all_in_memory())
 
 
 def _counted(told: str) -> Counter[str]:
@@ -37,7 +47,7 @@ def _counted(told: str) -> Counter[str]:
 
 def in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
     """Let two operations meet in memory."""
-    told = pairs.run(new_world(), _meetings()[number % total()])
+    told = pairs.run(new_world(), _all_in_memory()[number % total_in_memory()])
     return 1, _counted(told)
 
 
