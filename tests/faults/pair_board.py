@@ -143,50 +143,65 @@ def new_world(spark: Any = None, root: str | None = None) -> PairWorld:
 def build(world: PairWorld, meeting: Meeting, injectors: tuple[Injector, Injector]) -> list[Side]:
     """Set the board up: who holds what, and what waits."""
     world.clock.advance(AGED_SECONDS)
-    world.expected = Board()
     same, pair = meeting.relation == SAME, meeting.pair
-    one = same and shared(pair)
-    board = world.expected
-    board.apart = not same
+    board = world.expected = Board(apart=not same)
     board.rivals = same and set(pair) <= {"commit", "prepare"}
-    creator = world.helper("creator")
+    one = same and shared(pair)
     world.create("in", dead_letter=False)
-    sides = []
-    for index, (name, does) in enumerate(zip(SIDES, pair, strict=True)):
-        number: int | None = world.base + (1 if one else 1 + index)
-        if does == "maintain" or (does == "drop" and not same):
-            number = None
-        client = world.client(name, injectors[index])
-        side = Side(name, does, number, client, Move(does, name, number))
-        side.queue = client.queue("in")
-        sides.append(side)
-    holders = [s for s in sides if s.does in HOLDERS]
-    if one and holders:  # of one message, or of one transaction that the other is to abort
-        holders = [s for s in holders if s.does != "recover"][:1] or holders[:1]
-    if holders:
-        creator.queue("in").send([{"i": s.number} for s in holders])
-    for side in holders:
-        _hold(world, side, sides, inside=not (board.rivals and pair[0] == pair[1]))
-    if one:
-        for side in sides:
-            side.work = holders[0].work if holders and side.work is None else side.work
+    sides = _sides(world, meeting, injectors, one=one)
+    _let_hold(world, sides, one=one)
     waiting = sorted({s.number for s in sides if s.does in TAKERS and s.number is not None})
     if waiting:
-        creator.queue("in").send([{"i": n} for n in waiting])
+        world.helper("creator").queue("in").send([{"i": n} for n in waiting])
         board.places.update({n: Place() for n in waiting})
-    if not same:
-        for side in (s for s in sides if s.does == "drop"):
+    for side in sides:
+        if side.does == "drop" and not same:
             world.create(f"side{world.suffix}", dead_letter=False)
             side.queue = side.manager.queue(f"side{world.suffix}")
-    if "rollback prepared" in pair:
-        world.explicit.update(s.work for s in sides if s.does == "rollback prepared")
+        if side.does == "rollback prepared":
+            world.explicit.add(side.work)
     _let_leases_end(world, same=same)
     world.queue_ids = {name: world.queue_id(name) for name in ("in", "aside", "out")}
     return sides
 
 
-def _hold(world: PairWorld, side: Side, sides: list[Side], *, inside: bool) -> None:
-    """Let a client, or one that is gone, take the first message of the lane."""
+def _sides(
+    world: PairWorld, meeting: Meeting, injectors: tuple[Injector, Injector], *, one: bool
+) -> list[Side]:
+    """Start both clients; with ``one`` they are about one and the same message."""
+    sides = []
+    for index, (name, does) in enumerate(zip(SIDES, meeting.pair, strict=True)):
+        number: int | None = world.base + (1 if one else 1 + index)
+        if does == "maintain" or (does == "drop" and meeting.relation == APART):
+            number = None
+        client = world.client(name, injectors[index])
+        side = Side(name, does, number, client, Move(does, name, number))
+        side.queue = client.queue("in")
+        sides.append(side)
+    return sides
+
+
+def _let_hold(world: PairWorld, sides: list[Side], *, one: bool) -> None:
+    """Let messages be sent and held, in the order of the lane."""
+    holders = [side for side in sides if side.does in HOLDERS]
+    if one:  # a recovery finds the other one's transaction, or both find one of somebody gone
+        holders = sorted(holders, key=lambda side: side.does == "recover")[:1]
+    if not holders:
+        return
+    world.helper("creator").queue("in").send([{"i": side.number} for side in holders])
+    inside = not (world.expected.rivals and sides[0].does == sides[1].does)
+    for side in holders:
+        _hold(world, side, inside=inside)
+    if one:
+        for side in sides:
+            side.work = holders[0].work
+
+
+def _hold(world: PairWorld, side: Side, *, inside: bool) -> None:
+    """Let a client, or one that is gone, take the first message of the lane.
+
+    Two attempts of one id hold theirs under leases: the second one would take over from the first.
+    """
     number = side.number
     assert number is not None
     key = f"K{'' if world.expected.rivals else side.name}{world.suffix}"

@@ -57,6 +57,6 @@ def on_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
         session.spark, str(session.folder())
     )
     told = pairs.run(world, _meetings()[number % total()])
-    if world.scenario < IN_ONE_STORE:
+    if world.scenario <= IN_ONE_STORE:
         session.kept["pairs"] = world
     return 1, _counted(told)
