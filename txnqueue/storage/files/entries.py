@@ -14,6 +14,7 @@ from txnqueue.core.model import Entry
 from txnqueue.errors import FilesNotReadable
 from txnqueue.storage.files.arrays import empty, numbers, texts
 from txnqueue.storage.files.delta_log import DataFile, TableVersion
+from txnqueue.storage.files.integrity import content_of, understanding
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.journal.filters import shards_of
 from txnqueue.storage.journal.rows import entry_of
@@ -186,8 +187,12 @@ def read_parquet(filesystem: FileSystem, path: str, columns: Sequence[str]) -> p
     """Read some columns of a Parquet file, as far as they are there; instants in microseconds."""
     import pyarrow.parquet as pq
 
-    with filesystem.open_input_file(path) as source:
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    with understanding(filesystem, path):
+        file = pq.ParquetFile(
+            pa.BufferReader(content_of(filesystem, path)),
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+        )
         there = set(file.schema_arrow.names)
         return file.read(columns=[name for name in columns if name in there])
 
