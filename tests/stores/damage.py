@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,9 @@ other files say."""
 
 
 def looks(root: str) -> dict[str, Callable[[], Any]]:
-    """What is asked of a store, without Spark: each question of a reader of its own."""
+    """What is asked of a store, without Spark."""
 
+    @cache
     def reader() -> txnqueue.StoreReader:
         return txnqueue.look(root)
 

@@ -9,13 +9,14 @@ import tarfile
 import zlib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tests.conftest import LONG
 from tests.stores import damage
-from txnqueue import look
+from txnqueue import QueueManager, look
 from txnqueue.errors import StoreCorrupt
 from txnqueue.storage.files.integrity import content_of, understanding
 
@@ -28,14 +29,16 @@ class Damaged:
     """A whole store, with Hadoop's sums beside the files and without, and copies of it to harm."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._copies = [folder / "harmed with", folder / "harmed without"]
         self._wholes = [_unpacked(folder / "with"), _unpacked(folder / "without")]
         damage.without_sums(self._wholes[1])
         cells = [damage.cells(whole) for whole in self._wholes]
         assert {len(one) for one in cells} == {CELLS}
         self._cells = list(zip(*cells, strict=True))
         random.Random(23).shuffle(self._cells)
-        self._before = [damage.asked(damage.looks(str(whole))) for whole in self._wholes]
+        for whole, copy in zip(self._wholes, self._copies, strict=True):
+            shutil.copytree(whole, copy)
+        self._before = [damage.asked(damage.looks(str(copy))) for copy in self._copies]
 
     def say(self, number: int) -> list[str]:
         """Harm a copy as a cell says; how its answers are.
@@ -44,14 +47,16 @@ class Damaged:
             AssertionError: One is another one than before.
         """
         which = number % 2
-        both = self._cells[number // 2]
-        copy = self._folder / str(number)
-        shutil.copytree(self._wholes[which], copy)
-        both[which].do(copy)
+        cell, whole, copy = (
+            self._cells[number // 2][which],
+            self._wholes[which],
+            self._copies[which],
+        )
+        cell.do(copy)
         after = damage.asked(damage.looks(str(copy)))
-        shutil.rmtree(copy)
+        shutil.copy2(whole / cell.path, copy / cell.path)
         found = damage.problems(self._before[which], after)
-        assert not found, f"{both[which]}: {found}"
+        assert not found, f"{cell}: {found}"
         return list(damage.judged(self._before[which], after).values())
 
 
@@ -123,3 +128,58 @@ def test_sums_are_compared_and_what_they_do_not_say_is_believed(tmp_path: Path) 
             content_of(filesystem, path)
     sums.write_bytes(b"crc")  # damaged itself
     assert content_of(LocalFileSystem(), str(file))[-1:] == b"y"
+
+
+SENDING = [
+    ("journal: the last commit", "gone"),
+    ("journal: the last commit", "half"),
+    ("journal: a commit before", "gone"),
+]
+PROVING = [
+    ("journal: data file 0", "half"),
+    ("journal: data file 19", "gone"),
+    ("journal: data file 19", "a bit flipped at 50%"),
+    ("archive: data file 0", "a bit flipped at 31%"),
+    ("archive: data file 1", "a block of zeros"),
+]
+"""What only a reader of these files can know of."""
+SUMS = pytest.mark.parametrize("sums", [True, False] if LONG else [False])
+
+
+@pytest.mark.spark
+@SUMS
+@pytest.mark.parametrize(("kind", "harm"), SENDING if LONG else SENDING[:1])
+def test_a_driver_names_what_is_damaged_and_writes_nothing(
+    spark: Any, tmp_path: Path, kind: str, harm: str, *, sums: bool
+) -> None:
+    store = _damaged(tmp_path, kind, harm, sums=sums)
+    before = _sizes(store)
+    queue = QueueManager(spark, str(store)).queue
+    with pytest.raises(StoreCorrupt, match="Stop writing to the store"):
+        queue("orders").send([{"order_id": 1, "customer": "ada"}])
+    assert _sizes(store) == before
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not LONG, reason="six seconds each: in the long run")
+@SUMS
+@pytest.mark.parametrize(("kind", "harm"), PROVING)
+def test_a_proof_names_what_is_damaged(
+    spark: Any, tmp_path: Path, kind: str, harm: str, *, sums: bool
+) -> None:
+    store = _damaged(tmp_path, kind, harm, sums=sums)
+    with pytest.raises(StoreCorrupt, match="Stop writing to the store"):
+        QueueManager(spark, str(store)).history.verify()
+
+
+def _damaged(folder: Path, kind: str, harm: str, *, sums: bool) -> Path:
+    store = _unpacked(folder)
+    if not sums:
+        damage.without_sums(store)
+    cells = damage.cells(store)
+    next(one for one in cells if (one.kind, one.harm) == (kind, harm)).do(store)
+    return store
+
+
+def _sizes(store: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in store.rglob("*") if path.is_file()}

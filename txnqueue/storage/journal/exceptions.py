@@ -23,6 +23,7 @@ _DAMAGED_FILE = (
     "ParquetDecodingException",
     "could not verify page checksum",
     "is not a Parquet file",
+    "org.apache.parquet.format.",
 )
 """What stands in the trace of an error whose cause is what a file says, not how it is reached."""
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
