@@ -62,6 +62,7 @@ class TableVersion:
         files: Its data files, by the paths that the log gives them.
         properties: The table's properties.
         table_id: What tells the table from another one in its place.
+        columns: The names of its columns.
         mark: The length and the time of the commit's file: another file is another commit.
     """
 
@@ -69,6 +70,7 @@ class TableVersion:
     files: Mapping[str, DataFile] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     table_id: str = ""
+    columns: frozenset[str] = frozenset()
     mark: tuple[int, int] | None = None
 
 
@@ -233,7 +235,7 @@ def _applied(
 ) -> TableVersion:
     """Apply commits to what the table was before them."""
     version, files = before.version, dict(before.files)
-    properties, table_id = before.properties, before.table_id
+    properties, table_id, columns = before.properties, before.table_id, before.columns
     for reached, actions in commits:
         version = reached
         for kind, action in _each(actions):
@@ -243,10 +245,12 @@ def _applied(
                 files[action["path"]] = _data_file(action)
             elif kind == "metaData":
                 properties, table_id = dict(action.get("configuration") or ()), str(action["id"])
+                fields = json.loads(action.get("schemaString") or '{"fields": []}')["fields"]
+                columns = frozenset(field["name"] for field in fields)
                 _check_mapping(properties)
             elif kind == "protocol":
                 _check_protocol(action)
-    return TableVersion(version, files, properties, table_id)
+    return TableVersion(version, files, properties, table_id, columns)
 
 
 def _each(actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
