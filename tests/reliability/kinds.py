@@ -23,6 +23,7 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
+from tests.reliability import meetings
 from tests.reliability.session import Session
 from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
@@ -287,6 +288,26 @@ KINDS: dict[str, Kind] = {
             "Faults inside of a store call: those of the file system are a kind of their own.",
             _crash_matrix_delta,
             lambda: len(_cells_on_delta()),
+        ),
+        Kind(
+            "pairs-memory",
+            "pairs of operations that meet, in memory",
+            "meetings",
+            "in memory",
+            f"{meetings.DOES} Besides, each is held inside of each of its appends.",
+            "Two holds in one operation; three operations.",
+            meetings.in_memory,
+            meetings.total_in_memory,
+        ),
+        Kind(
+            "pairs-delta",
+            "pairs of operations that meet, on Delta",
+            "meetings",
+            "Delta on a local disk, two managers of one driver",
+            meetings.DOES,
+            "Meetings inside of a store call: test_conflicts.py forces those of two appends.",
+            meetings.on_delta,
+            meetings.total,
         ),
         Kind(
             "kills",
