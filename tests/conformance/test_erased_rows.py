@@ -17,6 +17,7 @@ from tests.conformance.test_erasing import (
 from tests.conformance.test_exchanges import exchange
 from tests.inside import client_of
 from txnqueue.errors import NotErasable, PayloadRemoved
+from txnqueue.storage.payload.memory import MemoryPayload
 
 PEOPLE = [*rows(1, 2, key="anna"), *rows(3, key="bert")]
 
@@ -219,6 +220,37 @@ def test_maintenance_goes_on_as_if_nothing_was_erased(world: World) -> None:
     assert all(not name.startswith("anna") for name in kept_keys(world))
     proved(manager)
     manager.history.digest(after=manager.history.horizon())
+
+
+@in_memory
+def test_after_an_erasure_files_go_that_no_version_names(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.queue()
+    other = world.queue("other")
+    for one in (queue, other):
+        one.send(PEOPLE)
+        one.receive(9).accept()
+    manager = world.manager("clerk")
+    manager.erase(queue.name, ANNA, reason="r")
+    asked: list[tuple[str, bool]] = []
+
+    def vacuum(_: object, owner: str, __: float, *, full: bool = False) -> None:
+        asked.append((owner, full))
+
+    monkeypatch.setattr(MemoryPayload, "vacuum", vacuum)
+    found: list[list[tuple[str, bool]]] = []
+    for _ in range(5):
+        manager.maintain(transaction_seconds_max=0, payload_retention_days=8)
+        found.append(sorted(asked))
+        asked.clear()
+        world.clock.advance(9 * DAY)
+        queue.send(rows(9, key="carl"))
+        queue.receive(9).accept()
+    mine, others = queue.info.payload_id, other.info.payload_id
+    assert found[0] == []  # the files are still kept for those who read older versions
+    assert [whole for one in found for owner, whole in one if owner == mine] == [True]  # once
+    assert not any(whole for one in found for owner, whole in one if owner == others)
 
 
 def kept_keys(world: World) -> list[str]:
