@@ -176,7 +176,7 @@ class Everywhere:
             other = manager.create_queue("other", columns, dead_letter=False, **options)
             news = manager.create_exchange("news", "topic", columns)
             news.bind(other, "#")
-            for n in range(12):  # so that Delta writes a checkpoint
+            for n in range(10):  # so that Delta writes a checkpoint
                 queue.send([{"id": f"i{n}", "name": f"c{n}", "n": n}])
             queue.send(frame.drop("k"), header_columns={"h": "h"}, order_by="name")
             news.publish(frame, routing_key_column="k", header_columns={"h": "h"})
@@ -240,7 +240,7 @@ STAYS = {"reason", "transaction id", "condition of a table"}
 def test_maintain_removes_what_was_erased_from_every_file_of_the_store(
     spark: Any, tmp_path: Path
 ) -> None:
-    store = Everywhere(spark, tmp_path)
+    store = Everywhere(quick_session(spark), tmp_path)
     store.fill()
     before = store.found()
     print(dict(before))
