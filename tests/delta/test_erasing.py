@@ -176,8 +176,8 @@ class Everywhere:
             other = manager.create_queue("other", columns, dead_letter=False, **options)
             news = manager.create_exchange("news", "topic", columns)
             news.bind(other, "#")
-            for n in range(10):  # so that Delta writes a checkpoint
-                queue.send([{"id": f"i{n}", "name": f"c{n}", "n": n}])
+            self._alter("'delta.checkpointInterval' = '2'")
+            queue.send([{"id": "i1", "name": "c1", "n": 1}])
             queue.send(frame.drop("k"), header_columns={"h": "h"}, order_by="name")
             news.publish(frame, routing_key_column="k", header_columns={"h": "h"})
             with manager.transaction(word("transaction id")) as tx:
@@ -190,6 +190,10 @@ class Everywhere:
             queue.receive(20).accept()
             other.receive(20).accept()
             other.resend(other.replay())
+
+    def _alter(self, properties: str) -> None:
+        for table in (self.root / "payload").iterdir():
+            self._spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ({properties})")
 
     def leave(self) -> Path:
         """Leave a file behind as a driver does that is killed before its commit."""
@@ -210,11 +214,7 @@ class Everywhere:
             }
             for name, where in wheres.items():
                 assert manager.erase(name, where, reason="r").undecided == 0
-            for table in (self.root / "payload").iterdir():
-                self._spark.sql(
-                    f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES "
-                    "('delta.deletedFileRetentionDuration' = 'interval 1 seconds')"
-                )
+            self._alter("'delta.deletedFileRetentionDuration' = 'interval 1 seconds'")
             for _ in range(3):
                 time.sleep(2)
                 self.clock.advance(8 * DAY)
@@ -247,6 +247,7 @@ def test_maintain_removes_what_was_erased_from_every_file_of_the_store(
     assert before.keys() == ERASED | STAYS | {"row of a table"}
     for place in ERASED - {"routing key"}:
         assert before[place] == {"payload: files"}, place
+    assert any((store.root / "payload").glob("people-*/_delta_log/*.checkpoint*.parquet"))
     left = store.leave()
     store.erase()
     assert not left.exists()

@@ -306,8 +306,8 @@ def test_a_temporary_view_outlives_new_columns_and_removed_payload(
     boxes.alter("note string")
     manager.queue("boxes").send([{"n": 9, "note": "new"}])
     shown = [(row["n"], row["state"]) for row in quick.table("before_boxes").collect()]
-    assert shown[-1:] == [(None, "purged")]
-    assert sorted(shown[:-1]) == [(n, "available") for n in range(3)]
+    expected = [*((n, "available") for n in range(3)), (None, "purged")]
+    assert sorted(shown, key=str) == sorted(expected, key=str)
     slices = client_of(manager).store.payload.slices(boxes.info.payload_id)
     client_of(manager).store.payload.drop(boxes.info.payload_id, slices)
     manager.create_views("after_")
