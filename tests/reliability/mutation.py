@@ -167,13 +167,14 @@ class Judge:
         chosen = self.chosen(mutant)
         if not chosen:
             return "not reached", None
-        outcome, test = self._try(Trial(mutant.path, source, chosen))
-        if outcome == nursery.PASSED or test is None:
-            return "survived", None
-        seconds = dict(chosen)[test]
-        if self._try(Trial(mutant.path, None, ((test, seconds),)))[0] != nursery.PASSED:
-            raise RuntimeError(f"{test} fails without a mistake")
-        return ("killed", test) if outcome == nursery.FAILED else ("killed by time", test)
+        while True:
+            outcome, test = self._try(Trial(mutant.path, source, chosen))
+            if outcome == nursery.PASSED or test is None:
+                return "survived", None
+            alone = tuple(one for one in chosen if one[0] == test)
+            if self._try(Trial(mutant.path, None, alone))[0] == nursery.PASSED:
+                return ("killed" if outcome == nursery.FAILED else "killed by time"), test
+            chosen = tuple(one for one in chosen if one[0] != test)  # it needs what ran before it
 
     def _try(self, trial: Trial) -> tuple[str, str | None]:
         self._connection.send(trial)
