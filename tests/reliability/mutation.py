@@ -37,9 +37,9 @@ TESTS = (
 )
 """What judges: the tests in memory, without those that break protocols themselves."""
 KILLED = ("killed", "killed by time")
-JUDGED_SECONDS, FAULTS_SECONDS = 20.0, 40.0
-"""How many seconds of the tests that reach a mistake are run, the quickest first: of all of them,
-and then of those with faults and random histories."""
+JUDGED_SECONDS, FAULTS_SECONDS = 8.0, 16.0
+"""How many seconds of the tests that reach a mistake are run, the quickest case of each test
+first, then the second of each: of all of them, and then of those with faults and histories."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,14 @@ class Judge:
 
     def chosen(self, mutant: Mutant) -> tuple[tuple[str, float], ...]:
         """Choose the tests that reach the statement of a mutant."""
-        reaching = []
+        reaching, cases = [], Counter[str]()
         for one in self.ran:
-            lines = one["statements"].get(mutant.path, ())
-            if self._statement(mutant) in lines:
-                reaching.append((one["test"], one["seconds"]))
+            if self._statement(mutant) in one["statements"].get(mutant.path, ()):
+                function = one["test"].partition("[")[0]
+                reaching.append((cases[function], one["seconds"], one["test"]))
+                cases[function] += 1
         chosen, seconds = [], 0.0
-        for name, took in reaching:
+        for _, took, name in sorted(reaching, key=lambda one: one[:2]):
             limit = FAULTS_SECONDS if name.startswith("tests/faults") else JUDGED_SECONDS
             if seconds + took <= limit:
                 chosen.append((name, took))
