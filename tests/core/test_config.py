@@ -96,6 +96,13 @@ def test_a_wait_is_never_negative_and_never_above_its_maximum(tries: Any, jitter
     assert 0 <= policy.wait_seconds(tries, jitter) <= 4.0
 
 
+def test_the_widest_wait_doubles_thirty_times_at_most() -> None:
+    policy = RetryPolicy(wait_seconds_first=2.0**-20, wait_seconds_max=3_600)
+    assert [policy.wait_seconds(n, 1.0) for n in (1, 30, 31, 32, 10_000)] == [
+        2.0**-20, 2.0**9, 2.0**10, 2.0**10, 2.0**10
+    ]  # fmt: skip
+
+
 def test_the_widest_wait_doubles_until_its_maximum() -> None:
     policy = RetryPolicy(wait_seconds_first=1.0, wait_seconds_max=5.0)
     assert [policy.wait_seconds(tries, 1.0) for tries in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]

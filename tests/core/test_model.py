@@ -92,6 +92,15 @@ def test_the_keys_of_a_run_with_a_line_break_share_a_shard() -> None:
     assert len({model.transaction_shard(f"week\n7/{n}") for n in range(8)}) == 1
 
 
+def test_an_entry_belongs_to_the_run_that_it_says_or_that_its_key_names() -> None:
+    named = Entry("transaction/0", "week/7", model.COMMITTED, transaction_key="week/7")
+    assert model.run_of(named) == "week"
+    assert model.run_of(replace(named, transaction_key="week/2/end")) == "week/2"
+    assert model.run_of(replace(named, run_id="said")) == "said"
+    assert model.run_of(replace(named, transaction_key="week")) is None
+    assert model.run_of(replace(named, transaction_key=None)) is None
+
+
 @pytest.mark.parametrize("key", ["t1-short", "tg-" + "0" * 32, "T0-" + "0" * 32, "", "nightly"])
 def test_a_clients_own_key_is_not_taken_for_a_generated_one(key: str) -> None:
     assert not model.is_generated_key(key)
