@@ -90,6 +90,28 @@ def test_a_retry_policy_that_cannot_be_is_refused_by_name(policy: Any) -> None:
         RetryPolicy(**policy)
 
 
+@pytest.mark.parametrize(
+    ("made", "name", "low", "high", "beyond"),
+    [
+        (QueueSettings, "lanes", 1, LANES_MAX, 1),
+        (QueueSettings, "lease_seconds", 0.001, LEASE_SECONDS_MAX, 0.0001),
+        (QueueSettings, "deliveries_max", 1, 1_000, 1),
+        (RetryPolicy, "attempts_max", 1, 10_000, 1),
+        (RetryPolicy, "seconds_max", 0, 86_400, 0.5),
+        (RetryPolicy, "wait_seconds_first", 0, 3_600, 0.5),
+        (RetryPolicy, "wait_seconds_max", 0, 3_600, 0.5),
+    ],
+)
+def test_a_setting_may_be_at_its_bounds_and_not_beyond(
+    made: Any, name: str, low: float, high: float, beyond: float
+) -> None:
+    for value in (low, high):
+        assert getattr(made(**{name: value}), name) == value
+    for value in (low - beyond, high + beyond):
+        with pytest.raises(LimitExceeded, match=name):
+            made(**{name: value})
+
+
 @given(st.integers(1, 10_000), st.floats(0, 1))
 def test_a_wait_is_never_negative_and_never_above_its_maximum(tries: Any, jitter: Any) -> None:
     policy = RetryPolicy(wait_seconds_first=0.5, wait_seconds_max=4.0)
