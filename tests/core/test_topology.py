@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.core.test_ledger import STAMP
+from txnqueue.core import model
 from txnqueue.core.exchanges import Binding, ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo, QueueSettings
-from txnqueue.core.state import topology
+from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.topology import Topology
 
 FIRST, SECOND = (
@@ -49,3 +50,17 @@ def test_an_exchange_may_have_posted_to_each_queue_that_ever_was_bound() -> None
     assert [one.name for one in found.owners("dead")] == ["first", "second"]
     assert found.owners("unknown") == []
     assert found.sequences == {"first": 4, "second": 5}
+
+
+def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> None:
+    first, second = queue("q"), replace(queue("q"), queue_id="q2")
+    kinds = [
+        (model.QUEUE_CREATED, first), (model.QUEUE_ALTERED, first), (model.QUEUE_DROPPED, first),
+        (model.QUEUE_CREATED, second), (model.QUEUE_ALTERED, second),
+    ]  # fmt: skip
+    plans = [
+        catalog.write(kind, replace(info, sequence=n), replace(STAMP, now_ms=1_000 + n))
+        for n, (kind, info) in enumerate(kinds, 1)
+    ]
+    for upto, created_at_ms in ((1, 1_001), (2, 1_001), (4, 1_004), (5, 1_004)):
+        assert catalog.queues(landed(*plans[:upto]))["q"].created_at_ms == created_at_ms

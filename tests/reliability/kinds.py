@@ -345,7 +345,7 @@ KINDS: dict[str, Kind] = {
             "One operator, constant, condition, call, loop or return value in the functions of "
             "txnqueue/core, client/append.py, client/runtime.py and storage/journal/groups.py is "
             "made wrong, drawn at random; the tests that reach the statement are run, the quickest "
-            f"case of each first, {mutation.JUDGED_SECONDS:.0f} seconds of them and up to "
+            f"first, {mutation.JUDGED_SECONDS:.0f} seconds of them and up to "
             f"{mutation.FAULTS_SECONDS:.0f} with those of faults and random histories, until one "
             "fails. That test has to pass without the mistake.",
             "Constants of modules, defaults and decorators, which are not mutated; two mistakes at "

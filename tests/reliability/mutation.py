@@ -30,16 +30,18 @@ _FAULTS = (
     "branches crash_matrix drain_faults dtx_machine exchange_drops forgetting growth "
     "interleavings keeping queue_machine table_changes transient_faults twin_conflicts"
 )
+_PROTOCOLS = "coordination demarcation drivers execution faults queries tpc"
 TESTS = (
     "tests/core",
     "tests/conformance",
     *(f"tests/faults/test_{name}.py" for name in _FAULTS.split()),
+    *(f"tests/specifications/test_dtx_{name}.py" for name in _PROTOCOLS.split()),
 )
 """What judges: the tests in memory, without those that break protocols themselves."""
 KILLED = ("killed", "killed by time")
 JUDGED_SECONDS, FAULTS_SECONDS = 8.0, 16.0
-"""How many seconds of the tests that reach a mistake are run, the quickest case of each test
-first, then the second of each: of all of them, and then of those with faults and histories."""
+"""How many seconds of the tests that reach a mistake are run, the quickest first, where the n-th
+case of a test counts n times: of all of them, and then of those with faults and histories."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,10 @@ class Judge:
         for one in self.ran:
             if self._statement(mutant) in one["statements"].get(mutant.path, ()):
                 function = one["test"].partition("[")[0]
-                reaching.append((cases[function], one["seconds"], one["test"]))
                 cases[function] += 1
+                reaching.append((cases[function] * one["seconds"], one["seconds"], one["test"]))
         chosen, seconds = [], 0.0
-        for _, took, name in sorted(reaching, key=lambda one: one[:2]):
+        for _, took, name in sorted(reaching):
             limit = FAULTS_SECONDS if name.startswith("tests/faults") else JUDGED_SECONDS
             if seconds + took <= limit:
                 chosen.append((name, took))
