@@ -263,3 +263,14 @@ def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
 def test_an_entry_that_names_no_attempt_is_not_taken_for_one() -> None:
     with pytest.raises(StoreCorrupt, match="names no attempt"):
         AttemptOwner.of(Entry("lane/q/0", "lane/0", model.BOUND, attempt="a1"))
+
+
+def test_the_stored_form_of_a_settlement_is_the_first_one() -> None:
+    """Whoever reads another form has to be told: it is numbered."""
+    log = CompactedLog()
+    log.post((0, 3))
+    held = log.claim(2)
+    entry = planning.settlement(
+        "q", held, Disposition(model.ACCEPTED), STAMP, sequence=2, owner=None
+    )
+    assert (entry.body["v"], entry.body["counted"]) == (1, False)

@@ -96,6 +96,7 @@ def test_a_retry_policy_that_cannot_be_is_refused_by_name(policy: Any) -> None:
         (QueueSettings, "lanes", 1, LANES_MAX, 1),
         (QueueSettings, "lease_seconds", 0.001, LEASE_SECONDS_MAX, 0.0001),
         (QueueSettings, "deliveries_max", 1, 1_000, 1),
+        (QueueSettings, "delay_step_seconds", 0.001, LEASE_SECONDS_MAX, 0.0001),
         (RetryPolicy, "attempts_max", 1, 10_000, 1),
         (RetryPolicy, "seconds_max", 0, 86_400, 0.5),
         (RetryPolicy, "wait_seconds_first", 0, 3_600, 0.5),

@@ -125,3 +125,28 @@ def test_the_newest_compaction_decides_what_it_replaces_whatever_the_order_of_re
     claim = entry("lane/q/0", "lane/0", model.CLAIMED, 4, sequence=4, queue_id="q", lane=0)
     found = [first, claim, second]
     assert versions(found[::-1] if backwards else found) == [3, 4]
+
+
+def recorded(version: int, at_ms: int) -> Entry:
+    return entry("lane/q/0", "lane/0", model.CLAIMED, version, recorded_at_ms=at_ms)
+
+
+@pytest.mark.parametrize(
+    ("said", "cutoff_ms", "expected"),
+    [
+        ([], 100, -1),
+        ([(1, 50), (2, 60)], 100, 2),
+        ([(1, 50), (2, 100), (3, 101)], 100, 2),
+        ([(1, 50), (2, 101), (3, 60)], 100, 1),  # what came after it may have begun after it
+        ([(1, 101), (2, 60)], 100, -1),
+        ([(1, 50), (2, 60), (2, 101)], 100, 1),  # one commit, or none of it
+        ([(1, 50), (2, 9_000), (3, 60)], 100, 3),  # by a clock that is ahead: before 60
+        ([(1, 50), (2, 9_000)], 100, 1),  # nobody said when, but now
+    ],
+)
+def test_the_horizon_passes_what_was_recorded_before_the_cutoff_and_all_before_it(
+    said: list[tuple[int, int]], cutoff_ms: int, expected: int
+) -> None:
+    entries = [recorded(version, at_ms) for version, at_ms in said]
+    for found in (entries, entries[::-1]):
+        assert retention.next_horizon(found, [], 1_000, cutoff_ms) == expected

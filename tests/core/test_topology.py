@@ -64,3 +64,11 @@ def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> No
     ]
     for upto, created_at_ms in ((1, 1_001), (2, 1_001), (4, 1_004), (5, 1_004)):
         assert catalog.queues(landed(*plans[:upto]))["q"].created_at_ms == created_at_ms
+
+
+def test_another_queue_of_the_name_was_created_when_it_was_said() -> None:
+    (entry,) = catalog.write(model.QUEUE_ALTERED, queue("q"), replace(STAMP, now_ms=7)).entries
+    entry = replace(entry, body={**entry.body, "sequence": 3})
+    before = replace(queue("q"), created_at_ms=5)
+    assert catalog.told(entry, before).created_at_ms == 5
+    assert catalog.told(entry, replace(before, queue_id="q0")).created_at_ms == 7
