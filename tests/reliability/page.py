@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.reliability import results
 from tests.reliability.kinds import KINDS, Kind
-from tests.reliability.mutation import Verdict
 from tests.reliability.results import Failure, Run
 
 DOCS = results.FOLDER.parent
@@ -103,23 +102,27 @@ def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
     yield from ("", f"`bash tests/reliability.sh {kind.name} --minutes 60` goes on.")
     failures = [(run, one) for run in found for one in run.failures]
     if failures and kind.looked_at is not None:
-        yield from _looked_at(kind.looked_at, counts, failures)
+        yield from _looked_at(kind, results.total(found), counts, failures)
     elif failures:
         yield from ("", "| number | commit | failed with |", "|---:|---|---|")
         yield from (f"| {f.number} | {run.commit} | {_cell(f.what)} |" for run, f in failures)
 
 
 def _looked_at(
-    verdict: Callable[[str], Verdict | None],
-    counts: Counter[str],
-    failures: list[tuple[Run, Failure]],
+    kind: Kind, n: int, counts: Counter[str], failures: list[tuple[Run, Failure]]
 ) -> Iterator[str]:
     """Say of each failure what it is, and of all of them how many are what."""
-    seen = [(run, one, verdict(one.what)) for run, one in failures]
+    assert kind.looked_at is not None
+    seen = [(run, one, kind.looked_at(one.what)) for run, one in failures]
     shares = Counter("not looked at yet" if v is None else v.verdict for _, _, v in seen)
     shares["equivalent"] += counts["equivalent"]
     said = ", ".join(f"{number} {what}" for what, number in shares.most_common())
-    yield from ("", f"Looked at, those that no test failed with: {said}.", "")
+    found = sum(counts[count] for count in kind.found)
+    rest, now = n - shares["equivalent"], found + shares["killed since"]
+    yield from ("", f"Those that no test failed with at first sight are: {said}.", "")
+    first, last = (f"{number / max(rest, 1):.1%}" for number in (found, now))
+    yield f"Of the {rest} that are not equivalent {first} were found then, {last} are found now."
+    yield ""
     yield from ("| number | commit | failed with | what it is |", "|---:|---|---|---|")
     for run, one, v in seen:
         what = "" if v is None else f"{v.verdict}: {v.why}"
