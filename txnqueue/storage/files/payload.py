@@ -17,6 +17,7 @@ from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
 from txnqueue.storage.files.arrays import texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog
 from txnqueue.storage.files.entries import path_of
+from txnqueue.storage.files.integrity import understanding
 from txnqueue.storage.payload import Part, Run, Send
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
@@ -61,19 +62,35 @@ class FilesPayload:
         """
         described = schema if isinstance(schema, Described) else Described(schema.jsonValue())
         columns = described.arrow()
+        whole = columns.append(pa.field(MESSAGE_COLUMN, MESSAGE_INFO))
+        tables = [
+            rows.select(columns.names).append_column(whole[-1], _messages(rows, part))
+            for part, rows in zip(parts, self.pieces(columns, parts), strict=True)
+        ]
+        return pa.concat_tables([whole.empty_table(), *tables])
+
+    def pieces(self, columns: pa.Schema, parts: Sequence[Part]) -> Iterator[pa.Table]:
+        """Read the rows of each part, in the order of their offsets.
+
+        Args:
+            columns: The payload's columns.
+            parts: The messages.
+
+        Returns:
+            For each part a table of these columns and of send_id, send_offset and headers.
+
+        Raises:
+            PayloadRemoved: Some of them are gone.
+        """
         owners: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
             owners[part.payload_id].append(part)
         found = {owner: self._rows(owner, mine, columns) for owner, mine in owners.items()}
-        whole = columns.append(pa.field(MESSAGE_COLUMN, MESSAGE_INFO))
-        tables = [whole.empty_table()]
         for part in parts:
             rows = _of_part(found[part.payload_id], part)
             if rows.num_rows < ranges.count(part.ranges):
                 raise PayloadRemoved
-            payload = rows.select(columns.names)
-            tables.append(payload.append_column(whole[-1], _messages(rows, part)))
-        return pa.concat_tables(tables)
+            yield rows
 
     def _rows(self, owner: str, parts: Sequence[Part], columns: pa.Schema) -> pa.Table:
         """Read the rows of some sends of an owner, with their places."""
@@ -103,16 +120,21 @@ class FilesPayload:
         highest = max((last for _, last in named), default=0)
 
         # Spark writes instants in 96 bits, of which Arrow makes nanoseconds unless it is told.
-        form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-        fragment = form.make_fragment(path, self._filesystem)
-        there = set(fragment.physical_schema.names)
-        names = [name for name in wanted.names if name in there]
-        stored = fragment.to_table(
-            columns=names,
-            filter=pc.field("send_id").isin(texts(sends))
-            & (pc.field("send_offset") >= lowest)
-            & (pc.field("send_offset") <= highest),
+        form = ds.ParquetFileFormat(
+            coerce_int96_timestamp_unit="us",
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(
+                page_checksum_verification=True
+            ),
         )
+        with understanding(self._filesystem, path):
+            fragment = form.make_fragment(path, self._filesystem)
+            there = set(fragment.physical_schema.names)
+            stored = fragment.to_table(
+                columns=[name for name in wanted.names if name in there],
+                filter=pc.field("send_id").isin(texts(sends))
+                & (pc.field("send_offset") >= lowest)
+                & (pc.field("send_offset") <= highest),
+            )
         count = stored.num_rows
         return pa.table(
             [

@@ -107,8 +107,11 @@ class DeltaJournal:
             return self._known
         history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
         rows = self._statements.run(lambda: self._session.sql(history).select("version").collect())
-        self._learn_newest(int(rows[0][0]))
-        return int(rows[0][0])
+        version = int(rows[0][0])
+        if self._known is None:
+            self._log.check_newest(version)
+        self._learn_newest(version)
+        return version
 
     def known_version(self) -> int:
         """Return what was the newest version a moment ago; asks the store only if it was longer."""
