@@ -23,7 +23,7 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
-from tests.reliability import connect, meetings
+from tests.reliability import connect, meetings, mutants, mutation
 from tests.reliability.session import Session
 from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
@@ -53,6 +53,9 @@ class Kind:
         run: Does one number; returns how many cases that was, and what happened.
         total: How many there are, if they are a list; None: any number.
         independent: Whether its cases are drawn, so that there is a bound for those not drawn.
+        found: The counts whose share of all cases is published, with its interval, if that is
+            what is asked: a failure is then one that was not found.
+        looked_at: What came of looking at a failure, by what it said.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Kind:
     run: Callable[[Session, int], tuple[int, Counter[str]]]
     total: Callable[[], int] | None = None
     independent: bool = True
+    found: tuple[str, ...] = ()
+    looked_at: Callable[[str], mutation.Verdict | None] | None = None
 
 
 # ----------------------------------------------------------------------------- histories
@@ -386,6 +391,24 @@ KINDS: dict[str, Kind] = {
             "Mistakes that nobody thought of.",
             _broken_variants,
             independent=False,
+        ),
+        Kind(
+            "mutants",
+            "mutants of the core and of the append loop",
+            "mutants",
+            "in memory",
+            "One operator, constant, condition, call, loop or return value in the functions of "
+            "txnqueue/core, client/append.py, client/runtime.py and storage/journal/groups.py is "
+            "made wrong, drawn at random; the tests that reach the statement are run, the quickest "
+            f"first, {mutation.JUDGED_SECONDS:.0f} seconds of them and up to "
+            f"{mutation.FAULTS_SECONDS:.0f} with those of faults and random histories, until one "
+            "fails. That test has to pass without the mistake.",
+            "Constants of modules, defaults and decorators, which are not mutated; two mistakes at "
+            "once; what only tests on Spark find, or tests that take longer.",
+            mutation.run,
+            lambda: len(mutants.mutants()),
+            found=mutation.KILLED,
+            looked_at=mutation.looked_at,
         ),
         Kind(
             "hostile-input",
