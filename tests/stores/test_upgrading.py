@@ -1,0 +1,67 @@
+"""Work that an older version left is gone on with, whichever store call fails meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("pyspark")
+import txnqueue
+from tests.conftest import LONG
+from tests.stores import upgrading
+from txnqueue.core import model
+from txnqueue.core.model import Unit
+from txnqueue.errors import LayoutUnsupported
+
+EVERY = 1 if LONG else 9
+
+
+def test_all_that_an_older_version_left_is_gone_on_with() -> None:
+    upgrade = upgrading.Upgrade()
+    manager = upgrade.client("first")
+    orders = manager.queue("orders")
+    assert (orders.depth(), orders.in_flight(), manager.queue("orders.dead").depth()) == (7, 5, 2)
+    assert manager.history.verify().ok
+    upgrading.work(manager)
+    upgrading.work(upgrade.client("second"))
+    upgrading.check_whole(upgrade)
+
+
+def test_each_store_call_of_an_upgrade_may_fail_or_be_the_last_one() -> None:
+    """Every one of them in the long run, and as a kind of reliability run."""
+    cases = list(upgrading.cases())
+    assert {one.call for one in cases} >= {"append", "apply", "stage", "add", "remove"}
+    for case in cases[::EVERY]:
+        upgrading.run(case)
+
+
+def test_a_newer_layout_is_refused_at_the_opening_and_in_the_middle_of_work() -> None:
+    upgrade = upgrading.Upgrade()
+    older = upgrade.client("opened before")
+    queue = older.queue("unique")
+    assert queue.depth()
+    (layout,) = (e for e in upgrade.store.journal.entries() if e.kind == model.LAYOUT_CHANGED)
+    newer = replace(layout, append_id="newer", sequence=model.LAYOUT + 1)
+    assert upgrade.store.journal.append([Unit("newer", (newer,), ())], {}).won == (True,)
+    before = upgrade.store.journal.version()
+    told = rf"has layout {model.LAYOUT + 1}, this library writes {model.LAYOUT}: use a newer"
+    for act in (
+        lambda: upgrade.client("opened now").queue("unique"),
+        lambda: queue.send([{"k": "z"}]),
+        lambda: queue.receive(1),
+        older.recover,
+        lambda: older.create_queue("late", "n long"),
+        lambda: older.maintain(**upgrading.AT_ONCE),
+    ):
+        with pytest.raises(LayoutUnsupported, match=told) as refused:
+            act()
+        assert refused.value.layout == model.LAYOUT + 1
+    assert upgrade.store.journal.version() == before
+    assert older.commit("hold/1").applied  # nothing may keep a prepared one from its decision
+
+
+def test_a_look_refuses_a_newer_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "LAYOUT", 0)
+    with pytest.raises(LayoutUnsupported, match="has layout 1, this library writes 0: use a newer"):
+        txnqueue.look(upgrading.unpacked()).list_queues()
