@@ -65,3 +65,26 @@ def test_a_look_refuses_a_newer_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "LAYOUT", 0)
     with pytest.raises(LayoutUnsupported, match="has layout 1, this library writes 0: use a newer"):
         txnqueue.look(upgrading.unpacked()).list_queues()
+
+
+def test_verify_tells_an_archive_that_was_copied_later_than_its_journal() -> None:
+    upgrade = upgrading.Upgrade()
+    journal = upgrade.store.journal
+    known = next(iter(journal.archive.kept.values()))
+    later = replace(known, append_id="later", version=journal.version() + 3)
+    journal.archive.kept["2026-11-22", later.entry_id] = later
+    proof = upgrade.client("auditor").history.verify()
+    told = f"the archive has commit {later.commit_seq}, and the journal ends at version 28"
+    assert [problem.partition(":")[0] for problem in proof.problems] == [told]
+    assert not proof.ok
+
+
+def test_verify_tells_two_appends_at_one_place() -> None:
+    upgrade = upgrading.Upgrade()
+    journal = upgrade.store.journal
+    (first, *_), _ = journal.commits[28]
+    other = replace(first, append_id="other", stream="elsewhere", sequence=None)
+    journal._shards[other.shard].append(other)
+    journal.commits[28] = ((*journal.commits[28][0], other), {})
+    proof = upgrade.client("auditor").history.verify()
+    assert any(one.startswith("two appends are at commit_seq 28672") for one in proof.problems)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from txnqueue.errors import FilesNotReadable
+from txnqueue.storage.setbacks import LoggedCommit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,7 @@ class TableVersion:
         properties: The table's properties.
         table_id: What tells the table from another one in its place.
         mark: The length and the time of the commit's file: another file is another commit.
+        commits: What the log calls the commits that were read last.
     """
 
     version: int = -1
@@ -68,6 +70,7 @@ class TableVersion:
     properties: Mapping[str, str] = field(default_factory=dict)
     table_id: str = ""
     mark: tuple[int, int] | None = None
+    commits: tuple[LoggedCommit, ...] = ()
 
 
 class DeltaLog:
@@ -109,6 +112,12 @@ class DeltaLog:
                 if last:
                     raise
         raise AssertionError
+
+    def commits(self, since: int) -> tuple[LoggedCommit, ...]:
+        """Read what the log calls the commits from a version on, or from the first it has."""
+        names = map(_COMMIT.fullmatch, self._list())
+        versions = sorted(int(m[1]) for m in names if m and int(m[1]) >= since)
+        return _applied(TableVersion(), map(self._actions, versions)).commits
 
     def _read(self, known: TableVersion | None) -> TableVersion:
         names = self._list()
@@ -198,6 +207,7 @@ def _applied(
     """Apply commits to what the table was before them."""
     version, files = before.version, dict(before.files)
     properties, table_id = before.properties, before.table_id
+    named: list[LoggedCommit] = []
     for reached, actions in commits:
         version = reached
         for kind, action in _each(actions):
@@ -210,7 +220,10 @@ def _applied(
                 _check_mapping(properties)
             elif kind == "protocol":
                 _check_protocol(action)
-    return TableVersion(version, files, properties, table_id)
+            elif kind == "commitInfo":
+                what, said = str(action.get("operation")), action.get("operationParameters")
+                named.append(LoggedCommit.of(version, what, said))
+    return TableVersion(version, files, properties, table_id, commits=tuple(named))
 
 
 def _each(actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
