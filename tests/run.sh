@@ -37,7 +37,7 @@ part() {
     local name=${1%%: *} started=$SECONDS said result=ok
     echo "== pytest, $name: started"
     # shellcheck disable=SC2086
-    said=$(eval ".venv/bin/python -m pytest -q -p no:cacheprovider --durations=15 ${1#*: }" 2>&1) || result=FAILED
+    said=$(eval ".venv/bin/python -m pytest -q -p no:cacheprovider --durations=30 ${1#*: }" 2>&1) || result=FAILED
     printf '%s\n== pytest, %s: %s, %s s\n' "$said" "$name" "$result" "$((SECONDS - started))"
     [ "$result" = ok ]
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
-from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo, check_name, check_number
+from txnqueue.core.settings import QueueInfo, check_name, check_number
 from txnqueue.core.state import catalog
 from txnqueue.errors import (
     FilesNotReadable,
@@ -29,8 +28,8 @@ from txnqueue.errors import (
     PlatformMissing,
     QueueNotFound,
 )
-from txnqueue.reports.arrivals import Posting, arrivals, last_arrival, portions
-from txnqueue.reports.history import cut
+from txnqueue.reports.history import cut, moment_of
+from txnqueue.reports.postings import Posting, last_posting, portions, postings
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.payload.described import Described
@@ -226,7 +225,10 @@ class _Looked:
 
     @cached_property
     def _cut(self) -> tuple[Past, int | None]:
-        return cut(cast("Store", self.store), None if self._as_of is None else _moment(self._as_of))
+        return cut(
+            cast("Store", self.store),
+            None if self._as_of is None else moment_of(self._as_of, "asOf"),
+        )
 
 
 class _Reader:
@@ -248,23 +250,21 @@ class _Reader:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         mine = cast("_Portion", partition)
-        described = Described(mine.described)
-        payload = FilesStore(mine.root).payload
+        columns = Described(mine.described).arrow()
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        pieces = FilesStore(mine.root).payload.pieces(columns, [one.part for one in mine.found])
         try:
-            rows = payload.table(described.as_schema(), [one.part for one in mine.found])
+            tables = [
+                _shown(one, rows).select(wanted.names).cast(wanted)
+                for one, rows in zip(mine.found, pieces, strict=True)
+            ]
         except PayloadRemoved as error:
             first, last = mine.found[0].commit_seq, mine.found[-1].commit_seq
             raise PayloadRemoved(
                 f"Payload that commits {first} to {last} posted was removed or erased: a batch can "
                 f"be asOf another moment, and a stream with a new checkpoint startingAfter {last}."
             ) from error
-        numbers = [one.commit_seq for one in mine.found for _ in range(len(one))]
-        about = rows[MESSAGE_COLUMN].combine_chunks()
-        added = (pa.array(numbers, pa.int64()), about.field("lane"), about.field("id"))
-        columns = dict(zip(_ADDED, added, strict=True))
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
-        there = [columns[n] if n in columns else rows[n] for n in wanted.names]
-        whole = pa.table(there, names=wanted.names).cast(wanted).combine_chunks()
+        whole = pa.concat_tables([wanted.empty_table(), *tables]).combine_chunks()
         yield from whole.to_batches(max_chunksize=_PER_BATCH)
 
     def _partitions(self, looked: _Looked, found: Sequence[Posting]) -> list[_Portion]:
@@ -308,7 +308,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         """Find where a query without a checkpoint begins."""
         looked = _Looked(self._options)
-        last = last_arrival(looked.past, looked.info)
+        last = last_posting(looked.past, looked.info)
         if self._start == "latest":
             return _offset(looked, last)
         if self._start == "earliest":
@@ -328,7 +328,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     ) -> dict[str, Any]:
         """Find up to which commit there is something to read."""
         looked = _Looked(self._options)
-        last = last_arrival(looked.past, looked.info)
+        last = last_posting(looked.past, looked.info)
         if start is None:
             return _offset(looked, last)
         self._check_same(looked, start)
@@ -336,7 +336,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         rows_max = getattr(limit, "max_rows", None)
         if rows_max is None or last <= begun:
             return _offset(looked, max(last, begun))
-        return _offset(looked, _filled(arrivals(looked.past, looked.info, begun), rows_max, last))
+        return _offset(looked, _filled(postings(looked.past, looked.info, begun), rows_max, last))
 
     def getDefaultReadLimit(self) -> Any:
         """Say how much a batch has at most."""
@@ -354,7 +354,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             return []
         looked = _Looked(self._options)
         self._check_same(looked, end)
-        found = arrivals(looked.past, looked.info, start["commit_seq"])
+        found = postings(looked.past, looked.info, start["commit_seq"])
         upto = [one for one in found if one.commit_seq <= end["commit_seq"]]
         return self._partitions(looked, upto)
 
@@ -367,13 +367,29 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             )
 
 
+def _shown(posting: Posting, rows: pa.Table) -> pa.Table:
+    """Add to the rows of some messages the columns that tell where they come from (pure)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    offsets = rows["send_offset"].cast(pa.string())
+    added = (
+        pa.repeat(pa.scalar(posting.commit_seq, pa.int64()), rows.num_rows),
+        pa.repeat(pa.scalar(posting.part.lane, pa.int32()), rows.num_rows),
+        pc.binary_join_element_wise(rows["send_id"], offsets, ":"),
+    )
+    for name, values in zip(_ADDED, added, strict=True):
+        rows = rows.append_column(name, values)
+    return rows
+
+
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:
     """Find the commit with which a batch has enough messages; the last one if none (pure)."""
     count = 0
-    for arrival in found:
-        count += len(arrival)
+    for posting in found:
+        count += len(posting)
         if count >= rows_max:
-            return arrival.commit_seq
+            return posting.commit_seq
     return last
 
 
@@ -413,15 +429,3 @@ def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     value = int(text) if text.isdecimal() else -1
     check_number(name, value, 1, 100_000_000)
     return value
-
-
-def _moment(text: str) -> int | datetime.datetime:
-    if text.isdecimal():
-        return int(text)
-    try:
-        return datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(
-            f"asOf={text!r}: say a commit_seq, or an instant such as 2026-09-30T22:00:00+00:00.",
-            name="asOf",
-        ) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World
+from tests.conformance.conftest import World, on_delta_when_long
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.admin import creation
@@ -276,6 +276,7 @@ def test_a_slow_clock_that_names_the_day_costs_no_payload_its_retention(drivers:
     assert keeper.maintain(**kept).slices > 0, "vacuous: nothing is ever dropped"
 
 
+@on_delta_when_long
 def test_a_rollback_ends_another_attempt_than_the_one_that_was_prepared(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1, "key": "a"}, {"n": 2, "key": "a"}])

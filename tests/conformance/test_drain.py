@@ -15,6 +15,7 @@ from txnqueue.storage.journal import AppendConflict
 from txnqueue.transactions.attempt import Attempt
 
 
+@on_delta_when_long
 def test_a_drain_consumes_what_was_there_at_its_start(world: World) -> None:
     orders, invoices = world.queue(), world.queue("invoices")
     orders.send(rows(1, 2, 3))

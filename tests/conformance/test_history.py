@@ -27,6 +27,7 @@ def counts(snapshot: Any, queue: Any) -> dict[Any, Any]:
     return {name: n for name, n in row.items() if isinstance(n, int) and n and name != "lanes"}
 
 
+@on_delta_when_long
 def test_the_state_after_any_commit_can_be_seen_again(world: World) -> None:
     orders, manager = world.queue(), world.manager("b")
     first = orders.send(rows(1, 2, 3)).receipt

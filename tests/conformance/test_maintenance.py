@@ -65,6 +65,7 @@ def work(queue: Any, times: int, first: int = 0) -> None:
         batch.accept()
 
 
+@on_delta_when_long
 def test_what_is_finished_leaves_the_journal_and_stays_in_the_history(world: World) -> None:
     queue = world.queue()
     manager = world.manager("keeper")

@@ -150,6 +150,7 @@ def test_a_receive_in_a_transaction_waits_for_what_comes(world: World) -> None:
     assert (queue.depth(), queue.in_flight()) == (0, 0)
 
 
+@on_delta_when_long
 def test_a_selector_receives_only_what_it_wants(world: World) -> None:
     queue = world.queue(lanes=2)
     queue.send([{"n": n, "key": "even" if n % 2 == 0 else "odd"} for n in range(10)])

@@ -20,7 +20,7 @@ from txnqueue.core.receipt import Status
 from txnqueue.storage.store import DeltaStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EVERY = 1 if LONG else 46
+EVERY = 1 if LONG else 92
 """The default run has a kill at each forty-sixth place only."""
 KILLS_MIN = 20 if LONG else 1
 

@@ -22,7 +22,7 @@ CLASS, CONTEXT_CLASS = "WatchedFileSystem", "WatchedFileContext"
 SOURCES = Path(__file__).parent / "java"
 CALL_MILLISECONDS = 60
 """What a call to an object store takes, roughly."""
-WARM_ROUNDS = 3
+WARM_ROUNDS = 2
 
 
 @dataclass(frozen=True)

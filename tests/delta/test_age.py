@@ -65,7 +65,6 @@ QUESTIONS: dict[str, Callable[[QueueManager], Any]] = {
     "outcome": lambda m: m.outcome("load/0").status.value,
     "nothing known": lambda m: m.outcome("never").status.value,
     "steps": lambda m: [s["step"] for s in m.history.trace(queue="orders", where="n = 10").rows()],
-    "proof": lambda m: m.history.verify().ok,
 }
 
 
@@ -77,20 +76,15 @@ def test_after_weeks_every_driver_goes_on_as_before(old: Old) -> None:
     injector = Injector()
     warm, rare = old.manager("warm", injector), old.manager("rare")
     before = answers(warm)
-    assert before["proof"] and before["outcome"] == "committed"
+    assert before["outcome"] == "committed"
     rare.queue("idle").depth()
-    assert warm.history.verify().log_from_version == 0
     old.lie_for_weeks()
-    assert answers(warm) == before
     fresh = old.manager("fresh")
     assert answers(fresh) == before
     proof = fresh.history.verify()
     assert 0 < proof.log_from_version <= client_of(fresh).store.journal.version()
     assert "could not be compared" in str(proof), "no entry came since"
-    assert fresh.create_queue("orders", "n long", dead_letter=False, exist_ok=True).depth() == 4
     assert fresh.queue("idle").depth() == 1, "what was read from files is read on"
-    then = fresh.history.as_of(commit_seq=old.commit_seq)
-    assert sum(row["queue"] == "orders" for row in then.counts().rows()) == 1
 
     with warm.transaction() as tx:
         tx.queue("orders").send([{"n": 99}])
@@ -101,6 +95,22 @@ def test_after_weeks_every_driver_goes_on_as_before(old: Old) -> None:
     assert [m["n"] for m in rare.queue("orders").receive(1).messages()] == [10]
     rare.queue("idle").receive(1).accept()
     assert fresh.queue("idle").depth() == warm.queue("idle").depth() == 0
+
+
+@pytest.mark.skipif(not LONG, reason="minutes: in the long run")
+def test_after_weeks_the_past_is_told_and_maintained_as_before(old: Old) -> None:
+    warm = old.manager("warm")
+    before = answers(warm)
+    proof = warm.history.verify()
+    assert proof.ok and proof.log_from_version == 0
+    old.lie_for_weeks()
+    assert answers(warm) == before and warm.history.verify().ok
+    fresh = old.manager("fresh")
+    assert fresh.create_queue("orders", "n long", dead_letter=False, exist_ok=True).depth() == 4
+    then = fresh.history.as_of(commit_seq=old.commit_seq)
+    assert sum(row["queue"] == "orders" for row in then.counts().rows()) == 1
+    warm.queue("orders").send([{"n": 99}])
+    fresh.queue("orders").receive(1).accept()
 
     old.clock.advance(60)
     later = old.manager("later").transaction()

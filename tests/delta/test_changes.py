@@ -559,7 +559,7 @@ def test_it_costs_a_staging_before_and_a_commit_after_the_decision(lake: Lake) -
 
 def test_drivers_users_and_recoveries_may_all_write_at_once(lake: Lake) -> None:
     path = lake.table(rows="('a', 0.0)")
-    rounds, failed = 4 if LONG else 3, []
+    rounds, failed = 4 if LONG else 2, []
 
     def repeat(act: Any) -> threading.Thread:
         def run() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from tests.delta.counting import Cost
 from tests.inside import client_of
 from txnqueue import QueueManager
@@ -55,7 +56,7 @@ def test_what_several_managers_do_at_once_shares_commits(spark: Any, tmp_path: P
     log = sorted((tmp_path / "store/journal/_delta_log").glob("*.json"))
     said = [json.loads(json.loads(line)["commitInfo"]["userMetadata"]) for line in map(info, log)]
     assert any(len(one.get("group", ())) > 1 for one in said)
-    assert first.history.verify().ok
+    assert not LONG or first.history.verify().ok
     _is_known_as_it_is(journal_of(first))
 
 

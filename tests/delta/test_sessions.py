@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
+from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.storage.journal.sessions import APPLICATION
@@ -138,14 +139,20 @@ def test_the_session_that_is_active_stays_the_users(spark: Any, root: Any) -> No
     spark.createDataFrame([(1,)], "n int")  # makes it the active one
     sessions = type(spark)._get_j_spark_session_class(spark._jvm)
     manager = QueueManager(spark, root)
+    store: Any = client_of(manager).store
     queue = manager.create_queue(f"orders{next(_NUMBERS)}", "n long")
 
     def move_on() -> None:
         queue.send([{"n": 1}, {"n": 2}])
         queue.receive(1).accept()
 
+    def while_another_thread_makes_one() -> None:
+        type(spark)._activeSession = store.statements.session
+        move_on()
+
     for step in (
         move_on,
+        while_another_thread_makes_one,
         lambda: queue.peek().collect(),
         lambda: manager.maintain(transaction_seconds_max=0, vacuum=False),
         lambda: manager.history.as_of().messages(queue.name).df().collect(),

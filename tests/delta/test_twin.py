@@ -16,7 +16,7 @@ from txnqueue.storage.store import DeltaStore, MemoryStore
 from txnqueue.testing import Clock, runtime
 
 pytestmark = [pytest.mark.spark]
-SEEDS = range(40) if LONG else range(2)
+SEEDS = range(40) if LONG else range(1)
 STEPS = 30
 
 

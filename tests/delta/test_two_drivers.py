@@ -21,10 +21,10 @@ from txnqueue import QueueManager
 from txnqueue.core import model
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-KILLS = {"own": 100, "attached": 100} if LONG else {"attached": 10}
+KILLS = {"own": 100, "attached": 100} if LONG else {"attached": 5}
 """By whose Java it is: one of its own takes half a minute to start, and dies by default in the
 demo, on the cluster and in a branch."""
-SENDS = 200 if LONG else 12
+SENDS = 200 if LONG else 8
 READY_SECONDS = 90
 
 

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
+
 PROJECT = Path(__file__).resolve().parents[2]
 HOW_TO = [f"docs/how-to/{name}.md" for name in ("producer", "consumer", "operator", "auditor")]
 PAGES = {"the README": ["README.md"], "the how-to pages": [*HOW_TO, "docs/how-to/testing.md"]}
 """Pages whose examples go on with what the ones before them made."""
+IN_SHORT = {**PAGES, "the how-to pages": HOW_TO[:1]}
+"""What the default run runs: all of them take five minutes."""
 DECISIONS = PROJECT / "docs" / "decisions"
 _RECORD = re.compile(
     r"# (?P<number>\d{4}) (?P<title>[^\n]+)\n\n"
@@ -24,7 +28,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("pages", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize("pages", (PAGES if LONG else IN_SHORT).values(), ids=PAGES)
 def test_the_examples_run(pages: list[str], spark: Any, tmp_path: Path) -> None:
     names: dict[str, Any] = {"spark": spark, "root": str(tmp_path / "messaging")}
     for page in pages:

@@ -23,7 +23,7 @@ from txnqueue.errors import (
     QueueNotFound,
     StoreNotFound,
 )
-from txnqueue.reports.arrivals import Posting, portions
+from txnqueue.reports.postings import Posting, portions
 from txnqueue.storage.payload import Part
 
 
@@ -193,10 +193,10 @@ def test_nothing_is_written(root: str) -> None:
 
 
 def test_portions_have_all_and_not_more_than_they_may() -> None:
-    def arrival(seq: int, *ranges: tuple[int, int]) -> Posting:
+    def posting(seq: int, *ranges: tuple[int, int]) -> Posting:
         return Posting(seq, Part("p", 0, f"s{seq}", ranges, "q", 0, 0, 0, None, None))
 
-    found = [arrival(1, (0, 4), (10, 10)), arrival(2, (7, 7)), arrival(3, (0, 9))]
+    found = [posting(1, (0, 4), (10, 10)), posting(2, (7, 7)), posting(3, (0, 9))]
     for most in (1, 2, 3, 5, 7, 17, 100):
         cut = list(portions(found, most))
         sizes = [sum(map(len, portion)) for portion in cut]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +12,7 @@ import typer
 from txnqueue.cli.arguments import Limit
 from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.reports.history import moment_of
 
 if TYPE_CHECKING:
     from txnqueue.reports.verification import VerificationResult
@@ -185,7 +184,8 @@ def report(
     verify: Annotated[bool, typer.Option(help="Whether the store is verified.")] = True,
 ) -> None:
     """Report what happened between two moments: in figures, and as a page for an auditor."""
-    moments = [None if text is None else _moment(text) for text in (after, upto)]
+    given = {"--from": after, "--to": upto}
+    moments = [None if text is None else moment_of(text, name) for name, text in given.items()]
     log = (session.manager if verify else session.looking).history  # the change feed
     found = log.report(*moments, payload=payload, verify=verify)
     rows = [asdict(line) for line in found.figures.differences]
@@ -195,18 +195,6 @@ def report(
     if found.proof is not None and not found.proof.ok:
         session.printer.note("The store could not be verified: history --verify tells more.")
         raise typer.Exit(1)
-
-
-def _moment(text: str) -> int | datetime.datetime:
-    """Read a moment as it is written on the command line."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r}: say a commit_seq, or an instant such as 2026-09-30T22:00:00+00:00."
-        ) from None
 
 
 @command("sql")

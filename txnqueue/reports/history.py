@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -352,6 +353,27 @@ class History:
                     "partial=True searches what is still there; a message id finds any message.",
                     queue=name,
                 )
+
+
+def moment_of(text: str, name: str) -> int | datetime.datetime:
+    """Read a moment that is written as text: a commit_seq, or an instant as ISO 8601 has it.
+
+    Args:
+        text: The moment.
+        name: What it is given as.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise InvalidInput(
+            f"{name}={text!r}: say a commit_seq, or an instant such as 2026-09-30T22:00:00+00:00.",
+            name=name,
+        ) from None
 
 
 def cut(

@@ -21,7 +21,7 @@ from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
-from txnqueue.reports.arrivals import Posting
+from txnqueue.reports.postings import Posting
 from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
@@ -340,8 +340,8 @@ class Snapshot:
                 one = part_of(
                     segment.position, (found,), info.name, lane.lane, segment.delivery_count
                 )
-                arrival = Posting.of(segment.position, one)
-                placed["available" if ready else "delayed"].append(arrival)
+                posting = Posting.of(segment.position, one)
+                placed["available" if ready else "delayed"].append(posting)
             for claim in lane.claims.values():
                 for position_id, held in claim.items.items():
                     purged = claim.purging.get(position_id, ())

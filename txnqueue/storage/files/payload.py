@@ -61,19 +61,35 @@ class FilesPayload:
         """
         described = schema if isinstance(schema, Described) else Described(schema.jsonValue())
         columns = described.arrow()
+        whole = columns.append(pa.field(MESSAGE_COLUMN, MESSAGE_INFO))
+        tables = [
+            rows.select(columns.names).append_column(whole[-1], _messages(rows, part))
+            for part, rows in zip(parts, self.pieces(columns, parts), strict=True)
+        ]
+        return pa.concat_tables([whole.empty_table(), *tables])
+
+    def pieces(self, columns: pa.Schema, parts: Sequence[Part]) -> Iterator[pa.Table]:
+        """Read the rows of each part, in the order of their offsets.
+
+        Args:
+            columns: The payload's columns.
+            parts: The messages.
+
+        Returns:
+            For each part a table of these columns and of send_id, send_offset and headers.
+
+        Raises:
+            PayloadRemoved: Some of them are gone.
+        """
         owners: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
             owners[part.payload_id].append(part)
         found = {owner: self._rows(owner, mine, columns) for owner, mine in owners.items()}
-        whole = columns.append(pa.field(MESSAGE_COLUMN, MESSAGE_INFO))
-        tables = [whole.empty_table()]
         for part in parts:
             rows = _of_part(found[part.payload_id], part)
             if rows.num_rows < ranges.count(part.ranges):
                 raise PayloadRemoved
-            payload = rows.select(columns.names)
-            tables.append(payload.append_column(whole[-1], _messages(rows, part)))
-        return pa.concat_tables(tables)
+            yield rows
 
     def _rows(self, owner: str, parts: Sequence[Part], columns: pa.Schema) -> pa.Table:
         """Read the rows of some sends of an owner, with their places."""

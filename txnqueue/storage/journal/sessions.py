@@ -61,6 +61,12 @@ NUMBER = "spark.databricks.delta.write.txnVersion"
 """Delta passes over a write whose number an application has written before."""
 
 
+_USERS: weakref.WeakKeyDictionary[SparkSession, weakref.ref[SparkSession]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Whose session each of ours stands beside."""
+
+
 def is_connect(spark: SparkSession) -> bool:
     """Return whether a session is one of Spark Connect."""
     return "connect" in type(spark).__module__ or not hasattr(spark, "newSession")
@@ -87,6 +93,7 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
     # Connect has no newSession; its cloneSession is not in the classic class's type.
     connect = is_connect(spark)
     session: SparkSession = spark.cloneSession() if connect else spark.newSession()  # type: ignore[attr-defined]
+    _USERS[session] = weakref.ref(spark)
     for key, value in settings.items():
         session.conf.set(key, value)
     for key in (APPLICATION, NUMBER):
@@ -112,6 +119,8 @@ def new_frame(
     known: Any = SparkSession
     before, sessions = known._activeSession, known._get_j_spark_session_class(session._jvm)
     active = sessions.getActiveSession()
+    if before in _USERS:  # another thread is just here: what it found is the user's
+        before = _USERS[before]()
     try:
         return make()
     finally:

@@ -11,7 +11,7 @@ from tests.inside import client_of
 from txnqueue import Queue
 from txnqueue.client.archive import Past
 from txnqueue.errors import HistoryRemoved
-from txnqueue.reports.arrivals import arrivals, last_arrival
+from txnqueue.reports.postings import last_posting, postings
 from txnqueue.storage.store import MemoryStore
 
 DAY = 24 * 3600
@@ -27,7 +27,7 @@ def known(world: World, queue: Queue) -> Past:
 
 
 def came(world: World, queue: Queue, after: int) -> list[tuple[int, int]]:
-    found = arrivals(known(world, queue), queue.info, after)
+    found = postings(known(world, queue), queue.info, after)
     return [(one.commit_seq, len(one)) for one in found]
 
 
@@ -48,7 +48,7 @@ def test_each_commit_is_told_once_whatever_became_of_its_messages(world: World) 
     assert came(world, queue, -1) == whole
     assert came(world, queue, first.commit_seq) == whole[1:]
     assert came(world, queue, second.commit_seq) == []
-    assert last_arrival(known(world, queue), queue.info) == second.commit_seq
+    assert last_posting(known(world, queue), queue.info) == second.commit_seq
     queue.receive().accept()
     for _ in range(3):
         world.clock.advance(DAY)
@@ -59,14 +59,14 @@ def test_each_commit_is_told_once_whatever_became_of_its_messages(world: World) 
 def test_what_was_removed_from_the_history_is_never_a_silent_gap(world: World) -> None:
     queue = world.queue()
     queue.send(rows(1))
-    behind = last_arrival(known(world, queue), queue.info)
+    behind = last_posting(known(world, queue), queue.info)
     queue.send(rows(2))
     queue.receive().accept()
-    seen = [last_arrival(known(world, queue), queue.info)]
+    seen = [last_posting(known(world, queue), queue.info)]
     for _ in range(5):
         world.clock.advance(DAY)
         maintain(world, history_retention_days=2)
-        seen.append(last_arrival(known(world, queue), queue.info))
+        seen.append(last_posting(known(world, queue), queue.info))
     assert seen == sorted(seen) and seen[-1] > seen[0]
     assert world.manager("reader").history.horizon() > behind
     with pytest.raises(HistoryRemoved):

@@ -39,7 +39,7 @@ class Posting:
         return ranges.count(self.part.ranges)
 
 
-def arrivals(past: Past, info: QueueInfo, after: int) -> list[Posting]:
+def postings(past: Past, info: QueueInfo, after: int) -> list[Posting]:
     """Find what was posted to a queue after a commit, in commit order, wherever it is by now.
 
     Raises:
@@ -52,7 +52,7 @@ def arrivals(past: Past, info: QueueInfo, after: int) -> list[Posting]:
     return [Posting.of(one, part_of(one, one.ranges, info.name, one.lane, 0)) for one in positions]
 
 
-def last_arrival(past: Past, info: QueueInfo) -> int:
+def last_posting(past: Past, info: QueueInfo) -> int:
     """Find up to which commit it is known what came into a queue; it never goes back.
 
     It moves on with what is posted, and with maintenance: so who asks now and then is never
@@ -63,12 +63,12 @@ def last_arrival(past: Past, info: QueueInfo) -> int:
 
 
 def portions(found: Iterable[Posting], messages_max: int) -> Iterator[list[Posting]]:
-    """Cut arrivals into portions of at most so many messages, in their order (pure)."""
+    """Cut postings into portions of at most so many messages, in their order (pure)."""
     portion: list[Posting] = []
     room = messages_max
-    for arrival in found:
-        for piece in _pieces(arrival.part.ranges, room, messages_max):
-            portion.append(replace(arrival, part=replace(arrival.part, ranges=piece)))
+    for posting in found:
+        for piece in _pieces(posting.part.ranges, room, messages_max):
+            portion.append(replace(posting, part=replace(posting.part, ranges=piece)))
             room -= ranges.count(piece)
             if room == 0:
                 yield portion
