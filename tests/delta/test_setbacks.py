@@ -98,17 +98,6 @@ def test_an_older_copy_in_the_place_of_a_store_is_told(kept: Kept) -> None:
     assert txnqueue.look(str(kept.root)).queue("q").depth() == 0
 
 
-def test_a_store_that_was_made_anew_is_told_from_the_one_before(kept: Kept) -> None:
-    kept.send(1, 2)
-    known = kept.version()
-    shutil.rmtree(kept.root)
-    kept.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    anew = Kept(kept.spark, kept.root)
-    kept.refused(rf"ends at version \d, and was at {known} before", kept.queue.depth)
-    anew.send(5)
-    assert kept.numbers() == [5]
-
-
 @pytest.mark.skipif(not LONG, reason="twenty commits: in the long run")
 def test_verify_names_what_was_taken_away_long_ago(kept: Kept) -> None:
     kept.send(1)

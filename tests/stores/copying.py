@@ -17,7 +17,7 @@ from tests.drivers import FOLDER
 from txnqueue import QueueManager
 
 SENDS = 60
-COPIES = 3
+COPIES = 1
 _BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
