@@ -46,6 +46,7 @@ class World:
     helpers: dict[str, QueueManager] = field(default_factory=dict)
     sessions: dict[str, Any] = field(default_factory=dict)
     began_at: int = 0
+    schema_of: str = "in"
 
     @property
     def suffix(self) -> str:
@@ -150,7 +151,7 @@ class World:
             if entry.body.get("origin") is None and (entry.body["send"], offset) not in self.carried
         }
         if parts:
-            schema = self.helper("reader").queue("in").schema
+            schema = self.helper("reader").queue(self.schema_of).schema
             for row in self.store.payload.table(schema, list(parts.values())).to_pylist():
                 message = row["_message"]
                 self.carried[message["send_id"], message["send_offset"]] = row["i"]

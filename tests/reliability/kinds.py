@@ -23,8 +23,9 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
-from tests.reliability import older
+from tests.reliability import meetings, older
 from tests.reliability.session import Session
+from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,6 +176,13 @@ def _kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
     return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
 
 
+def _damage(session: Session, number: int) -> tuple[int, Counter[str]]:
+    if "damage" not in session.kept:
+        session.kept["damage"] = test_damage.Damaged(session.folder())
+    said = session.kept["damage"].say(number)
+    return 1, Counter(said)
+
+
 # ------------------------------------------------------------------------ tests of pytest
 
 
@@ -282,6 +290,26 @@ KINDS: dict[str, Kind] = {
             lambda: len(_cells_on_delta()),
         ),
         Kind(
+            "pairs-memory",
+            "pairs of operations that meet, in memory",
+            "meetings",
+            "in memory",
+            f"{meetings.DOES} Besides, each is held inside of each of its appends.",
+            "Two holds in one operation; three operations.",
+            meetings.in_memory,
+            meetings.total_in_memory,
+        ),
+        Kind(
+            "pairs-delta",
+            "pairs of operations that meet, on Delta",
+            "meetings",
+            "Delta on a local disk, two managers of one driver",
+            meetings.DOES,
+            "Meetings inside of a store call: test_conflicts.py forces those of two appends.",
+            meetings.on_delta,
+            meetings.total,
+        ),
+        Kind(
             "kills",
             "kills of driver processes",
             "kills",
@@ -311,6 +339,20 @@ KINDS: dict[str, Kind] = {
             "Two calls that fail; a disk that says it has written and has not.",
             _failing_storage,
             lambda: len(_failing_calls()),
+        ),
+        Kind(
+            "damage",
+            "damaged files",
+            "cells",
+            "Delta on a local disk, read without Spark; with Hadoop's sums beside the files and "
+            "without",
+            "The newest and an older commit, Delta's checksum, the checkpoint and three data files "
+            "of the journal, the archive and each payload table are deleted, emptied, cut, zeroed "
+            "in part, or have one bit flipped at seven places; six questions have the answer that "
+            "they had before, or an error that names the damage.",
+            "Damage to two files; commits that are older than the checkpoint.",
+            _damage,
+            lambda: 2 * test_damage.CELLS,
         ),
         Kind(
             "simulator",

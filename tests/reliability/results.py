@@ -55,7 +55,7 @@ class Run:
             self.failures.append(Failure(self.next, failed))
         self.next += 1
         self.n += n
-        self.seconds = round(self.seconds + seconds, 1)
+        self.seconds = round(self.seconds + seconds, 3)  # many take less than a tenth
         self.counts = dict(sorted((Counter(self.counts) + counts).items()))
 
 

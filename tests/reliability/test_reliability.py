@@ -66,6 +66,13 @@ def test_a_run_that_is_stopped_keeps_what_is_done_and_the_next_one_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == ["simulator.jsonl"]
 
 
+def test_the_seconds_of_many_short_cases_add_up() -> None:
+    run = Run("simulator", "today", "abc", 0, 0)
+    for _ in range(1_000):
+        run.add(1, Counter(), 0.013, None)
+    assert run.seconds == pytest.approx(13)
+
+
 def test_a_failure_is_written_down_and_the_count_begins_anew(
     session: Session, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -47,10 +49,11 @@ class Spoiled:
 @cache
 def unpacked(version: str = VERSION) -> str:
     """Unpack the store of a version."""
-    folder = Path(mkdtemp(prefix="txnqueue-older-"))
+    folder = mkdtemp(prefix="txnqueue-older-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with tarfile.open(Path(__file__).parent / f"{version}.tar.gz") as packed:
         packed.extractall(folder, filter="data")
-    return str(folder / "store")
+    return f"{folder}/store"
 
 
 class Upgrade:

@@ -113,6 +113,8 @@ class DeltaJournal:
         back = setbacks.looked_up(commits, lambda version: self._history.since(version, newest))
         if back is not None:
             raise back.error(self._statements.names.root)
+        if self._known is None:
+            self._log.check_newest(newest)
         self._learn_newest(newest)
         return newest
 

@@ -6,7 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.errors import StoreSetBack
+from txnqueue.errors import StoreCorrupt, StoreSetBack
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal.sessions import is_connect
 
@@ -64,6 +64,29 @@ class CommitLog:
             logger.info("commits not listed table=%s error=%s", self._table, type(error).__name__)
             return False
 
+    def check_newest(self, version: int) -> None:
+        """Check that no later commit is gone of which there is a trace: it would be written anew.
+
+        Only the next one is looked for, and nothing where commits are kept elsewhere.
+
+        Raises:
+            StoreCorrupt: What Delta writes after a commit is there, and the commit is not.
+        """
+        if is_connect(self._statements.user):
+            return
+        try:
+            gone = self._statements.run(lambda: self._trace_after(version))
+        except Exception as error:
+            if self._statements.closed:
+                raise
+            logger.info("commits not listed table=%s error=%s", self._table, type(error).__name__)
+            return
+        if gone:
+            raise StoreCorrupt(
+                f"Commit {version + 1} of {self._table} was written, and is gone. Stop writing to "
+                "the store, keep it as it is, and put the file back from a copy."
+            )
+
     def is_absent(self, folder: str) -> bool:
         """Return whether a folder surely is not there; False also if that cannot be told."""
         if is_connect(self._statements.user):
@@ -95,6 +118,14 @@ class CommitLog:
         found = self._files.listStatus(self._path(folder))
         names = (_COMMIT.fullmatch(str(one.getPath().getName())) for one in found)
         return max((int(name[1]) for name in names if name), default=-1)
+
+    def _trace_after(self, version: int) -> bool:
+        _, folder = self._describe()
+        if not folder:
+            return False
+        trace, after = (f"{folder}/{version + 1:020d}.{end}" for end in ("crc", "json"))
+        # In this order: another driver may commit between the two questions.
+        return self._is_there(trace) and not self._is_there(after)
 
     def _is_there(self, name: str) -> bool:
         path = self._path(name)

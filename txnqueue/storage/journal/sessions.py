@@ -21,6 +21,7 @@ LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """What Delta writes into the history of a table with each commit of a session."""
 MEANING = {
+    "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",

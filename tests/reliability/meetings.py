@@ -1,0 +1,62 @@
+"""The meetings of two operations, as kinds of long runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+from tests.faults import pairs
+from tests.faults.pair_board import Meeting, PairWorld, new_world
+from tests.reliability.session import Session
+
+IN_ONE_STORE = 20
+"""So many meetings take place in one store, before its journal has grown too long."""
+DOES = (
+    "Each of the 78 pairs of twelve operations, about one message or transaction and about "
+    "different ones: either is held at each of its store calls while the other one runs to its "
+    "end. What both are told, where each message is, and what was sent and changed is compared "
+    "with a table written from the documentation; then the history is verified, on Delta after "
+    "each ten of them."
+)
+
+
+@cache
+def _meetings() -> list[Meeting]:
+    return pairs.everywhere()
+
+
+@cache
+def _all_in_memory() -> list[Meeting]:
+    return [*_meetings(), *pairs.in_appends()]
+
+
+def total() -> int:
+    """Count the meetings that can be forced on Delta."""
+    return len(_meetings())
+
+
+def total_in_memory() -> int:
+    """Count the meetings."""
+    return len(_all_in_memory())
+
+
+def _counted(told: str) -> Counter[str]:
+    refused = [one for one in told.split(", ") if one != "ok"]
+    return Counter(refused or ["both done"])
+
+
+def in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
+    """Let two operations meet in memory."""
+    told = pairs.run(new_world(), _all_in_memory()[number % total_in_memory()])
+    return 1, _counted(told)
+
+
+def on_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
+    """Let two operations meet on Delta, in the store of the last ones unless they failed."""
+    world: PairWorld = session.kept.pop("pairs", None) or new_world(
+        session.spark, str(session.folder())
+    )
+    told = pairs.run(world, _meetings()[number % total()])
+    if world.scenario <= IN_ONE_STORE:
+        session.kept["pairs"] = world
+    return 1, _counted(told)
