@@ -23,7 +23,7 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
-from tests.reliability import connect, meetings, mutants, mutation
+from tests.reliability import connect, meetings, mutants, mutation, older
 from tests.reliability.session import Session
 from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
@@ -418,6 +418,40 @@ KINDS: dict[str, Kind] = {
             "Hypothesis draws rows, schemas and AMQP messages: a typed error, or a round trip.",
             "What the strategies do not draw; Spark's own reading of frames.",
             _hostile_input,
+        ),
+        Kind(
+            "upgrade",
+            "store calls of an upgrade",
+            "calls",
+            "in memory, with all that a store of 0.1.0 has",
+            "The first work of this version on it (recovery, the decision of what was prepared, a "
+            "drain, maintenance, sends) × each store call × each fault; two other clients go on, "
+            "and all that 0.1.0 left is there once.",
+            "Two faults at once; what Delta makes of tables that 0.1.0 wrote.",
+            older.upgrade,
+            lambda: len(older.spoiled_upgrades()),
+        ),
+        Kind(
+            "two-versions",
+            "kills of drivers of 0.1.0 and of this version on one store",
+            "kills",
+            "Delta on a local disk, a producer and a consumer attached to one Java",
+            "0.1.0, from git's history, makes a store. One version produces, the other consumes, "
+            "both are killed at random moments; then it is maintained, verified and shown to "
+            "0.1.0, which has to refuse a store of this version.",
+            "What is new in this version: 0.1.0 does not know it. Maintenance by 0.1.0.",
+            older.two_versions,
+        ),
+        Kind(
+            "copies",
+            "copies of a store on which others work",
+            "copies",
+            "Delta on a local disk, two driver processes attached to one Java",
+            "The folder is copied by the page's recipe while a producer and a consumer work: each "
+            "copy verifies, has all that was committed before, and each message once. In a wrong "
+            "order it is whole by chance, or is told.",
+            "Maintenance during a copy; object stores.",
+            older.copies,
         ),
     )
 }

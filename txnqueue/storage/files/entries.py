@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,8 @@ COLUMNS = pa.schema(
 )
 """The columns of entries, as Delta's schema of them is read by Arrow."""
 TABLE = COLUMNS.append(pa.field("commit_seq", pa.int64()))
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""How a file's path begins that does not lie below the table's folder."""
 _VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 Moment = Callable[[], TableVersion]
@@ -198,9 +201,17 @@ class EntryFiles:
 
 
 def path_of(folder: str, one: DataFile) -> str:
-    """Find where a data file is on its file system."""
-    if "://" in one.path or one.path.startswith("/"):  # of a shallow clone; never of a store
-        raise FileNotFoundError(one.path)
+    """Find where a data file is on its file system.
+
+    Raises:
+        FilesNotReadable: It is another table's, of which this one is a shallow clone.
+    """
+    if _ELSEWHERE.match(one.path):
+        raise FilesNotReadable(
+            f"The table at {folder} is a shallow clone, whose files are those of another table, "
+            "which a reader without Spark does not know: use Spark.",
+            path=one.path,
+        )
     return f"{folder}/{one.path}"
 
 
