@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
-from tests.drivers import start
+from tests.drivers import FOLDER, start
 from tests.faults.audit import check
 from tests.inside import client_of
 from txnqueue import QueueManager
@@ -31,14 +31,20 @@ READY_SECONDS = 90
 class Driver:
     """One driver process, started again whenever it was killed."""
 
-    def __init__(self, *arguments: object, attach_to: Any) -> None:
+    def __init__(self, *arguments: object, attach_to: Any, folder: Path = FOLDER) -> None:
         self._attach_to = attach_to
+        self._folder = folder
         self._arguments = arguments
         self.done = False
         self.start()
 
     def start(self) -> None:
-        self.process = start("tests.delta.driver", *self._arguments, attach_to=self._attach_to)
+        self.process = start(
+            "tests.delta.driver",
+            *self._arguments,
+            attach_to=self._attach_to,
+            folder=self._folder,
+        )
         self.wait_for("ready")
 
     def wait_for(self, word: str) -> None:
@@ -61,16 +67,28 @@ class Driver:
         assert self.process.wait(READY_SECONDS) == 0
 
 
-def kill(spark: Any, root: str, seed: int, kills: int, sends: int, *, attached: bool) -> None:
-    """Kill a producer and a consumer at random moments so often, and find everything once."""
+def kill(
+    spark: Any,
+    root: str,
+    seed: int,
+    kills: int,
+    sends: int,
+    *,
+    attached: bool,
+    folders: tuple[Path, Path] = (FOLDER, FOLDER),
+) -> None:
+    """Kill a producer and a consumer at random moments so often, and find everything once.
+
+    Their code may be in other folders than this.
+    """
     dice = random.Random(seed)
     manager = QueueManager(spark, root, actor="auditor")
     for name in ("in", "out"):
         manager.create_queue(name, "i long", lease_seconds=5, deliveries_max=1000)
     attach_to = spark if attached else None
     drivers = [
-        Driver(root, "produce", "producer", sends, attach_to=attach_to),
-        Driver(root, "consume", "consumer", sends, attach_to=attach_to),
+        Driver(root, "produce", "producer", sends, attach_to=attach_to, folder=folders[0]),
+        Driver(root, "consume", "consumer", sends, attach_to=attach_to, folder=folders[1]),
     ]
     for _ in range(kills):
         time.sleep(dice.uniform(0.0, 4.0))  # a random moment, not a wait for something

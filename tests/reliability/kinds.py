@@ -23,8 +23,9 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
-from tests.reliability import meetings
+from tests.reliability import connect, meetings, mutants, mutation, older
 from tests.reliability.session import Session
+from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,9 @@ class Kind:
         run: Does one number; returns how many cases that was, and what happened.
         total: How many there are, if they are a list; None: any number.
         independent: Whether its cases are drawn, so that there is a bound for those not drawn.
+        found: The counts whose share of all cases is published, with its interval, if that is
+            what is asked: a failure is then one that was not found.
+        looked_at: What came of looking at a failure, by what it said.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Kind:
     run: Callable[[Session, int], tuple[int, Counter[str]]]
     total: Callable[[], int] | None = None
     independent: bool = True
+    found: tuple[str, ...] = ()
+    looked_at: Callable[[str], mutation.Verdict | None] | None = None
 
 
 # ----------------------------------------------------------------------------- histories
@@ -173,6 +179,13 @@ def _kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
     folder = str(session.folder())
     two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
     return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+
+
+def _damage(session: Session, number: int) -> tuple[int, Counter[str]]:
+    if "damage" not in session.kept:
+        session.kept["damage"] = test_damage.Damaged(session.folder())
+    said = session.kept["damage"].say(number)
+    return 1, Counter(said)
 
 
 # ------------------------------------------------------------------------ tests of pytest
@@ -333,6 +346,33 @@ KINDS: dict[str, Kind] = {
             lambda: len(_failing_calls()),
         ),
         Kind(
+            "connect",
+            "the conformance suite over a Spark Connect server",
+            "tests",
+            "Delta on a local disk, a server in another process",
+            "All that the suite of the public interface asks of Delta, module by module, by a "
+            "client of a Spark Connect server that has Delta and nothing of the library; each "
+            "process ends by itself.",
+            "Servers that many clients share, and storage that only the server sees.",
+            connect.run,
+            connect.total,
+            independent=False,
+        ),
+        Kind(
+            "damage",
+            "damaged files",
+            "cells",
+            "Delta on a local disk, read without Spark; with Hadoop's sums beside the files and "
+            "without",
+            "The newest and an older commit, Delta's checksum, the checkpoint and three data files "
+            "of the journal, the archive and each payload table are deleted, emptied, cut, zeroed "
+            "in part, or have one bit flipped at seven places; six questions have the answer that "
+            "they had before, or an error that names the damage.",
+            "Damage to two files; commits that are older than the checkpoint.",
+            _damage,
+            lambda: 2 * test_damage.CELLS,
+        ),
+        Kind(
             "simulator",
             "seeds of the simulator",
             "seeds",
@@ -353,6 +393,24 @@ KINDS: dict[str, Kind] = {
             independent=False,
         ),
         Kind(
+            "mutants",
+            "mutants of the core and of the append loop",
+            "mutants",
+            "in memory",
+            "One operator, constant, condition, call, loop or return value in the functions of "
+            "txnqueue/core, client/append.py, client/runtime.py and storage/journal/groups.py is "
+            "made wrong, drawn at random; the tests that reach the statement are run, the quickest "
+            f"first, {mutation.JUDGED_SECONDS:.0f} seconds of them and up to "
+            f"{mutation.FAULTS_SECONDS:.0f} with those of faults and random histories, until one "
+            "fails. That test has to pass without the mistake.",
+            "Constants of modules, defaults and decorators, which are not mutated; two mistakes at "
+            "once; what only tests on Spark find, or tests that take longer.",
+            mutation.run,
+            lambda: len(mutants.mutants()),
+            found=mutation.KILLED,
+            looked_at=mutation.looked_at,
+        ),
+        Kind(
             "hostile-input",
             "hostile rows, frames and columns",
             "examples",
@@ -360,6 +418,40 @@ KINDS: dict[str, Kind] = {
             "Hypothesis draws rows, schemas and AMQP messages: a typed error, or a round trip.",
             "What the strategies do not draw; Spark's own reading of frames.",
             _hostile_input,
+        ),
+        Kind(
+            "upgrade",
+            "store calls of an upgrade",
+            "calls",
+            "in memory, with all that a store of 0.1.0 has",
+            "The first work of this version on it (recovery, the decision of what was prepared, a "
+            "drain, maintenance, sends) × each store call × each fault; two other clients go on, "
+            "and all that 0.1.0 left is there once.",
+            "Two faults at once; what Delta makes of tables that 0.1.0 wrote.",
+            older.upgrade,
+            lambda: len(older.spoiled_upgrades()),
+        ),
+        Kind(
+            "two-versions",
+            "kills of drivers of 0.1.0 and of this version on one store",
+            "kills",
+            "Delta on a local disk, a producer and a consumer attached to one Java",
+            "0.1.0, from git's history, makes a store. One version produces, the other consumes, "
+            "both are killed at random moments; then it is maintained, verified and shown to "
+            "0.1.0, which has to refuse a store of this version.",
+            "What is new in this version: 0.1.0 does not know it. Maintenance by 0.1.0.",
+            older.two_versions,
+        ),
+        Kind(
+            "copies",
+            "copies of a store on which others work",
+            "copies",
+            "Delta on a local disk, two driver processes attached to one Java",
+            "The folder is copied by the page's recipe while a producer and a consumer work: each "
+            "copy verifies, has all that was committed before, and each message once. In a wrong "
+            "order it is whole by chance, or is told.",
+            "Maintenance during a copy; object stores.",
+            older.copies,
         ),
     )
 }

@@ -259,7 +259,8 @@ def test_another_store_in_the_place_of_the_one_that_was_looked_at_is_told(
         table_id = re.search(r'"metaData":{"id":"([^"]+)"', file.read_text())
         if table_id is not None:
             file.write_text(file.read_text().replace(table_id[1], "another"))
-    for file in (place / "journal/_delta_log").glob("*.parquet"):
+    log = place / "journal/_delta_log"
+    for file in [*log.glob("*.parquet"), *log.glob(".*.crc")]:
         file.unlink()
     newest = max((place / "journal/_delta_log").glob("*.json"))
     newest.write_text(newest.read_text() + "\n")
@@ -441,14 +442,17 @@ def test_what_would_be_read_wrongly_is_refused(log: Log, action: dict[str, Any])
 
 
 def test_a_look_stays_at_its_moment_until_it_is_refreshed(folder: Path, tmp_path: Path) -> None:
-    hidden, log = tmp_path / "hidden.json", folder / "store/journal/_delta_log"
-    newest = max(log.glob("*.json"))
-    newest.rename(hidden)
+    log = folder / "store/journal/_delta_log"
+    version = max(log.glob("*.json")).stem
+    newest = [*log.glob(f"{version}.*"), *log.glob(f".{version}.*")]
+    for file in newest:
+        file.rename(tmp_path / file.name)
     try:
         store = txnqueue.look(str(folder / "store"))
         before = store.entries().num_rows
     finally:
-        hidden.rename(newest)
+        for file in newest:
+            (tmp_path / file.name).rename(file)
     started = time.monotonic()
     assert store.entries().num_rows == before
     store.refresh()

@@ -6,18 +6,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from txnqueue.errors import FilesNotReadable
+from txnqueue.errors import FilesNotReadable, StoreCorrupt
+from txnqueue.storage.files.integrity import content_of, damaged, understanding
+from txnqueue.storage.setbacks import LoggedCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyarrow.fs import FileSystem
 
-Result = TypeVar("Result")
 _COMMIT = re.compile(r"(\d{20})\.json")
+_TRACE = re.compile(r"(?:(\d{20})\.crc|\.(\d{20})\.json\.crc)")
+"""What is written after a commit, and shows that it was there."""
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint"
     r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<v2>[0-9a-f-]{36}))?\.(?P<form>parquet|json)"
@@ -29,8 +30,8 @@ _ELSEWHERE = ("catalogManaged", "coordinatedCommits")
 _TRIES = 3
 """How often a log is listed whose files are cleaned up while they are read."""
 _CHECKPOINT_COLUMNS = [
-    *(f"add.{name}" for name in ("path", "partitionValues", "defaultRowCommitVersion", "stats")),
-    *("add.deletionVector", "metaData", "protocol", "sidecar"),
+    *(f"add.{name}" for name in ("path", "partitionValues", "size", "stats")),
+    *("add.defaultRowCommitVersion", "add.deletionVector", "metaData", "protocol", "sidecar"),
 ]
 
 
@@ -43,12 +44,14 @@ class DataFile:
         partition: Its partition's values, as Delta writes them.
         row_commit_version: Which version its rows are of that do not say it themselves.
         stats: What the log says of the values in it, as JSON.
+        size: Its length in bytes.
     """
 
     path: str
     partition: Mapping[str, str | None]
     row_commit_version: int | None
     stats: str | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,18 @@ class TableVersion:
         files: Its data files, by the paths that the log gives them.
         properties: The table's properties.
         table_id: What tells the table from another one in its place.
+        columns: The names of its columns.
         mark: The length and the time of the commit's file: another file is another commit.
+        commits: What the log calls the commits that were read last.
     """
 
     version: int = -1
     files: Mapping[str, DataFile] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     table_id: str = ""
+    columns: frozenset[str] = frozenset()
     mark: tuple[int, int] | None = None
+    commits: tuple[LoggedCommit, ...] = ()
 
 
 class DeltaLog:
@@ -97,6 +104,7 @@ class DeltaLog:
         Raises:
             FileNotFoundError: There is no table.
             FilesNotReadable: The table is of a kind that only Spark can read.
+            StoreCorrupt: A file of the log is damaged, or gone.
         """
         if known is not None and (known.mark is None or self._mark(known.version) != known.mark):
             known = None  # cleaned up beyond it, or replaced
@@ -104,15 +112,22 @@ class DeltaLog:
             return known
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
-                return self._read(known)
+                return self._read(known, last=last)
             except FileNotFoundError:  # cleaned up between the listing and the reading
                 if last:
                     raise
         raise AssertionError
 
-    def _read(self, known: TableVersion | None) -> TableVersion:
+    def commits(self, since: int) -> tuple[LoggedCommit, ...]:
+        """Read what the log calls the commits from a version on, or from the first it has."""
+        names = map(_COMMIT.fullmatch, self._list())
+        versions = sorted(int(m[1]) for m in names if m and int(m[1]) >= since)
+        return _applied(TableVersion(), map(self._actions, versions)).commits
+
+    def _read(self, known: TableVersion | None, *, last: bool) -> TableVersion:
         names = self._list()
         commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+        self._check_newest(commits, names, last=last)
         found = known
         if found is None or found.version + 1 not in commits:
             found = self._checkpoint(names)
@@ -126,8 +141,46 @@ class DeltaLog:
                 "are kept elsewhere; use Spark.",
                 path=self._log,
             )
-        reached = _applied(found, (self._actions(version) for version in wanted))
-        return replace(reached, mark=self._mark(reached.version))
+        named: list[LoggedCommit] = []
+        for version in wanted:
+            with understanding(self.filesystem, self._commit(version)):
+                found = _applied(found, [self._actions(version)])
+            named += found.commits
+        self._check_sum(found, names)
+        return replace(found, mark=self._mark(found.version), commits=tuple(named))
+
+    def _check_newest(self, commits: Sequence[int], names: Sequence[str], *, last: bool) -> None:
+        """Check that no commit is gone of which there is a trace.
+
+        Raises:
+            FileNotFoundError: There seems to be one: the folder may have changed meanwhile.
+            StoreCorrupt: There is one, although it was looked for more than once.
+        """
+        traces = (int(m[1] or m[2]) for m in map(_TRACE.fullmatch, names) if m)
+        newest = max(traces, default=-1)
+        if commits and newest > commits[-1]:
+            if not last:
+                raise FileNotFoundError(self._commit(newest))
+            raise damaged(self._commit(newest), "it is gone, and what was written with it is there")
+
+    def _check_sum(self, found: TableVersion, names: Sequence[str]) -> None:
+        """Compare a version with what Delta wrote down of it, as far as that can be read.
+
+        Raises:
+            StoreCorrupt: It has other files.
+        """
+        name = f"{found.version:020d}.crc"
+        if name not in names:
+            return
+        try:
+            said = json.loads(content_of(self.filesystem, f"{self._log}/{name}"))
+            files, size = int(said["numFiles"]), int(said["tableSizeBytes"])
+        except (StoreCorrupt, OSError, ValueError, KeyError, TypeError):
+            return  # nothing depends on it
+        if (files, size) != (len(found.files), sum(one.size for one in found.files.values())):
+            raise damaged(
+                self._commit(found.version), f"the table has other files than {name} says"
+            )
 
     def _checkpoint(self, names: Sequence[str]) -> TableVersion:
         """Read the newest checkpoint that is complete."""
@@ -147,31 +200,27 @@ class DeltaLog:
             for name in sidecars:
                 path = unquote(name) if "/" in name else f"{self._log}/_sidecars/{unquote(name)}"
                 actions += self._checkpointed(path)
-            return replace(_applied(TableVersion(), [(version, actions)]), version=version)
+            with understanding(self.filesystem, f"{self._log}/{files[0]}"):
+                return replace(_applied(TableVersion(), [(version, actions)]), version=version)
         return TableVersion()
 
     def _checkpointed(self, path: str) -> list[dict[str, Any]]:
-        if path.endswith(".json"):
-            return _parsed(self._bytes(path))
-        import pyarrow.parquet as pq
+        with understanding(self.filesystem, path):
+            content = content_of(self.filesystem, path)
+            if path.endswith(".json"):
+                return _parsed(content)
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
-        def read(source: Any) -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]]
-            rows = pq.ParquetFile(source).read(columns=_CHECKPOINT_COLUMNS).to_pylist()
+            file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+            rows: list[dict[str, Any]] = file.read(columns=_CHECKPOINT_COLUMNS).to_pylist()
             return rows
 
-        return self._opened(path, read)
-
     def _actions(self, version: int) -> tuple[int, list[dict[str, Any]]]:
-        return version, _parsed(self._bytes(self._commit(version)))
-
-    def _bytes(self, path: str) -> bytes:
-        with self.filesystem.open_input_stream(path) as stream:
-            return bytes(stream.read())
-
-    def _opened(self, path: str, read: Callable[[Any], Result]) -> Result:
-        with self.filesystem.open_input_file(path) as source:
-            return read(source)
+        actions = _parsed(content_of(self.filesystem, self._commit(version)))
+        if not actions:
+            raise ValueError("it says nothing")
+        return version, actions
 
     def _commit(self, version: int) -> str:
         return f"{self._log}/{version:020d}.json"
@@ -197,7 +246,8 @@ def _applied(
 ) -> TableVersion:
     """Apply commits to what the table was before them."""
     version, files = before.version, dict(before.files)
-    properties, table_id = before.properties, before.table_id
+    properties, table_id, columns = before.properties, before.table_id, before.columns
+    named: list[LoggedCommit] = []
     for reached, actions in commits:
         version = reached
         for kind, action in _each(actions):
@@ -207,10 +257,15 @@ def _applied(
                 files[action["path"]] = _data_file(action)
             elif kind == "metaData":
                 properties, table_id = dict(action.get("configuration") or ()), str(action["id"])
+                fields = json.loads(action.get("schemaString") or '{"fields": []}')["fields"]
+                columns = frozenset(field["name"] for field in fields)
                 _check_mapping(properties)
             elif kind == "protocol":
                 _check_protocol(action)
-    return TableVersion(version, files, properties, table_id)
+            elif kind == "commitInfo":
+                what, said = str(action.get("operation")), action.get("operationParameters")
+                named.append(LoggedCommit.of(version, what, said))
+    return TableVersion(version, files, properties, table_id, columns, commits=tuple(named))
 
 
 def _each(actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -233,6 +288,7 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
         dict(action.get("partitionValues") or ()),
         None if version is None else int(version),
         action.get("stats"),
+        int(action.get("size") or 0),
     )
 
 

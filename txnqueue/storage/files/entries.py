@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from txnqueue.core.model import Entry
 from txnqueue.errors import FilesNotReadable
 from txnqueue.storage.files.arrays import empty, numbers, texts
 from txnqueue.storage.files.delta_log import DataFile, TableVersion
+from txnqueue.storage.files.integrity import content_of, understanding
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.journal.filters import shards_of
 from txnqueue.storage.journal.rows import entry_of
@@ -54,6 +56,8 @@ COLUMNS = pa.schema(
 )
 """The columns of entries, as Delta's schema of them is read by Arrow."""
 TABLE = COLUMNS.append(pa.field("commit_seq", pa.int64()))
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""How a file's path begins that does not lie below the table's folder."""
 _VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 Moment = Callable[[], TableVersion]
@@ -86,7 +90,7 @@ class EntryFiles:
         """
         moment = self._moment()
         wanted = [one for one in moment.files.values() if _may_hold(one, shards, after)]
-        parts = self._read(wanted, moment.properties.get(_VERSION_COLUMN))
+        parts = self._read(wanted, moment)
         found = pa.concat_tables([empty(TABLE), *parts])
         if shards is not None:
             found = found.filter(pc.is_in(found["shard"], texts(sorted(shards))))
@@ -128,10 +132,10 @@ class EntryFiles:
             places = [(one.commit_seq, one.recorded_at_ms) for one in self.find([wanted])]
         return Newest(*map(max, zip(*places, strict=True))) if places else Newest()
 
-    def _read(self, files: Sequence[DataFile], versions: str | None) -> list[pa.Table]:
+    def _read(self, files: Sequence[DataFile], moment: TableVersion) -> list[pa.Table]:
         def read(one: DataFile) -> pa.Table:
             known = self._known.get(one.path)
-            return self._one(one, versions) if known is None else known
+            return self._one(one, moment) if known is None else known
 
         try:
             if len(files) < 2:
@@ -158,10 +162,10 @@ class EntryFiles:
                 self._known[one.path] = table
                 self._known_bytes += table.nbytes
 
-    def _one(self, one: DataFile, versions: str | None) -> pa.Table:
+    def _one(self, one: DataFile, moment: TableVersion) -> pa.Table:
         """Read a file, with the commit_seq of each entry."""
-        names = TABLE.names if versions is None else [*TABLE.names, versions]
-        stored = read_parquet(self._filesystem, path_of(self._folder, one), names)
+        versions = moment.properties.get(_VERSION_COLUMN)
+        stored = self._stored(path_of(self._folder, one), moment, [*TABLE.names, str(versions)])
         count = stored.num_rows
         columns = [_column(stored, field, one, count) for field in COLUMNS]
         if "commit_seq" in stored.column_names:  # the archive says it, the journal's log knows it
@@ -174,22 +178,41 @@ class EntryFiles:
             places = pc.add(pc.multiply(version, numbers(model.commit_seq(1), count)), place)
         return pa.table([*columns, places], schema=TABLE)
 
+    def _stored(self, path: str, moment: TableVersion, columns: Sequence[str]) -> pa.Table:
+        """Read some columns of a file, as far as they are there; instants in microseconds.
+
+        Raises:
+            StoreCorrupt: It is not as it was written.
+        """
+        import pyarrow.parquet as pq
+
+        with understanding(self._filesystem, path):
+            file = pq.ParquetFile(
+                pa.BufferReader(content_of(self._filesystem, path)),
+                coerce_int96_timestamp_unit="us",
+                page_checksum_verification=True,
+            )
+            there = set(file.schema_arrow.names)
+            # What is called otherwise would be read as if it were not there.
+            unknown = there - moment.columns - {*moment.properties.values()}
+            if unknown and moment.columns:
+                raise KeyError(f"no column of the table is called {min(unknown)!r}")
+            return file.read(columns=[name for name in columns if name in there])
+
 
 def path_of(folder: str, one: DataFile) -> str:
-    """Find where a data file is on its file system."""
-    if "://" in one.path or one.path.startswith("/"):  # of a shallow clone; never of a store
-        raise FileNotFoundError(one.path)
+    """Find where a data file is on its file system.
+
+    Raises:
+        FilesNotReadable: It is another table's, of which this one is a shallow clone.
+    """
+    if _ELSEWHERE.match(one.path):
+        raise FilesNotReadable(
+            f"The table at {folder} is a shallow clone, whose files are those of another table, "
+            "which a reader without Spark does not know: use Spark.",
+            path=one.path,
+        )
     return f"{folder}/{one.path}"
-
-
-def read_parquet(filesystem: FileSystem, path: str, columns: Sequence[str]) -> pa.Table:
-    """Read some columns of a Parquet file, as far as they are there; instants in microseconds."""
-    import pyarrow.parquet as pq
-
-    with filesystem.open_input_file(path) as source:
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-        there = set(file.schema_arrow.names)
-        return file.read(columns=[name for name in columns if name in there])
 
 
 def entries_of(table: pa.Table) -> list[Entry]:

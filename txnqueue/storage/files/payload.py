@@ -17,6 +17,7 @@ from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
 from txnqueue.storage.files.arrays import texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog
 from txnqueue.storage.files.entries import path_of
+from txnqueue.storage.files.integrity import understanding
 from txnqueue.storage.payload import Part, Run, Send
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
@@ -119,16 +120,21 @@ class FilesPayload:
         highest = max((last for _, last in named), default=0)
 
         # Spark writes instants in 96 bits, of which Arrow makes nanoseconds unless it is told.
-        form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-        fragment = form.make_fragment(path, self._filesystem)
-        there = set(fragment.physical_schema.names)
-        names = [name for name in wanted.names if name in there]
-        stored = fragment.to_table(
-            columns=names,
-            filter=pc.field("send_id").isin(texts(sends))
-            & (pc.field("send_offset") >= lowest)
-            & (pc.field("send_offset") <= highest),
+        form = ds.ParquetFileFormat(
+            coerce_int96_timestamp_unit="us",
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(
+                page_checksum_verification=True
+            ),
         )
+        with understanding(self._filesystem, path):
+            fragment = form.make_fragment(path, self._filesystem)
+            there = set(fragment.physical_schema.names)
+            stored = fragment.to_table(
+                columns=[name for name in wanted.names if name in there],
+                filter=pc.field("send_id").isin(texts(sends))
+                & (pc.field("send_offset") >= lowest)
+                & (pc.field("send_offset") <= highest),
+            )
         count = stored.num_rows
         return pa.table(
             [

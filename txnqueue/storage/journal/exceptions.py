@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from txnqueue.errors import StoreCorrupt
 from txnqueue.storage.journal import AppendConflict
 
+_DAMAGED_LOG = (
+    "DELTA_STATE_RECOVER_ERROR",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS",
+)
+_DAMAGED_FILE = (
+    "CANNOT_READ_FILE_FOOTER",
+    "ChecksumException",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "JsonParseException",
+    "MALFORMED_RECORD_IN_PARSING",
+    "ParquetDecodingException",
+    "could not verify page checksum",
+    "is not a Parquet file",
+    "org.apache.parquet.format.",
+)
+"""What stands in the trace of an error whose cause is what a file says, not how it is reached."""
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
 
 
@@ -23,6 +42,31 @@ def conflicts() -> Iterator[None]:
         if _is_conflict(error):
             raise AppendConflict(str(error)) from error
         raise
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """Tell a store whose files are damaged from one that cannot be reached.
+
+    Raises:
+        StoreCorrupt: Delta or Spark reads a file, and it is not as it was written.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = str(error)
+        if any(sign in said for sign in (*_DAMAGED_LOG, *_DAMAGED_FILE)):
+            raise StoreCorrupt(
+                f"A file of the store is damaged: {_first_line(said)} Stop writing to the store, "
+                "keep it as it is, and put the file back from a copy."
+            ) from error
+        raise
+
+
+def _first_line(said: str) -> str:
+    """Find what Spark says itself, among where it came from in Java."""
+    found = re.search(r"\[[A-Z][A-Z_.]+\] [^\n]*", said)
+    return found[0].strip() if found else said.strip().partition("\n")[0]
 
 
 def is_absent(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """What Delta writes into the history of a table with each commit of a session."""
 MEANING = {
+    "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
@@ -139,6 +140,7 @@ def close_session(session: SparkSession) -> None:
     client = getattr(session, "client", None) if is_connect(session) else None
     if client is None or client.is_closed:
         return
+    client.set_retry_policies([])  # Spark's own asks a server that is gone for ten minutes
     try:
         client.release_session()
     except Exception as error:  # the server is gone, and the session with it

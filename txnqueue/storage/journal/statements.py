@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.errors import PlatformMissing
-from txnqueue.storage.journal.exceptions import conflicts
+from txnqueue.storage.journal.exceptions import conflicts, damage
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
     MEANING,
@@ -98,8 +98,13 @@ class Statements:
         return self._made("compiling", MEANING)
 
     def run(self, statement: Callable[[], Result]) -> Result:
-        """Run a statement that reads, on any session whose settings do not change."""
-        return self._begun(self._readings, statement).result()
+        """Run a statement that reads, on any session whose settings do not change.
+
+        Raises:
+            StoreCorrupt: A file of the store is damaged.
+        """
+        with damage():
+            return self._begun(self._readings, statement).result()
 
     def alone(
         self, statement: Callable[[SparkSession], Result], *, compiled: bool = False

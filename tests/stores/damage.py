@@ -1,0 +1,167 @@
+"""Damage a store's files as disks, copies and hands do, and ask it what it still says.
+
+A cell is a file of a table and a harm. What a store may answer to a question is what it answered
+before, or an error of the library's that names the damage; it is never something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import txnqueue
+from txnqueue.errors import FilesNotReadable, PayloadRemoved, StoreCorrupt, StoreNotFound
+
+BLOCK = 64
+FLIPS = (0.02, 0.15, 0.31, 0.5, 0.68, 0.83, 0.97)
+"""Where in a file a bit is flipped: a share of its length."""
+
+
+def _flip(share: float) -> Callable[[bytes], bytes]:
+    def flipped(content: bytes) -> bytes:
+        at = min(int(len(content) * share), len(content) - 1)
+        return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+    return flipped
+
+
+def _zeroed(content: bytes) -> bytes:
+    at = max(0, len(content) // 2 - BLOCK // 2)
+    return content[:at] + bytes(min(BLOCK, len(content) - at)) + content[at + BLOCK :]
+
+
+def _without_last_line(content: bytes) -> bytes:
+    return b"".join(content.splitlines(keepends=True)[:-1])
+
+
+HARMS: dict[str, Callable[[bytes], bytes | None]] = {
+    "gone": lambda _: None,
+    "empty": lambda _: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "without its last line": _without_last_line,
+    "a block of zeros": _zeroed,
+    **{f"a bit flipped at {share:.0%}": _flip(share) for share in FLIPS},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A file of a store, and what is done to it.
+
+    Attributes:
+        kind: What kind of file it is, of which table.
+        path: Where it is, below the store.
+        harm: What is done to it.
+    """
+
+    kind: str
+    path: str
+    harm: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.harm}"
+
+    def do(self, store: Path) -> None:
+        """Do it."""
+        file = store / self.path
+        after = HARMS[self.harm](file.read_bytes())
+        if after is None:
+            file.unlink()
+        else:
+            file.write_bytes(after)
+
+
+def cells(store: Path) -> list[Cell]:
+    """List the files of a store of each kind, with each harm that changes them."""
+    tables = [store / "journal", store / "archive", *sorted((store / "payload").iterdir())]
+    return [
+        Cell(f"{table.name.split('-')[0]}: {kind}", str(file.relative_to(store)), harm)
+        for table in tables
+        for kind, file in _files(table)
+        for harm, change in HARMS.items()
+        if change(file.read_bytes()) != file.read_bytes()
+    ]
+
+
+def _files(table: Path) -> Iterator[tuple[str, Path]]:
+    log = table / "_delta_log"
+    commits = sorted(one for one in log.glob("*.json") if one.stem.isdecimal())
+    yield "the last commit", commits[-1]
+    if len(commits) > 2:
+        yield "a commit before", commits[len(commits) // 2]
+    for name in (*sorted(log.glob("*.checkpoint*.parquet"))[-1:], log / "_last_checkpoint"):
+        if name.exists():
+            yield "the last checkpoint" if name.suffix else name.name, name
+    if (log / f"{commits[-1].stem}.crc").exists():
+        yield "Delta's checksum", log / f"{commits[-1].stem}.crc"
+    found = sorted(table.rglob("*.parquet"))
+    data = [one for one in found if not one.relative_to(table).parts[0].startswith("_")]
+    for number in sorted({0, len(data) // 2, len(data) - 1} & set(range(len(data)))):
+        yield f"data file {number}", data[number]
+
+
+def without_sums(store: Path) -> None:
+    """Take away what only a local disk has: Hadoop's sums beside each file."""
+    for file in store.rglob(".*.crc"):
+        file.unlink()
+
+
+# ------------------------------------------------------------------------------ what is asked
+
+NAMED = (StoreCorrupt, FilesNotReadable, PayloadRemoved, StoreNotFound)
+"""What an error may be: a file that is gone is told from one that maintenance removed only by what
+other files say."""
+
+
+def looks(root: str) -> dict[str, Callable[[], Any]]:
+    """What is asked of a store, without Spark."""
+
+    @cache
+    def reader() -> txnqueue.StoreReader:
+        return txnqueue.look(root)
+
+    def peeked() -> dict[str, Any]:
+        store = reader()
+        return {name: store.queue(name).peek_messages(100) for name in store.list_queues()}
+
+    return {
+        "depths": lambda: {name: reader().queue(name).depth() for name in reader().list_queues()},
+        "outcome": lambda: [reader().outcome(t) for t in ("load/1", "hold/1", "back/1", "none")],
+        "entries": lambda: reader().entries().to_pylist(),
+        "messages": peeked,
+        "counts then": lambda: reader().history.as_of().counts().rows(),
+        "digest": lambda: str(reader().history.digest()),
+    }
+
+
+def asked(questions: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Ask: the answers, or the errors instead of them."""
+    found: dict[str, Any] = {}
+    for name, ask in questions.items():
+        try:
+            found[name] = ask()
+        except Exception as error:  # what it is, is judged
+            found[name] = error
+    return found
+
+
+def judged(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    """Say of each answer what it is: alike, named, untyped, or silent."""
+    return {name: _judged(before[name], answer) for name, answer in after.items()}
+
+
+def _judged(before: Any, after: Any) -> str:
+    if isinstance(after, NAMED):
+        return "named"
+    if isinstance(after, BaseException):
+        return f"untyped {type(after).__name__}: {after}"[:150]
+    return "alike" if after == before else "silent"
+
+
+def problems(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """List the answers that are neither what they were nor an error that names the damage."""
+    said = judged(before, after)
+    return [f"{name}: {what}" for name, what in said.items() if what not in {"alike", "named"}]

@@ -1,0 +1,185 @@
+"""A damaged store says what it said before, or what is damaged; never anything else."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import tarfile
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from tests.conftest import LONG
+from tests.stores import damage
+from txnqueue import QueueManager, look
+from txnqueue.errors import StoreCorrupt
+from txnqueue.storage.files.integrity import content_of, understanding
+
+HERE = Path(__file__).parent
+CELLS = 504
+MANY = 2 * CELLS if LONG else 6
+
+
+class Damaged:
+    """A whole store, with Hadoop's sums beside the files and without, and copies of it to harm."""
+
+    def __init__(self, folder: Path) -> None:
+        self._copies = [folder / "harmed with", folder / "harmed without"]
+        self._wholes = [_unpacked(folder / "with"), _unpacked(folder / "without")]
+        damage.without_sums(self._wholes[1])
+        cells = [damage.cells(whole) for whole in self._wholes]
+        assert {len(one) for one in cells} == {CELLS}
+        self._cells = list(zip(*cells, strict=True))
+        random.Random(23).shuffle(self._cells)
+        for whole, copy in zip(self._wholes, self._copies, strict=True):
+            shutil.copytree(whole, copy)
+        self._before = [damage.asked(damage.looks(str(copy))) for copy in self._copies]
+
+    def say(self, number: int) -> list[str]:
+        """Harm a copy as a cell says; how its answers are.
+
+        Raises:
+            AssertionError: One is another one than before.
+        """
+        which = number % 2
+        cell, whole, copy = (
+            self._cells[number // 2][which],
+            self._wholes[which],
+            self._copies[which],
+        )
+        cell.do(copy)
+        after = damage.asked(damage.looks(str(copy)))
+        shutil.copy2(whole / cell.path, copy / cell.path)
+        found = damage.problems(self._before[which], after)
+        assert not found, f"{cell}: {found}"
+        return list(damage.judged(self._before[which], after).values())
+
+
+def _unpacked(folder: Path) -> Path:
+    with tarfile.open(HERE / "0.1.0.tar.gz") as packed:
+        packed.extractall(folder, filter="data")
+    return folder / "store"
+
+
+@pytest.fixture(params=["with sums", "without sums"])
+def whole(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A store, and one as it is where nothing but Delta says what was written."""
+    made = _unpacked(tmp_path)
+    if request.param == "without sums":
+        damage.without_sums(made)
+    return made
+
+
+@pytest.mark.timeout(3_600 if LONG else 300)
+def test_what_is_damaged_is_named_or_makes_no_difference(tmp_path: Path) -> None:
+    damaged = Damaged(tmp_path)
+    said = Counter(word for number in range(MANY) for word in damaged.say(number))
+    assert said["named"] and said["alike"], "vacuous: all were alike, or nothing could be read"
+
+
+def test_a_commit_that_is_gone_or_shorter_is_named(whole: Path, tmp_path: Path) -> None:
+    for harm in ("gone", "half", "empty"):
+        store = tmp_path / harm
+        shutil.copytree(whole, store)
+        cell = next(c for c in damage.cells(store) if str(c) == f"journal: the last commit, {harm}")
+        cell.do(store)
+        with pytest.raises(StoreCorrupt, match=Path(cell.path).name):
+            look(str(store)).list_queues()
+    store = tmp_path / "shorter"
+    shutil.copytree(whole, store)
+    _forget_what_was_added(store)
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        look(str(store)).list_queues()
+
+
+def _forget_what_was_added(store: Path) -> None:
+    """Take the files that a commit added out of it: what is left can be read."""
+    log = sorted((store / "journal/_delta_log").glob("*.json"))
+    file = next(one for one in log if '{"add"' in one.read_text())
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith('{"add"')))
+
+
+def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path) -> None:
+    there, local = tmp_path / "there", LocalFileSystem()
+    there.write_bytes(b"content")
+    with pytest.raises(StoreCorrupt, match="there is damaged"), understanding(local, str(there)):
+        raise OSError("it does not decompress")
+    with pytest.raises(FileNotFoundError), understanding(local, f"{there} no more"):
+        raise OSError("the connection was reset")
+
+
+def test_sums_are_compared_and_what_they_do_not_say_is_believed(tmp_path: Path) -> None:
+    file, sums = tmp_path / "file", tmp_path / ".file.crc"
+    file.write_bytes(b"x" * 700)
+    assert content_of(LocalFileSystem(), str(file)) == b"x" * 700
+    crcs = [zlib.crc32(b"x" * 512), zlib.crc32(b"x" * 188)]
+    sums.write_bytes(struct.pack(">4siII", b"crc\0", 512, *crcs))
+    within = SubTreeFileSystem(str(tmp_path), LocalFileSystem())
+    assert content_of(within, "file") == b"x" * 700
+    file.write_bytes(b"x" * 699 + b"y")
+    for filesystem, path in ((LocalFileSystem(), str(file)), (within, "file")):
+        with pytest.raises(StoreCorrupt, match="file is damaged"):
+            content_of(filesystem, path)
+    sums.write_bytes(b"crc")  # damaged itself
+    assert content_of(LocalFileSystem(), str(file))[-1:] == b"y"
+
+
+SENDING = [
+    ("journal: the last commit", "gone"),
+    ("journal: the last commit", "half"),
+    ("journal: a commit before", "gone"),
+]
+PROVING = [
+    ("journal: data file 0", "half"),
+    ("journal: data file 19", "gone"),
+    ("journal: data file 19", "a bit flipped at 50%"),
+    ("archive: data file 0", "a bit flipped at 31%"),
+    ("archive: data file 1", "a block of zeros"),
+]
+"""What only a reader of these files can know of."""
+SUMS = pytest.mark.parametrize("sums", [True, False] if LONG else [False])
+
+
+@pytest.mark.spark
+@SUMS
+@pytest.mark.parametrize(("kind", "harm"), SENDING if LONG else SENDING[:1])
+def test_a_driver_names_what_is_damaged_and_writes_nothing(
+    spark: Any, tmp_path: Path, kind: str, harm: str, *, sums: bool
+) -> None:
+    store = _damaged(tmp_path, kind, harm, sums=sums)
+    before = _sizes(store)
+    queue = QueueManager(spark, str(store)).queue
+    with pytest.raises(StoreCorrupt, match="Stop writing to the store"):
+        queue("orders").send([{"order_id": 1, "customer": "ada"}])
+    assert _sizes(store) == before
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not LONG, reason="six seconds each: in the long run")
+@SUMS
+@pytest.mark.parametrize(("kind", "harm"), PROVING)
+def test_a_proof_names_what_is_damaged(
+    spark: Any, tmp_path: Path, kind: str, harm: str, *, sums: bool
+) -> None:
+    store = _damaged(tmp_path, kind, harm, sums=sums)
+    with pytest.raises(StoreCorrupt, match="Stop writing to the store"):
+        QueueManager(spark, str(store)).history.verify()
+
+
+def _damaged(folder: Path, kind: str, harm: str, *, sums: bool) -> Path:
+    store = _unpacked(folder)
+    if not sums:
+        damage.without_sums(store)
+    cells = damage.cells(store)
+    next(one for one in cells if (one.kind, one.harm) == (kind, harm)).do(store)
+    return store
+
+
+def _sizes(store: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in store.rglob("*") if path.is_file()}

@@ -1,0 +1,86 @@
+"""Whether a file is as it was written: what is damaged is an error that names it, and no answer."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyarrow.fs import FileType, LocalFileSystem, SubTreeFileSystem
+
+from txnqueue.errors import StoreCorrupt
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_HEADER = struct.Struct(">4si")
+"""How the sums of a file begin that Hadoop keeps beside it: a magic number, and bytes per sum."""
+
+
+def damaged(path: str, how: str) -> StoreCorrupt:
+    """Make the error that names a damaged file, and what to do."""
+    return StoreCorrupt(
+        f"{path} is damaged: {how}. Stop writing to the store, keep it as it is, and put this file "
+        "back from a copy."
+    )
+
+
+@contextmanager
+def understanding(filesystem: FileSystem, path: str) -> Iterator[None]:
+    """Tell what cannot be understood of a file from a storage that cannot be reached.
+
+    Raises:
+        StoreCorrupt: The file can be read, but it says nothing that makes sense.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+        with filesystem.open_input_stream(path) as stream:  # if it fails, this is the error
+            while stream.read(1 << 20):
+                pass
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def content_of(filesystem: FileSystem, path: str) -> bytes:
+    """Read a file, and compare it with the sums that a local disk has of it.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        StoreCorrupt: It is not what was written.
+    """
+    with filesystem.open_input_stream(path) as stream:
+        content = bytes(stream.read())
+    sums = _sums(filesystem, path)
+    if sums is not None and not _holds(content, sums):
+        raise damaged(path, "it is not what the sums say that were written with it")
+    return content
+
+
+def _sums(filesystem: FileSystem, path: str) -> bytes | None:
+    """Read what Hadoop keeps beside a file on a local disk, and nowhere else."""
+    while isinstance(filesystem, SubTreeFileSystem):
+        filesystem, path = filesystem.base_fs, f"{filesystem.base_path}{path}"
+    if not isinstance(filesystem, LocalFileSystem):
+        return None
+    folder, _, name = path.rpartition("/")
+    beside = f"{folder}/.{name}.crc"
+    if filesystem.get_file_info(beside).type is not FileType.File:
+        return None
+    with filesystem.open_input_stream(beside) as stream:
+        return bytes(stream.read())
+
+
+def _holds(content: bytes, sums: bytes) -> bool:
+    """Compare a file with its sums (pure); sums that are damaged themselves say nothing."""
+    if len(sums) < _HEADER.size:
+        return True
+    magic, each = _HEADER.unpack_from(sums)
+    if magic != b"crc\0" or each <= 0 or (len(sums) - _HEADER.size) % 4:
+        return True
+    said = struct.unpack(f">{(len(sums) - _HEADER.size) // 4}I", sums[_HEADER.size :])
+    found = [zlib.crc32(content[at : at + each]) for at in range(0, len(content), each)]
+    return found == list(said)
