@@ -23,7 +23,7 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
-from tests.reliability import meetings, mutants, mutation
+from tests.reliability import connect, meetings, mutants, mutation
 from tests.reliability.session import Session
 from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
@@ -344,6 +344,19 @@ KINDS: dict[str, Kind] = {
             "Two calls that fail; a disk that says it has written and has not.",
             _failing_storage,
             lambda: len(_failing_calls()),
+        ),
+        Kind(
+            "connect",
+            "the conformance suite over a Spark Connect server",
+            "tests",
+            "Delta on a local disk, a server in another process",
+            "All that the suite of the public interface asks of Delta, module by module, by a "
+            "client of a Spark Connect server that has Delta and nothing of the library; each "
+            "process ends by itself.",
+            "Servers that many clients share, and storage that only the server sees.",
+            connect.run,
+            connect.total,
+            independent=False,
         ),
         Kind(
             "damage",
