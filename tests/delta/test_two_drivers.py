@@ -7,6 +7,7 @@ attached to one that lives on, and carries out what the dead had asked of it.
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Driver:
         self._attach_to = attach_to
         self._folder = folder
         self._arguments = arguments
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it goes with the driver
         self.done = False
         self.start()
 
@@ -43,6 +45,7 @@ class Driver:
             "tests.delta.driver",
             *self._arguments,
             attach_to=self._attach_to,
+            stderr=self._errors.fileno(),
             folder=self._folder,
         )
         self.wait_for("ready")
@@ -55,7 +58,12 @@ class Driver:
                 self.done = True
             if line.startswith((word, "done")):
                 return
-        assert self.process.wait() in (0, -9), f"the driver failed: {self._arguments}"
+        assert self.process.wait() in (0, -9), self._failure()
+
+    def _failure(self) -> str:
+        """Say what it failed with, which is the last that it wrote."""
+        self._errors.seek(0)
+        return f"the driver failed: {self._arguments} {self._errors.read()[-1_500:]}"
 
     def kill(self) -> None:
         self.process.kill()
@@ -64,7 +72,7 @@ class Driver:
     def finish(self) -> None:
         while not self.done and self.process.poll() is None:
             self.wait_for("done")
-        assert self.process.wait(READY_SECONDS) == 0
+        assert self.process.wait(READY_SECONDS) == 0, self._failure()
 
 
 def kill(
