@@ -7,8 +7,10 @@ attached to one that lives on, and carries out what the dead had asked of it.
 from __future__ import annotations
 
 import random
+import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +63,16 @@ class Driver:
         assert self.process.wait() in (0, -9), self._failure()
 
     def _failure(self) -> str:
-        """Say what it failed with, which is the last that it wrote."""
+        """Say what it failed with: the last line that it wrote, and what was above it."""
         self._errors.seek(0)
-        return f"the driver failed: {self._arguments} {self._errors.read()[-1_500:]}"
+        lines = [line for line in self._errors.read().splitlines() if line.strip()] or ["?"]
+        above = "\n".join(lines[-20:])
+        return f"the driver failed: {lines[-1]}; {self._arguments}\n{above}"
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
+        """Kill it; whether it was still alive."""
         self.process.kill()
-        self.process.wait()
+        return self.process.wait() == -signal.SIGKILL
 
     def finish(self) -> None:
         while not self.done and self.process.poll() is None:
@@ -84,10 +89,13 @@ def kill(
     *,
     attached: bool,
     folders: tuple[Path, Path] = (FOLDER, FOLDER),
-) -> None:
+) -> int:
     """Kill a producer and a consumer at random moments so often, and find everything once.
 
     Their code may be in other folders than this.
+
+    Returns:
+        How many of them were still alive when they were killed.
     """
     dice = random.Random(seed)
     manager = QueueManager(spark, root, actor="auditor")
@@ -98,16 +106,15 @@ def kill(
         Driver(root, "produce", "producer", sends, attach_to=attach_to, folder=folders[0]),
         Driver(root, "consume", "consumer", sends, attach_to=attach_to, folder=folders[1]),
     ]
-    for _ in range(kills):
-        time.sleep(dice.uniform(0.0, 4.0))  # a random moment, not a wait for something
-        victim = dice.choice(drivers)
-        victim.kill()
-        victim.done = False
-        victim.start()
-    for driver in drivers:
-        driver.finish()
-    drivers[1].start()  # whatever came in after the last drain
-    drivers[1].finish()
+    try:
+        alive = sum(_killed(dice, drivers) for _ in range(kills))
+        for driver in drivers:
+            driver.finish()
+        drivers[1].start()  # whatever came in after the last drain
+        drivers[1].finish()
+    finally:
+        for driver in drivers:
+            driver.kill()
     ledger = check(client_of(manager).store.journal.read_all().entries)
     sent = sorted(range(sends * 10))
     out = manager.queue("out")
@@ -115,6 +122,17 @@ def kill(
     assert got == sent, f"seed {seed}: lost {set(sent) - set(got)}, {len(got)} of {len(sent)}"
     ends = {entry.kind for entry in ledger.retired.values()}
     assert ends == {model.ACCEPTED}, f"seed {seed}: {ends}"
+    return alive
+
+
+def _killed(dice: random.Random, drivers: Sequence[Driver]) -> bool:
+    """Kill one of two drivers at a random moment, and start it again; whether it was alive."""
+    time.sleep(dice.uniform(0.0, 4.0))  # not a wait for something
+    victim = dice.choice(drivers)
+    alive = victim.kill()
+    victim.done = False
+    victim.start()
+    return alive
 
 
 @pytest.mark.timeout(7200 if LONG else 1500)

@@ -136,14 +136,14 @@ def _new_process(session: Session) -> failing_storage.Process:
 
 def kills(session: Session, number: int) -> tuple[int, Counter[str]]:
     folder = str(session.folder())
-    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=True)
-    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+    alive = two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=True)
+    return alive, Counter({"messages": SENDS_EACH * 10})
 
 
 def kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
     folder = str(session.folder())
-    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
-    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+    alive = two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
+    return alive, Counter({"messages": SENDS_EACH * 10})
 
 
 def damage(session: Session, number: int) -> tuple[int, Counter[str]]:
