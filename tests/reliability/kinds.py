@@ -124,8 +124,8 @@ KINDS: dict[str, Kind] = {
             "Delta on a local disk, a producer and a consumer attached to one Java",
             "A producer and a consumer are killed at random moments and started again; ten times, "
             "then everything is drained, and each message is there once.",
-            "Statements of the dead are carried out by the Java that lives on. Drivers are not killed "
-            "while they start.",
+            "Statements of the dead are carried out by the Java that lives on. No driver is killed "
+            "while it starts.",
             cases.kills,
         ),
         Kind(
