@@ -23,7 +23,7 @@ from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
 from tests.histories.history import History
-from tests.reliability import meetings
+from tests.reliability import meetings, versions
 from tests.reliability.session import Session
 from tests.stores import test_damage
 from txnqueue.storage.store import DeltaStore
@@ -181,6 +181,10 @@ def _damage(session: Session, number: int) -> tuple[int, Counter[str]]:
         session.kept["damage"] = test_damage.Damaged(session.folder())
     said = session.kept["damage"].say(number)
     return 1, Counter(said)
+
+
+def _versions(session: Session, number: int) -> tuple[int, Counter[str]]:
+    return versions.run(number, session.folder())
 
 
 # ------------------------------------------------------------------------ tests of pytest
@@ -353,6 +357,19 @@ KINDS: dict[str, Kind] = {
             "Damage to two files; commits that are older than the checkpoint.",
             _damage,
             lambda: 2 * test_damage.CELLS,
+        ),
+        Kind(
+            "versions",
+            "versions of Python, Spark and Delta",
+            "tests",
+            "in memory and Delta on a local disk, each in a virtual environment of its own",
+            "The tests of the core, and the conformance suite in memory or a part of it on Delta, "
+            "with each Python and each Spark that the package allows, and Delta's release for it.",
+            "Platforms with a Spark of their own; other releases than those that are named; "
+            "another Java than the machine's.",
+            _versions,
+            lambda: len(versions.ALL),
+            independent=False,
         ),
         Kind(
             "simulator",
