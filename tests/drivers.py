@@ -12,12 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parents[1]
+FOLDER = Path(__file__).parents[1]
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
 def start(
-    module: str, *arguments: object, attach_to: Any = None, stderr: int = subprocess.DEVNULL
+    module: str,
+    *arguments: object,
+    attach_to: Any = None,
+    stderr: int = subprocess.DEVNULL,
+    folder: Path = FOLDER,
 ) -> subprocess.Popen[str]:
     """Start a module as a driver process.
 
@@ -26,6 +30,7 @@ def start(
         arguments: What it is called with.
         attach_to: The session whose Java it attaches to; None: it starts its own.
         stderr: Where its warnings go.
+        folder: Where the code is.
 
     Returns:
         The process; what it prints can be read from it.
@@ -36,7 +41,7 @@ def start(
         environment |= {_PORT: str(gateway.port), _SECRET: gateway.auth_token}
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=_FOLDER,
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=stderr,

@@ -5,6 +5,7 @@
     ├── StoreError
     │   ├── StoreNotFound        no store at this root
     │   ├── StoreCorrupt         what is stored contradicts itself
+    │   │   └── StoreSetBack     the journal was restored, cloned or put back
     │   ├── StoreBusy            another process holds the store's lock
     │   │   └── SecondDriver     another driver works on storage that bears only one
     │   ├── StatementRefused     Spark could not read a statement of ours
@@ -121,6 +122,16 @@ class StoreNotFound(StoreError):
 
 class StoreCorrupt(StoreError):
     """What is stored contradicts itself: stop writing to the store and keep it as it is."""
+
+
+class StoreSetBack(StoreCorrupt):
+    """The journal was restored, cloned or put back to an older state: work in it is missing."""
+
+    root: str
+    version: int
+    """The version of the journal's table that shows it."""
+    operation: str | None = None
+    """What Delta calls the commit that did it; None: no commit did."""
 
 
 class StoreBusy(StoreError):

@@ -286,7 +286,7 @@ class QueueManager:
         Args:
             queue: The queue that they were sent, published or moved to; dropped ones of that name
                 are searched as well.
-            where: A SQL predicate over the payload's columns.
+            where: A SQL predicate over the payload's columns and ``_message.headers``.
             reason: Why; recorded in the journal for ever, so it should name nobody.
 
         Returns:

@@ -554,7 +554,12 @@ class Queue:
         return rows
 
     def replay(
-        self, after: int = -1, upto: int | None = None, *, where: str | None = None
+        self,
+        after: int = -1,
+        upto: int | None = None,
+        *,
+        where: str | None = None,
+        limit: int | None = None,
     ) -> ReplayedBatch:
         """Look at the messages again that were consumed between two commits, as they were.
 
@@ -565,6 +570,7 @@ class Queue:
             after: The commit_seq to begin after; all that is known when left out.
             upto: The last commit_seq; the newest when left out.
             where: Only messages that match this SQL predicate over the columns of ``df``.
+            limit: At most this many messages, those that were consumed first; all when left out.
 
         Returns:
             A batch that can be read, but not settled; in commit order. Columns as ``Batch.df``.
@@ -580,7 +586,11 @@ class Queue:
             again = orders.replay(after=receipt.commit_seq)
             again.df.groupBy("customer").count().show()
         """
-        return replayed(self._client, self._info, self.schema, after, upto, where=where)
+        if limit is not None:
+            check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        return replayed(
+            self._client, self._info, self.schema, after, upto, where=where, limit=limit
+        )
 
     def depth(self, *, lapsed: bool = False) -> int:
         """Count what can be received now: not in flight, not delayed, not expired.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,21 +15,29 @@ from txnqueue.client.runtime import Runtime
 from txnqueue.core import markup, model, ranges
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo, check_id, describe_error
-from txnqueue.core.state import Position, catalog
+from txnqueue.core.settings import (
+    MESSAGE_COLUMN,
+    MESSAGES_PER_RECEIVE_MAX,
+    QueueInfo,
+    check_id,
+    check_number,
+    describe_error,
+)
+from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
 from txnqueue.errors import InvalidInput, QueueNotFound
-from txnqueue.messages.parts import part_of
 from txnqueue.queue import Queue
+from txnqueue.reports import changed_rows
+from txnqueue.reports.changed_rows import Changes
 from txnqueue.reports.consumption import consumed, settled_by
+from txnqueue.reports.deeds import Deeds
 from txnqueue.reports.history import cut
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.storage.payload import Part, messages_of
-from txnqueue.storage.tables import Change
 from txnqueue.transaction import Transaction
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.types import Message, RehearsalRow
+from txnqueue.types import ChangedRow, Message, RehearsalRow
 
 _COLUMNS = "what queue table would really"
 _ENDS = frozenset({model.ACCEPTED, model.REJECTED, model.MOVED})
@@ -41,50 +49,12 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
-class _Deeds:
-    """What entries say that was done, by one transaction or by several."""
-
-    entries: Sequence[Entry]
-    names: Mapping[str, str]
-
-    def counts(self) -> Counter[tuple[str, str | None, str | None]]:
-        """Count the messages by what became of them, and the rows by table."""
-        found: Counter[tuple[str, str | None, str | None]] = Counter()
-        for entry in self.entries:
-            queue = self.names.get(entry.queue_id or "")
-            if entry.kind == model.POSTED:
-                if not model.was_moved(entry.body.get("origin")):
-                    found["sent", queue, None] += entry.count or 0
-            elif entry.kind == model.MOVED:
-                found["moved", self.names.get(entry.body.get("target") or ""), None] += (
-                    entry.count or 0
-                )
-            elif entry.kind == model.CHANGE_DECIDED:
-                change = Change.from_json(entry.body["change"])
-                rows = change.source.count if change.source is not None else 1
-                found[change.operation, None, change.table] += rows
-            else:
-                found[entry.kind, queue, None] += entry.count or 0
-        return found
-
-    def parts(self, info: QueueInfo) -> list[Part]:
-        """Find where the rows lie that were sent to a queue."""
-        return [
-            part_of(Position.of(entry), entry.ranges, info.name, entry.lane or 0, 0)
-            for entry in self.entries
-            if entry.kind == model.POSTED
-            and entry.queue_id in (info.queue_id, info.in_memory().queue_id)
-            and not model.was_moved(entry.body.get("origin"))
-        ]
-
-
-@dataclass(frozen=True)
 class _Side:
     """One of the two sides that are compared: where its rows are read, and what it did."""
 
     client: Client
     infos: Mapping[str, QueueInfo]
-    deeds: _Deeds
+    deeds: Deeds
 
     def messages(self, queue: str) -> Report[Message]:
         """Report the messages that were sent to a queue."""
@@ -104,6 +74,11 @@ class _Side:
             " ".join([*schema.names, MESSAGE_COLUMN]),
             lambda: payload.frame(schema, parts),
         )
+
+    @property
+    def changes(self) -> Changes:
+        """What was decided of tables."""
+        return Changes(self.client.store.tables, self.deeds.entries)
 
     @property
     def names(self) -> set[str]:
@@ -174,6 +149,30 @@ class Rehearsal(Report[RehearsalRow]):
             QueueNotFound: There never was such a queue.
         """
         return self._was.messages(queue)
+
+    def changes(self, table: str, limit: int = 1_000) -> Report[ChangedRow]:
+        """Report the rows that a table would have been changed with, beside those of then.
+
+        A row says the operation (append, merge, update or delete), how a merge, an update or a
+        delete does it, the row that an append or a merge was given (both as JSON), and how often
+        it would have been and really was so. Values that a database or a clock makes differ.
+
+        Args:
+            table: The table, as ``rows()`` names it.
+            limit: More rows than this on a side raise ``LimitExceeded`` when they are read.
+                Rows of then whose payload was removed since raise ``PayloadRemoved``.
+
+        Raises:
+            TableNotFound: Neither side changes it.
+        """
+        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        would, really = self._would.changes, self._was.changes
+        changed_rows.check_known((would, really), table)
+        return Report(
+            self._client,
+            lambda: changed_rows.compared(would, really, table, limit),
+            changed_rows.COLUMNS,
+        )
 
     def _compared(self) -> list[RehearsalRow]:
         would, really = self._would.deeds.counts(), self._was.deeds.counts()
@@ -321,7 +320,7 @@ def rehearse(
 def _side(client: Client, infos: Mapping[str, QueueInfo], entries: Sequence[Entry]) -> _Side:
     names = {queue_id: info.name for queue_id, info in infos.items()}
     names |= {info.in_memory().queue_id: info.name for info in infos.values()}
-    return _Side(client, infos, _Deeds(entries, names))
+    return _Side(client, infos, Deeds(entries, names))
 
 
 def _runtime(runtime: Runtime, at_ms: int) -> Runtime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from txnqueue.batch import Batch
@@ -87,6 +88,17 @@ class ReplayedBatch(Batch):
         )
 
 
+def _first(parts: Sequence[Part], limit: int) -> list[Part]:
+    """Take the first messages of some parts."""
+    taken: list[Part] = []
+    for part in parts:
+        if limit <= 0:
+            break
+        taken.append(replace(part, ranges=ranges.take(part.ranges, limit)))
+        limit -= ranges.count(part.ranges)
+    return taken
+
+
 def replayed(
     client: Client,
     info: QueueInfo,
@@ -95,6 +107,7 @@ def replayed(
     upto: int | None,
     *,
     where: str | None,
+    limit: int | None,
 ) -> ReplayedBatch:
     """Find what was consumed of a queue between two commits, as ``Queue.replay`` says."""
     past = commits_between(client, after, upto)
@@ -102,8 +115,8 @@ def replayed(
     facts = client.cache.catalog_entries()
     consumption.check_payload(client.store.payload, found, facts, info.name)
     parts: Sequence[Part] = [part for one in found for part in one.parts]
-    replay = ReplayedBatch(client, info, schema, list(parts))
-    if where is None or not parts:
-        return replay
-    by_send = dict(fulfilling(replay.df, where)[None])
-    return ReplayedBatch(client, info, schema, consumption.meant(parts, by_send))
+    if where is not None and parts:
+        whole = ReplayedBatch(client, info, schema, list(parts))
+        parts = consumption.meant(parts, dict(fulfilling(whole.df, where)[None]))
+    shown = parts if limit is None else _first(parts, limit)
+    return ReplayedBatch(client, info, schema, list(shown))

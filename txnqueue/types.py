@@ -186,6 +186,19 @@ class RehearsalRow(TypedDict):
     really: int
 
 
+class ChangedRow(TypedDict):
+    """A row that a rehearsed handler would have changed a table with, beside what was done.
+
+    ``how`` is what a merge, an update or a delete says, ``row`` the row: both are JSON.
+    """
+
+    operation: str
+    how: str | None
+    row: str | None
+    would: int
+    really: int
+
+
 class TransactionRow(Author):
     """One attempt of a transaction, as ``Snapshot.transactions`` shows it."""
 

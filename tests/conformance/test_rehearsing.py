@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.faults.pasts import everything
 from tests.inside import client_of
 from txnqueue.errors import (
     HistoryRemoved,
     InvalidInput,
+    LimitExceeded,
     OnlyRehearsed,
     PayloadRemoved,
     QueueNotFound,
     SchemaMismatch,
+    TableNotFound,
     TransactionFinished,
     TransactionMismatch,
     TransactionNotGiven,
@@ -255,6 +259,45 @@ def test_exchanges_moves_transient_messages_and_tables_are_told(world: World) ->
 
 
 @in_memory
+def test_the_rows_of_a_tables_changes_are_shown_beside_those_of_then(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    sent = orders.send(rows(1, 2, 3)).receipt
+    world.store.tables.create("gold/totals", plain_schema("n long, key string"))
+
+    def add(more: int) -> Callable[[Any, Any], None]:
+        def handle(batch: Any, tx: Any) -> None:
+            found = [{"n": m["n"] + more, "key": "é"} for m in batch.messages()]
+            tx.table("gold/totals").append(found[:1])
+            tx.table("gold/totals").append([*found[1:], {"n": 9, "key": None}])
+
+        return handle
+
+    orders.drain(add(0))
+    with untouched(manager):
+        rehearsal = manager.rehearse(add(1), orders, as_of=sent.commit_seq)
+        found = rehearsal.changes("gold/totals").rows()
+        assert {(row["operation"], row["how"]) for row in found} == {("append", None)}
+        assert sorted((row["row"], row["would"], row["really"]) for row in found) == [
+            ('{"n": 1, "key": "é"}', 0, 1),
+            ('{"n": 2, "key": "é"}', 1, 1),
+            ('{"n": 3, "key": "é"}', 1, 1),
+            ('{"n": 4, "key": "é"}', 1, 0),
+            ('{"n": 9, "key": null}', 1, 1),
+        ]
+        with pytest.raises(LimitExceeded, match="have 4 rows"):
+            rehearsal.changes("gold/totals", limit=3).rows()
+        with pytest.raises(LimitExceeded):
+            rehearsal.changes("gold/totals", limit=0)
+        with pytest.raises(TableNotFound, match="gold/totals"):
+            rehearsal.changes("gold/none")
+    (staged,) = [e for e in everything(world.store) if e.kind == "change_decided"]
+    source = staged.body["change"]["source"]
+    client_of(manager).store.payload.drop(source["payload_id"], {source["slice"]})
+    with pytest.raises(PayloadRemoved):
+        rehearsal.changes("gold/totals").rows()
+
+
+@in_memory
 def test_the_past_has_the_queues_and_columns_of_then(world: World) -> None:
     orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
     sent = orders.send(rows(1)).receipt
@@ -398,6 +441,15 @@ def test_changes_of_delta_tables_are_checked_and_not_made(world: World, tmp_path
         assert rehearsal.error is None
         told = {row["what"]: row["would"] for row in rehearsal.rows()}
         assert told == {"accepted": 2, "append": 1, "delete": 1, "merge": 2}
+        shown: list[Any] = rehearsal.changes(str(rehearsal.rows()[-1]["table"])).rows()
+        assert [(row["operation"], row["row"], row["would"], row["really"]) for row in shown] == [
+            ("merge", '{"n": 1, "total": 5}', 1, 0),
+            ("merge", '{"n": 2, "total": 10}', 1, 0),
+            ("append", '{"n": 9, "total": 9}', 1, 0),
+            ("delete", None, 1, 0),
+        ]
+        assert json.loads(shown[-1]["how"]) == {"condition": "(n = 1)", "delete": "true"}
+        assert json.loads(shown[0]["how"])["update"] == {"total": "target.total + source.total"}
         refused = manager.rehearse(twice, orders)
         assert isinstance(refused.error, InvalidInput), refused.error
     assert [(r.n, r.total) for r in world.spark.read.format("delta").load(table).collect()] == [

@@ -20,6 +20,7 @@ from txnqueue.errors import (
     AlreadySettled,
     HistoryRemoved,
     InvalidInput,
+    LimitExceeded,
     PayloadRemoved,
     SchemaMismatch,
     TransactionNotGiven,
@@ -59,6 +60,21 @@ def test_what_was_consumed_between_two_commits_is_shown_as_it_was(world: World) 
             orders.replay(where="no_column = 1")
     assert client_of(manager).store.journal.version() == version
     assert orders.depth() == 1
+
+
+@in_memory
+def test_the_first_ones_are_shown_if_there_is_a_limit(world: World) -> None:
+    queue = world.queue(lanes=2)
+    for n in range(0, 9, 3):
+        queue.send(rows(n, n + 1, n + 2))
+        queue.receive(9).accept()
+    every = numbers(queue.replay())
+    assert sorted(every) == list(range(9))
+    for limit in range(1, 11):
+        assert numbers(queue.replay(limit=limit)) == every[:limit]
+    for wrong in (0, -1):
+        with pytest.raises(LimitExceeded):
+            queue.replay(limit=wrong)
 
 
 @in_memory

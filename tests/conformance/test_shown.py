@@ -205,3 +205,12 @@ def test_every_result_of_a_call_is_shown() -> None:
     }
     without = {name for name in classes if not hasattr(getattr(txnqueue, name), "_repr_html_")}
     assert without == (plain | kinds) & classes
+
+
+def test_what_cannot_be_read_is_said_and_not_raised() -> None:
+    @markup.never_raising
+    def show(one: object) -> str:
+        raise ValueError("<lost>")
+
+    assert "ValueError: &lt;lost&gt;" in show(object())
+    assert markup.never_raising(lambda one: f"<p>{one}</p>")(7) == "<p>7</p>"

@@ -215,6 +215,37 @@ def test_a_compaction_pays_when_the_log_is_much_longer_than_it() -> None:
     assert not compaction.is_due(lane, 20)
 
 
+def test_a_compaction_that_would_name_many_pieces_that_wait_does_not_pay() -> None:
+    log = CompactedLog()
+    log.post((0, 99))
+    pieces = 20
+    held = [log.claim(1) for _ in range(2 * pieces)]
+    for nth, claim in enumerate(held):
+        log.settle(claim, model.RELEASED if nth % 2 else model.ACCEPTED)
+    lane = log.fold.lanes[0]
+    runs = len(lane.available)
+    assert runs > pieces - 1 and not lane.claims
+    assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
+    assert not compaction.is_due(lane, lane.log, per_run=lane.log // runs + 1)
+    log.post((0, 9))  # nobody has touched it: it is not written out
+    assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
+
+
+def test_a_fold_starts_at_the_newest_compaction_whatever_the_order_of_reading() -> None:
+    log = CompactedLog()
+    for _ in range(2):
+        log.post((0, 9))
+        log.settle(log.claim(4), model.ACCEPTED)
+        log.compact()
+    first = next(entry for entry in log.entries if entry.kind == model.COMPACTED)
+    gone = {entry.entry_id for entry in log.superfluous() if entry is not first}
+    left = [entry for entry in log.entries if entry.entry_id not in gone]
+    for found in (left, left[::-1]):
+        fold = QueueState("q", len(log.fold.lanes))
+        compaction.advance(fold, found, log.version)
+        assert state(fold) == state(log.fold)
+
+
 def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
     log = CompactedLog(lanes=LANES)
     log.post((0, 3))
@@ -232,3 +263,14 @@ def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
 def test_an_entry_that_names_no_attempt_is_not_taken_for_one() -> None:
     with pytest.raises(StoreCorrupt, match="names no attempt"):
         AttemptOwner.of(Entry("lane/q/0", "lane/0", model.BOUND, attempt="a1"))
+
+
+def test_the_stored_form_of_a_settlement_is_the_first_one() -> None:
+    """Whoever reads another form has to be told: it is numbered."""
+    log = CompactedLog()
+    log.post((0, 3))
+    held = log.claim(2)
+    entry = planning.settlement(
+        "q", held, Disposition(model.ACCEPTED), STAMP, sequence=2, owner=None
+    )
+    assert (entry.body["v"], entry.body["counted"]) == (1, False)

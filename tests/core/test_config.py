@@ -90,10 +90,40 @@ def test_a_retry_policy_that_cannot_be_is_refused_by_name(policy: Any) -> None:
         RetryPolicy(**policy)
 
 
+@pytest.mark.parametrize(
+    ("made", "name", "low", "high", "beyond"),
+    [
+        (QueueSettings, "lanes", 1, LANES_MAX, 1),
+        (QueueSettings, "lease_seconds", 0.001, LEASE_SECONDS_MAX, 0.0001),
+        (QueueSettings, "deliveries_max", 1, 1_000, 1),
+        (QueueSettings, "delay_step_seconds", 0.001, LEASE_SECONDS_MAX, 0.0001),
+        (RetryPolicy, "attempts_max", 1, 10_000, 1),
+        (RetryPolicy, "seconds_max", 0, 86_400, 0.5),
+        (RetryPolicy, "wait_seconds_first", 0, 3_600, 0.5),
+        (RetryPolicy, "wait_seconds_max", 0, 3_600, 0.5),
+    ],
+)
+def test_a_setting_may_be_at_its_bounds_and_not_beyond(
+    made: Any, name: str, low: float, high: float, beyond: float
+) -> None:
+    for value in (low, high):
+        assert getattr(made(**{name: value}), name) == value
+    for value in (low - beyond, high + beyond):
+        with pytest.raises(LimitExceeded, match=name):
+            made(**{name: value})
+
+
 @given(st.integers(1, 10_000), st.floats(0, 1))
 def test_a_wait_is_never_negative_and_never_above_its_maximum(tries: Any, jitter: Any) -> None:
     policy = RetryPolicy(wait_seconds_first=0.5, wait_seconds_max=4.0)
     assert 0 <= policy.wait_seconds(tries, jitter) <= 4.0
+
+
+def test_the_widest_wait_doubles_thirty_times_at_most() -> None:
+    policy = RetryPolicy(wait_seconds_first=2.0**-20, wait_seconds_max=3_600)
+    assert [policy.wait_seconds(n, 1.0) for n in (1, 30, 31, 32, 10_000)] == [
+        2.0**-20, 2.0**9, 2.0**10, 2.0**10, 2.0**10
+    ]  # fmt: skip
 
 
 def test_the_widest_wait_doubles_until_its_maximum() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from txnqueue.core.configuration import OPTIONS, Configuration, Value
-from txnqueue.core.settings import QueueSettings, RetryPolicy
+from txnqueue.core.settings import QueueSettings, RetryPolicy, check_metadata
 from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.manager import QueueManager
 from txnqueue.storage.store import MemoryStore
@@ -81,3 +81,13 @@ def test_a_manager_takes_what_the_environment_says(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TXNQUEUE_RETRY_ATTEMPTS_MAX", "0")
     with pytest.raises(LimitExceeded, match="ATTEMPTS_MAX='0'"):
         QueueManager(None, store=MemoryStore())
+
+
+def test_what_a_decision_says_for_auditors_is_a_copy_of_what_json_knows() -> None:
+    given = {"why": ["stock", 1], "by": None}
+    said = check_metadata(given)
+    assert said == given and said["why"] is not given["why"]
+    assert check_metadata(None) == check_metadata({}) == {}
+    for wrong in ({1: "a"}, {"a": object()}, ["a"], "a"):
+        with pytest.raises(InvalidInput, match="metadata="):
+            check_metadata(wrong)

@@ -115,3 +115,25 @@ def test_two_ids_have_two_digests_and_null_has_none() -> None:
     assert digest("a") != digest("b")
     assert digest(None) == duplicates.NO_ID != digest("")
     assert len(digest("x" * 1000)) == duplicates.DIGEST_BYTES
+
+
+def test_who_reads_ids_at_all_reads_those_of_what_comes_after_too() -> None:
+    client = Duplicates(HOUR_MS)
+    positions = [position_of(version, 2, 10**9, None) for version in range(5)]
+    known = write_ids(map(digest, ("k1", "k2")))
+    for position, ids in zip(positions, (None, known, None, None, known), strict=True):
+        client.posted(position, ids)
+    looked_at = client.to_look_at(positions[0], 10**9)
+    assert [one.position for one in looked_at] == positions
+    looked_at = client.to_look_at(positions[1], 10**9)
+    assert [one.position for one in looked_at] == positions
+
+
+def test_who_need_not_read_stops_before_what_would_have_to_be_read() -> None:
+    client = Duplicates(HOUR_MS)
+    positions = [position_of(version, 2, 10**9, None) for version in range(4)]
+    known = write_ids(map(digest, ("k1", "k2")))
+    for position, ids in zip(positions, (known, known, None, known), strict=True):
+        client.posted(position, ids)
+    looked_at = client.to_look_at(positions[0], 10**9)
+    assert [one.position for one in looked_at] == positions[:2]

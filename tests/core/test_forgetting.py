@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -138,3 +139,33 @@ def test_the_history_is_kept_as_long_as_payload_or_longer() -> None:
     assert Retention(history_days=7).history_days == 7
     with pytest.raises(InvalidInput, match=r"history_retention_days=6.*payload_retention_days=7"):
         Retention(history_days=6)
+
+
+MIDNIGHT_MS = 1_767_571_200_000
+"""2026-01-05."""
+
+
+@pytest.mark.parametrize(
+    ("today", "recorded_at_ms", "version", "told"),
+    [
+        ("2026-01-03", MIDNIGHT_MS - 86_400_001, 13, True),
+        ("2026-01-03", MIDNIGHT_MS - 86_400_000, 13, False),  # it may be that day's eve there
+        ("2026-01-03", 1, 13, True),
+        ("2026-01-03", 0, 13, False),  # no clock was recorded
+        ("2026-01-03", 1, 12, False),  # with the day
+        ("2026-01-03", 1, 11, False),  # before the day was said: time may have gone by
+        ("2026-01-04", 1, 13, False),  # clocks may be a day apart
+        ("2026-01-05", 1, 13, False),
+    ],
+)
+def test_a_day_is_ahead_if_a_clock_denies_it_after_it_was_said(
+    today: str, recorded_at_ms: int, version: int, told: bool
+) -> None:
+    other = Entry("lane/q/0", "lane/0", model.CLAIMED, version=version)
+    other = dataclasses.replace(other, recorded_at_ms=recorded_at_ms)
+    entries = [advanced(12, "2026-01-05"), other]
+    assert retention.day_ahead(entries, today) == ((0, "2026-01-05", 12) if told else None)
+
+
+def test_where_no_day_was_said_none_is_ahead() -> None:
+    assert retention.day_ahead([advanced(12, None)], "2026-01-03") is None

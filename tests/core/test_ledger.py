@@ -146,6 +146,16 @@ def test_what_is_taken_and_put_back_stands_where_it_stood(have: Any, data: Any) 
     assert offsets((s.first, s.last) for s in lane.available) == offsets(have)
 
 
+def test_what_is_wanted_may_lie_in_several_pieces_with_different_histories() -> None:
+    lane = LaneState(0)
+    for segment in (Segment(POSITION, 0, 2), Segment(POSITION, 3, 5, 1), Segment(POSITION, 6, 8)):
+        lane.put(segment)
+    found = [(s.first, s.last, s.delivery_count) for s in lane.standing(POSITION, ((1, 7),))]
+    assert found == [(1, 2, 0), (3, 5, 1), (6, 7, 0)]
+    lane.take(POSITION, ((1, 7),))
+    assert offsets((s.first, s.last) for s in lane.available) == [0, 8]
+
+
 def test_taking_leaves_other_positions_alone() -> None:
     """The same offsets of another send are other messages."""
     log = Log()

@@ -92,6 +92,34 @@ def test_the_keys_of_a_run_with_a_line_break_share_a_shard() -> None:
     assert len({model.transaction_shard(f"week\n7/{n}") for n in range(8)}) == 1
 
 
+def test_what_was_never_said_is_before_every_version() -> None:
+    assert model.horizon([]) == model.beginning([]) == model.decisions_beginning([]) == -1
+    assert model.newest_day([]) == (0, "", -1)
+    unnumbered = Entry("backlog/q", "lane/0", model.POSTED)
+    for found in ([], [unnumbered]):
+        assert (model.newest_sequence(found), model.messages(found)) == (0, 0)
+
+
+def test_the_newest_that_was_said_counts_whatever_the_order_of_reading() -> None:
+    said = [
+        Entry(model.FENCE, kind, kind, begun=begun)
+        for kind in (model.HORIZON_ADVANCED, model.HISTORY_REMOVED)
+        for begun in (3, 9, 5)
+    ]
+    assert model.horizon(said) == model.beginning(said) == model.decisions_beginning(said) == 9
+    older = replace(said[4], body={"decisions_from": 2})
+    assert model.decisions_beginning([said[3], older, said[5]]) == 2
+
+
+def test_an_entry_belongs_to_the_run_that_it_says_or_that_its_key_names() -> None:
+    named = Entry("transaction/0", "week/7", model.COMMITTED, transaction_key="week/7")
+    assert model.run_of(named) == "week"
+    assert model.run_of(replace(named, transaction_key="week/2/end")) == "week/2"
+    assert model.run_of(replace(named, run_id="said")) == "said"
+    assert model.run_of(replace(named, transaction_key="week")) is None
+    assert model.run_of(replace(named, transaction_key=None)) is None
+
+
 @pytest.mark.parametrize("key", ["t1-short", "tg-" + "0" * 32, "T0-" + "0" * 32, "", "nightly"])
 def test_a_clients_own_key_is_not_taken_for_a_generated_one(key: str) -> None:
     assert not model.is_generated_key(key)

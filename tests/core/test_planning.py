@@ -505,3 +505,23 @@ def test_a_queue_whose_handler_always_fails_ends_in_dead_letters() -> None:
     for _ in range(200):
         consumer.fail(30)
     assert (consumer.fold.available(NOW_MS, AT_ONCE), consumer.dead) == (0, 30)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("heuristic", [True, False])
+def test_what_an_operator_decides_is_said_to_be_asked_for_and_on_record(
+    commit: bool, heuristic: bool
+) -> None:
+    body = {"v": 1, "claims": [], "manifest": {"entries": []}}
+    prepared = Entry(
+        "transaction/0", "k", model.PREPARED, transaction_key="k", attempt="a", begun=5, body=body
+    )
+    stamp = Stamp("me", None, 1_000)
+    plan = decisions.decide_prepared(
+        prepared, commit=commit, stamp=stamp, reason="why", heuristic=heuristic
+    )
+    kind = model.COMMITTED if commit else model.ROLLED_BACK
+    expected = [kind, model.HEURISTIC] if heuristic else [kind]
+    assert [entry.kind for entry in plan.entries] == expected
+    assert plan.entries[0].body.get("asked") is (True if heuristic else None)
+    assert all(entry.body["decision"] == kind for entry in plan.entries[1:])

@@ -1,12 +1,15 @@
 """What a program of Spark Connect does with the library, in a process of its own.
 
-    python -m tests.delta.connect_client sc://127.0.0.1:PORT ROOT [look]
+    python -m tests.delta.connect_client sc://127.0.0.1:PORT ROOT [look | lose]
+
+With ``lose`` it waits until the server is gone, and ends.
 
 A process has classic sessions or those of Connect, not both.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from typing import Any
@@ -15,6 +18,7 @@ from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput
 
 SCHEMA = "order_id long, customer string, amount double"
+CLOSES_SECONDS = 30
 _BEGAN = time.monotonic()
 
 
@@ -104,11 +108,33 @@ def look(spark: Any, manager: QueueManager) -> None:
     told("verified")
 
 
+def lose(remote: str, manager: QueueManager) -> None:
+    """Wait for the server to be gone while a manager is open, and close that."""
+    manager.create_queue("orders", SCHEMA).send([{"order_id": 1, "customer": "c", "amount": 1.0}])
+    print("open", flush=True)
+    host, port = remote.removeprefix("sc://").split(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except OSError:
+            break
+        time.sleep(0.1)
+    told("the server is gone")
+    began = time.monotonic()
+    manager.close()
+    assert time.monotonic() - began < CLOSES_SECONDS
+    told("closed")
+    print("done", flush=True)
+
+
 def main(remote: str, root: str, *more: str) -> None:
     """Work on a store, and look at it too if that is said."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
+    if "lose" in more:
+        lose(remote, QueueManager(spark, root))
+        return
     spark.sql("CREATE TABLE totals (customer string, amount double) USING delta")
     told("connected")
     with QueueManager(spark, root) as manager:

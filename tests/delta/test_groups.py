@@ -151,12 +151,3 @@ def test_a_log_that_was_cut_off_is_told_from_one_that_ends(spark: Any, tmp_path:
     assert not journal_of(warm)._log.is_newest(known)
     assert journal_of(warm)._log.is_newest(newest)
     assert warm.queue("orders").depth() == 3
-
-
-def test_the_entries_of_a_copied_journal_are_read_though_it_has_one_version(
-    spark: Any, tmp_path: Path
-) -> None:
-    made, copied = (str(tmp_path / name) for name in ("made", "copied"))
-    QueueManager(spark, made).create_queue("orders", "n long", dead_letter=False)
-    spark.sql(f"CREATE TABLE delta.`{copied}/journal` SHALLOW CLONE delta.`{made}/journal`")
-    assert QueueManager(spark, copied).list_queues() == ["orders"]

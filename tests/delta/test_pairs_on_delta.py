@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from tests.faults import pairs
 from tests.faults.pair_board import SAME, Meeting, PairWorld, new_world
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not LONG, reason="half a minute each; in memory they are met always"),
+]
 MEETINGS = {
     ("claim", "commit"): "TransactionAborted, ok",
     ("rollback prepared", "commit prepared"): "TransactionFinished, ok",

@@ -7,6 +7,7 @@ attached to one that lives on, and carries out what the dead had asked of it.
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
-from tests.drivers import start
+from tests.drivers import FOLDER, start
 from tests.faults.audit import check
 from tests.inside import client_of
 from txnqueue import QueueManager
@@ -31,14 +32,22 @@ READY_SECONDS = 90
 class Driver:
     """One driver process, started again whenever it was killed."""
 
-    def __init__(self, *arguments: object, attach_to: Any) -> None:
+    def __init__(self, *arguments: object, attach_to: Any, folder: Path = FOLDER) -> None:
         self._attach_to = attach_to
+        self._folder = folder
         self._arguments = arguments
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it goes with the driver
         self.done = False
         self.start()
 
     def start(self) -> None:
-        self.process = start("tests.delta.driver", *self._arguments, attach_to=self._attach_to)
+        self.process = start(
+            "tests.delta.driver",
+            *self._arguments,
+            attach_to=self._attach_to,
+            stderr=self._errors.fileno(),
+            folder=self._folder,
+        )
         self.wait_for("ready")
 
     def wait_for(self, word: str) -> None:
@@ -49,7 +58,12 @@ class Driver:
                 self.done = True
             if line.startswith((word, "done")):
                 return
-        assert self.process.wait() in (0, -9), f"the driver failed: {self._arguments}"
+        assert self.process.wait() in (0, -9), self._failure()
+
+    def _failure(self) -> str:
+        """Say what it failed with, which is the last that it wrote."""
+        self._errors.seek(0)
+        return f"the driver failed: {self._arguments} {self._errors.read()[-1_500:]}"
 
     def kill(self) -> None:
         self.process.kill()
@@ -58,19 +72,31 @@ class Driver:
     def finish(self) -> None:
         while not self.done and self.process.poll() is None:
             self.wait_for("done")
-        assert self.process.wait(READY_SECONDS) == 0
+        assert self.process.wait(READY_SECONDS) == 0, self._failure()
 
 
-def kill(spark: Any, root: str, seed: int, kills: int, sends: int, *, attached: bool) -> None:
-    """Kill a producer and a consumer at random moments so often, and find everything once."""
+def kill(
+    spark: Any,
+    root: str,
+    seed: int,
+    kills: int,
+    sends: int,
+    *,
+    attached: bool,
+    folders: tuple[Path, Path] = (FOLDER, FOLDER),
+) -> None:
+    """Kill a producer and a consumer at random moments so often, and find everything once.
+
+    Their code may be in other folders than this.
+    """
     dice = random.Random(seed)
     manager = QueueManager(spark, root, actor="auditor")
     for name in ("in", "out"):
         manager.create_queue(name, "i long", lease_seconds=5, deliveries_max=1000)
     attach_to = spark if attached else None
     drivers = [
-        Driver(root, "produce", "producer", sends, attach_to=attach_to),
-        Driver(root, "consume", "consumer", sends, attach_to=attach_to),
+        Driver(root, "produce", "producer", sends, attach_to=attach_to, folder=folders[0]),
+        Driver(root, "consume", "consumer", sends, attach_to=attach_to, folder=folders[1]),
     ]
     for _ in range(kills):
         time.sleep(dice.uniform(0.0, 4.0))  # a random moment, not a wait for something

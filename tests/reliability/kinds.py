@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from tests.delta import failing_storage
-from tests.delta import test_crash_on_delta as on_delta
-from tests.delta import test_two_drivers as two_drivers
-from tests.delta.storage_calls import compiled
-from tests.faults import matrix
-from tests.faults.scenarios import IN_MEMORY, OPERATIONS
-from tests.faults.simulation import simulate
-from tests.faults.world import World
-from tests.histories import checker, runs
-from tests.histories.history import History
-from tests.reliability import meetings, versions
+from tests.reliability import cases, connect, meetings, mutants, mutation, older, versions
 from tests.reliability.session import Session
 from tests.stores import test_damage
-from txnqueue.storage.store import DeltaStore
-
-ROOT = Path(__file__).resolve().parents[2]
-FOUND = ROOT / "build" / "reliability"
-"""Where the histories are kept in which something was found."""
-PYTEST_SECONDS = 3_600
-UNKNOWN_MAX = 0.1
-KILLS_EACH, SENDS_EACH = 10, 20
-CALLS_MAX = 40
-"""More than any of the operations makes of a kind."""
-OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
 
 
 @dataclass(frozen=True)
@@ -53,6 +25,9 @@ class Kind:
         run: Does one number; returns how many cases that was, and what happened.
         total: How many there are, if they are a list; None: any number.
         independent: Whether its cases are drawn, so that there is a bound for those not drawn.
+        found: The counts whose share of all cases is published, with its interval, if that is
+            what is asked: a failure is then one that was not found.
+        looked_at: What came of looking at a failure, by what it said.
     """
 
     name: str
@@ -64,179 +39,8 @@ class Kind:
     run: Callable[[Session, int], tuple[int, Counter[str]]]
     total: Callable[[], int] | None = None
     independent: bool = True
-
-
-# ----------------------------------------------------------------------------- histories
-
-
-def _checked(name: str, number: int, history: History) -> tuple[int, Counter[str]]:
-    found = checker.check(history)
-    if found:
-        FOUND.mkdir(parents=True, exist_ok=True)
-        (FOUND / f"{name}-{number}.json").write_text(history.dumped(), encoding="utf-8")
-        raise AssertionError("; ".join(f"{one.name}: {one.what}" for one in found))
-    counts = checker.figures(history)
-    if counts["info"] >= UNKNOWN_MAX * counts["operations"]:  # too little is known of it
-        return 0, Counter({"void runs": 1})
-    kills = Counter({"kills": history.about.get("kills", 0)})
-    wanted = ("operations", "info", "committed", "take-overs", "versions read again", "messages")
-    return 1, Counter({what: counts[what] for what in wanted}) + kills
-
-
-def _histories_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
-    return _checked("histories-memory", number, runs.in_memory(number))
-
-
-def _histories_threads(session: Session, number: int) -> tuple[int, Counter[str]]:
-    history = runs.on_delta_by_threads(session.spark, session.folder() / "store", number)
-    return _checked("histories-threads", number, history)
-
-
-def _histories_processes(session: Session, number: int) -> tuple[int, Counter[str]]:
-    history = runs.on_delta_by_processes(session.spark, session.folder() / "store", number)
-    return _checked("histories-processes", number, history)
-
-
-# -------------------------------------------------------------------------------- faults
-
-
-@cache
-def _cells() -> list[matrix.Case]:
-    return [case for operation in (*OPERATIONS, *IN_MEMORY) for case in matrix.cases(operation)]
-
-
-def _crash_matrix(_: Session, number: int) -> tuple[int, Counter[str]]:
-    case = _cells()[number % len(_cells())]
-    try:
-        matrix.run(matrix.fresh(unique=case.operation.unique), case)
-    except Exception as error:
-        raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
-    return 1, Counter({case.fault.value: 1})
-
-
-@cache
-def _cells_on_delta() -> list[matrix.Case]:
-    return on_delta.long_sample()
-
-
-def _crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
-    case = _cells_on_delta()[number % len(_cells_on_delta())]
-    world: World = session.kept.pop("world", None) or on_delta.new_world(
-        DeltaStore(session.spark, str(session.folder()))
-    )
-    try:
-        matrix.run(world, case)
-    except Exception as error:  # what it left behind is not for the next one
-        raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
-    session.kept["world"] = world
-    return 1, Counter({case.fault.value: 1})
-
-
-def _simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
-    counts = simulate(number)
-    wanted = ("committed", "prepared", "take-overs", "crashes", "killed", "in doubt", "conflicts")
-    return 1, Counter({what: counts[what] for what in wanted})
-
-
-@cache
-def _failing_calls() -> list[failing_storage.Cell]:
-    found = itertools.product(
-        range(1, CALLS_MAX + 1), OPERATIONS_ON_DISK, failing_storage.KINDS, (False, True)
-    )
-    return [failing_storage.Cell(what, kind, nth, after) for nth, what, kind, after in found]
-
-
-def _failing_storage(session: Session, number: int) -> tuple[int, Counter[str]]:
-    cell = _failing_calls()[number % len(_failing_calls())]
-    process = session.kept.pop("disk", None) or _new_process(session)
-    found = process.run(cell)
-    if found.problem:
-        process.close()
-        raise AssertionError(f"{cell}: {found}")
-    session.kept["disk"] = process
-    told = "there was no such call" if found.hit is None else f"told {found.told}"
-    return int(found.hit is not None), Counter({told: 1})
-
-
-def _new_process(session: Session) -> failing_storage.Process:
-    folder, classes = session.folder(), session.folder()
-    compiled(session.spark._jvm, classes)
-    return failing_storage.Process(folder, classes)
-
-
-def _kills(session: Session, number: int) -> tuple[int, Counter[str]]:
-    folder = str(session.folder())
-    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=True)
-    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
-
-
-def _kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
-    folder = str(session.folder())
-    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
-    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
-
-
-def _damage(session: Session, number: int) -> tuple[int, Counter[str]]:
-    if "damage" not in session.kept:
-        session.kept["damage"] = test_damage.Damaged(session.folder())
-    said = session.kept["damage"].say(number)
-    return 1, Counter(said)
-
-
-def _versions(session: Session, number: int) -> tuple[int, Counter[str]]:
-    return versions.run(number, session.folder())
-
-
-# ------------------------------------------------------------------------ tests of pytest
-
-
-def _pytest(number: int, *what: str) -> str:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *what),
-            *("--hypothesis-show-statistics", f"--hypothesis-seed={number}"),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "TXNQUEUE_LONG": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PYTEST_SECONDS,
-        check=False,
-    )
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert done.returncode == 0, "; ".join(failed) or done.stdout[-500:] + done.stderr[-500:]
-    return done.stdout
-
-
-def passed(number: int, *what: str) -> int:
-    """Run tests, and count those that pass."""
-    found = re.search(r"(\d+) passed", _pytest(number, *what))
-    assert found is not None, "no tests were run"
-    return int(found[1])
-
-
-def examples(number: int, *what: str) -> int:
-    """Run tests with a seed, and count the examples that Hypothesis drew for them."""
-    found = sum(map(int, re.findall(r"- (\d+) passing,", _pytest(number, *what))))
-    assert found, "no examples were run"
-    return found
-
-
-def _broken_variants(_: Session, number: int) -> tuple[int, Counter[str]]:
-    return passed(number, "-m", "not spark", *_broken_files()), Counter()
-
-
-def _broken_files() -> list[str]:
-    found = [*ROOT.glob("tests/faults/test_broken_*.py")]
-    found += ROOT.glob("tests/specifications/test_broken_*.py")
-    return sorted(str(path.relative_to(ROOT)) for path in found)
-
-
-HOSTILE = ("tests/core/test_rows.py", "tests/specifications/test_amqp_columns.py")
-
-
-def _hostile_input(_: Session, number: int) -> tuple[int, Counter[str]]:
-    return examples(number, "-m", "not spark", *HOSTILE), Counter()
+    found: tuple[str, ...] = ()
+    looked_at: Callable[[str], mutation.Verdict | None] | None = None
 
 
 KINDS: dict[str, Kind] = {
@@ -251,7 +55,7 @@ KINDS: dict[str, Kind] = {
             "what each saw is compared with the journal and with every version of it.",
             "What Delta, Spark and file systems do. Threads take turns as Python lets them: a "
             "number is not repeated exactly.",
-            _histories_memory,
+            cases.histories_memory,
         ),
         Kind(
             "histories-threads",
@@ -261,7 +65,7 @@ KINDS: dict[str, Kind] = {
             "The same by three threads of one driver; who looks reads the files without Spark, and "
             "each version is read again from Delta's log alone.",
             "Object stores, clusters; maintenance at the same time.",
-            _histories_threads,
+            cases.histories_threads,
         ),
         Kind(
             "histories-processes",
@@ -270,7 +74,7 @@ KINDS: dict[str, Kind] = {
             "Delta on a local disk, two driver processes attached to one Java",
             "The same by two processes, each killed twice at a random moment and started again.",
             "A Java that dies with its driver: test_two_drivers.py kills those.",
-            _histories_processes,
+            cases.histories_processes,
         ),
         Kind(
             "crash-matrix",
@@ -279,8 +83,8 @@ KINDS: dict[str, Kind] = {
             "in memory",
             "Each operation × each store call in it × each fault × each recovery.",
             "Two faults at once; other operations at the same time.",
-            _crash_matrix,
-            lambda: len(_cells()),
+            cases.crash_matrix,
+            lambda: len(cases.cells()),
         ),
         Kind(
             "crash-matrix-delta",
@@ -290,8 +94,8 @@ KINDS: dict[str, Kind] = {
             "Each operation × each writing store call in it × each fault, recovered by another "
             "client.",
             "Faults inside of a store call: those of the file system are a kind of their own.",
-            _crash_matrix_delta,
-            lambda: len(_cells_on_delta()),
+            cases.crash_matrix_delta,
+            lambda: len(cases.cells_on_delta()),
         ),
         Kind(
             "pairs-memory",
@@ -321,7 +125,7 @@ KINDS: dict[str, Kind] = {
             "A producer and a consumer are killed at random moments and started again; ten times, "
             "then everything is drained, and each message is there once.",
             "Statements of the dead are carried out by the Java that lives on.",
-            _kills,
+            cases.kills,
         ),
         Kind(
             "kills-java",
@@ -330,7 +134,7 @@ KINDS: dict[str, Kind] = {
             "Delta on a local disk, a producer and a consumer with a Java of their own",
             "The same with a Java that dies with its process, in the middle of whatever it writes.",
             "Power failures: Delta does not force its files to the disk.",
-            _kills_with_java,
+            cases.kills_with_java,
         ),
         Kind(
             "failing-storage",
@@ -341,8 +145,21 @@ KINDS: dict[str, Kind] = {
             "n = 1, 2, 3 …, in a send of rows, a send of a frame, and a transaction that receives "
             "and sends; what the client is told is compared with the journal.",
             "Two calls that fail; a disk that says it has written and has not.",
-            _failing_storage,
-            lambda: len(_failing_calls()),
+            cases.storage_that_fails,
+            lambda: len(cases.failing_calls()),
+        ),
+        Kind(
+            "connect",
+            "the conformance suite over a Spark Connect server",
+            "tests",
+            "Delta on a local disk, a server in another process",
+            "All that the suite of the public interface asks of Delta, module by module, by a "
+            "client of a Spark Connect server that has Delta and nothing of the library; each "
+            "process ends by itself.",
+            "Servers that many clients share, and storage that only the server sees.",
+            connect.run,
+            connect.total,
+            independent=False,
         ),
         Kind(
             "damage",
@@ -355,7 +172,7 @@ KINDS: dict[str, Kind] = {
             "in part, or have one bit flipped at seven places; six questions have the answer that "
             "they had before, or an error that names the damage.",
             "Damage to two files; commits that are older than the checkpoint.",
-            _damage,
+            cases.damage,
             lambda: 2 * test_damage.CELLS,
         ),
         Kind(
@@ -367,7 +184,7 @@ KINDS: dict[str, Kind] = {
             "with each Python and each Spark that the package allows, and Delta's release for it.",
             "Platforms with a Spark of their own; other releases than those that are named; "
             "another Java than the machine's.",
-            _versions,
+            versions.run,
             lambda: len(versions.ALL),
             independent=False,
         ),
@@ -379,7 +196,7 @@ KINDS: dict[str, Kind] = {
             "200 actions of two to four clients, interleaved within their calls, with faults, late "
             "replies, kills, zombies and clocks apart; each commit is compared with a model.",
             "What the model and the library have wrong alike; Delta and Spark.",
-            _simulator,
+            cases.simulator,
         ),
         Kind(
             "broken-variants",
@@ -388,8 +205,26 @@ KINDS: dict[str, Kind] = {
             "in memory",
             "One rule of the real code is broken at a time: the checks must find each.",
             "Mistakes that nobody thought of.",
-            _broken_variants,
+            cases.broken_variants,
             independent=False,
+        ),
+        Kind(
+            "mutants",
+            "mutants of the core and of the append loop",
+            "mutants",
+            "in memory",
+            "One operator, constant, condition, call, loop or return value in the functions of "
+            "txnqueue/core, client/append.py, client/runtime.py and storage/journal/groups.py is "
+            "made wrong, drawn at random; the tests that reach the statement are run, the quickest "
+            f"first, {mutation.JUDGED_SECONDS:.0f} seconds of them and up to "
+            f"{mutation.FAULTS_SECONDS:.0f} with those of faults and random histories, until one "
+            "fails. That test has to pass without the mistake.",
+            "Constants of modules, defaults and decorators, which are not mutated; two mistakes at "
+            "once; what only tests on Spark find, or tests that take longer.",
+            mutation.run,
+            lambda: len(mutants.mutants()),
+            found=mutation.KILLED,
+            looked_at=mutation.looked_at,
         ),
         Kind(
             "hostile-input",
@@ -398,7 +233,41 @@ KINDS: dict[str, Kind] = {
             "in memory",
             "Hypothesis draws rows, schemas and AMQP messages: a typed error, or a round trip.",
             "What the strategies do not draw; Spark's own reading of frames.",
-            _hostile_input,
+            cases.hostile_input,
+        ),
+        Kind(
+            "upgrade",
+            "store calls of an upgrade",
+            "calls",
+            "in memory, with all that a store of 0.1.0 has",
+            "The first work of this version on it (recovery, the decision of what was prepared, a "
+            "drain, maintenance, sends) × each store call × each fault; two other clients go on, "
+            "and all that 0.1.0 left is there once.",
+            "Two faults at once; what Delta makes of tables that 0.1.0 wrote.",
+            older.upgrade,
+            lambda: len(older.spoiled_upgrades()),
+        ),
+        Kind(
+            "two-versions",
+            "kills of drivers of 0.1.0 and of this version on one store",
+            "kills",
+            "Delta on a local disk, a producer and a consumer attached to one Java",
+            "0.1.0, from git's history, makes a store. One version produces, the other consumes, "
+            "both are killed at random moments; then it is maintained, verified and shown to "
+            "0.1.0, which has to refuse a store of this version.",
+            "What is new in this version: 0.1.0 does not know it. Maintenance by 0.1.0.",
+            older.two_versions,
+        ),
+        Kind(
+            "copies",
+            "copies of a store on which others work",
+            "copies",
+            "Delta on a local disk, two driver processes attached to one Java",
+            "The folder is copied by the page's recipe while a producer and a consumer work: each "
+            "copy verifies, has all that was committed before, and each message once. In a wrong "
+            "order it is whole by chance, or is told.",
+            "Maintenance during a copy; object stores.",
+            older.copies,
         ),
     )
 }

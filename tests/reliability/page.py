@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.reliability import results
 from tests.reliability.kinds import KINDS, Kind
-from tests.reliability.results import Run
+from tests.reliability.results import Failure, Run
 
 DOCS = results.FOLDER.parent
 BEGIN = "<!-- written from docs/reliability/ by tests/reliability/page.py: begin -->"
@@ -74,12 +74,22 @@ def _often(kind: Kind, found: list[Run]) -> str:
 
 def _bound(kind: Kind, found: list[Run]) -> str:
     """Say how small the share of failures is: not of what is a list, which is all or not."""
+    if kind.found:
+        return _share(kind, found)
     n, of = results.clean(found), found[-1].of
     if not n:
         return "failed in the last run"
     if of is not None:
         return "all of a list" if results.next_number(found) >= of else "a part of a list"
     return f"< {results.bound(n):.2g}" if kind.independent else "a list"
+
+
+def _share(kind: Kind, found: list[Run]) -> str:
+    """Say which share was found: of a sample, so with an interval."""
+    hits = sum(run.counts.get(count, 0) for run in found for count in kind.found)
+    n = results.total(found)
+    low, high = results.interval(hits, n)
+    return f"{hits / max(n, 1):.1%} {kind.found[0]} ({low:.1%} to {high:.1%})"
 
 
 def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
@@ -91,9 +101,33 @@ def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
     yield f"What it cannot show: {kind.blind}"
     yield from ("", f"`bash tests/reliability.sh {kind.name} --minutes 60` goes on.")
     failures = [(run, one) for run in found for one in run.failures]
-    if failures:
+    if failures and kind.looked_at is not None:
+        yield from _looked_at(kind, results.total(found), counts, failures)
+    elif failures:
         yield from ("", "| number | commit | failed with |", "|---:|---|---|")
         yield from (f"| {f.number} | {run.commit} | {_cell(f.what)} |" for run, f in failures)
+
+
+def _looked_at(
+    kind: Kind, n: int, counts: Counter[str], failures: list[tuple[Run, Failure]]
+) -> Iterator[str]:
+    """Say of each failure what it is, and of all of them how many are what."""
+    assert kind.looked_at is not None
+    seen = [(run, one, kind.looked_at(one.what)) for run, one in failures]
+    shares = Counter("not looked at yet" if v is None else v.verdict for _, _, v in seen)
+    shares["equivalent"] += counts["equivalent"]
+    said = ", ".join(f"{number} {what}" for what, number in shares.most_common())
+    found = sum(counts[count] for count in kind.found)
+    rest, now = n - shares["equivalent"], found + shares["killed since"]
+    yield from ("", f"Those that no test failed with at first sight are: {said}.", "")
+    first, last = (f"{number / max(rest, 1):.1%}" for number in (found, now))
+    yield f"Of the {rest} that are not equivalent {first} were found then, {last} are found now."
+    yield "The latter says nothing of those that were not drawn: tests were written for these."
+    yield ""
+    yield from ("| number | commit | failed with | what it is |", "|---:|---|---|---|")
+    for run, one, v in seen:
+        what = "" if v is None else f"{v.verdict}: {v.why}"
+        yield f"| {one.number} | {run.commit} | {_cell(one.what)} | {_cell(what)} |"
 
 
 def _findings(folder: Path) -> Iterable[str]:

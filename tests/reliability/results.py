@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,14 @@ def clean(runs: Sequence[Run]) -> int:
 def bound(n: int) -> float:
     """Bound the share of failing cases at 95 %, if none of n independent ones failed."""
     return min(1.0, 3 / n) if n else 1.0
+
+
+def interval(hits: int, n: int) -> tuple[float, float]:
+    """Bound a share at 95 % from both sides, as Wilson does."""
+    if not n:
+        return 0.0, 1.0
+    share, z = hits / n, 1.96
+    middle, width = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    return max(0.0, (middle - width) / (1 + z * z / n)), min(
+        1.0, (middle + width) / (1 + z * z / n)
+    )

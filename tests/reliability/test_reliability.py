@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.reliability import kinds, longrun, page, results
+from tests.reliability import cases, longrun, page, results
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.results import Failure, Run
 from tests.reliability.session import Session
@@ -174,8 +174,8 @@ def test_two(): pass
 def test_what_tests_draw_is_counted_and_their_failure_is_one(tmp_path: Path) -> None:
     path = tmp_path / "test_drawn.py"
     path.write_text(TESTS)
-    assert kinds.passed(1, str(path)) == 2
-    assert kinds.examples(1, str(path)) == 7
+    assert cases.passed(1, str(path)) == 2
+    assert cases.examples(1, str(path)) == 7
     path.write_text(TESTS.replace("pass", "assert False"))
     with pytest.raises(AssertionError, match=r"FAILED .*test_two"):
-        kinds.passed(1, str(path))
+        cases.passed(1, str(path))

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.reliability.session import Session
+
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = "spark,cli,report,plots,metrics,connect,test"
 IN_MEMORY = ("tests/core", "tests/conformance")
@@ -48,13 +50,14 @@ ALL = [
 ]
 
 
-def run(number: int, folder: Path) -> tuple[int, Counter[str]]:
+def run(session: Session, number: int) -> tuple[int, Counter[str]]:
     """Install the versions of a number, and run the tests with them; how many passed.
 
     Raises:
         AssertionError: A test failed, or nothing could be installed.
     """
     wanted = ALL[number]
+    folder = session.folder()
     python = _python(wanted.python)
     if python is None:
         return 0, Counter({f"Python {wanted.python} is not on this machine": 1})

@@ -317,6 +317,21 @@ def test_receive_prints_and_gives_back(shell: Any, three: str) -> None:
     assert shell.json("peek", "orders")[0]["_message"]["delivery_count"] == 0
 
 
+def test_replay_shows_what_was_accepted_and_changes_nothing(shell: Any, three: str) -> None:
+    shell("send", "orders", three)
+    assert "Nothing of orders was accepted then." in shell("replay", "orders").stderr
+    shell("receive", "orders", "--limit", "2", "--accept")
+    assert [row["id"] for row in shell.json("replay", "orders")] == [1, 2]
+    assert [row["id"] for row in shell.json("replay", "orders", "--limit", "1")] == [1]
+    (event,) = [row for row in shell.json("history") if row["kind"] == "accepted"]
+    seq = str(event["commit_seq"])
+    assert [row["id"] for row in shell.json("replay", "orders", "--upto", seq)] == [1, 2]
+    assert shell.json("replay", "orders", "--after", seq) == []
+    assert shell.json("depth", "orders")[0]["available"] == 1
+    shell("replay", "orders", "--after", "999999999", code=2)
+    shell("replay", "none", code=3)
+
+
 def test_receive_accept_consumes(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     shell("receive", "orders", "--limit", "2", "--accept")

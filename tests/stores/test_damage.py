@@ -18,6 +18,8 @@ from tests.conftest import LONG
 from tests.stores import damage
 from txnqueue import QueueManager, look
 from txnqueue.errors import StoreCorrupt
+from txnqueue.storage.files.delta_log import TableVersion
+from txnqueue.storage.files.entries import _renamed
 from txnqueue.storage.files.integrity import content_of, understanding
 
 HERE = Path(__file__).parent
@@ -112,6 +114,17 @@ def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path) -> 
         raise OSError("it does not decompress")
     with pytest.raises(FileNotFoundError), understanding(local, f"{there} no more"):
         raise OSError("the connection was reset")
+
+
+def test_only_a_column_in_the_place_of_another_is_a_damaged_name() -> None:
+    moment = TableVersion(
+        columns=frozenset({"kind", "lane", "shard"}),
+        properties={"delta.rowTracking.materializedRowIdColumnName": "row-id-1"},
+    )
+    assert _renamed({"kind", "lane", "shard", "row-id-1"}, moment) is None
+    assert _renamed({"kind", "shard", "__is_cdc"}, moment) is None, "a column came later"
+    assert _renamed({"kind", "lane", "shard", "note"}, moment) is None, "a column went"
+    assert _renamed({"kind", "lana", "shard"}, moment) == "lana"
 
 
 def test_sums_are_compared_and_what_they_do_not_say_is_believed(tmp_path: Path) -> None:

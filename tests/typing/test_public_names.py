@@ -15,9 +15,10 @@ from typing import Any, get_type_hints
 import pytest
 
 import txnqueue
+from tests.inside import client_of
 from txnqueue import types
 from txnqueue.storage.payload.schemas import MESSAGE_TYPE
-from txnqueue.testing import memory_manager
+from txnqueue.testing import memory_manager, plain_schema
 
 FOR_USERS = {
     "AuditFigures": "attempts beginning causes changes dead_letters depth_every_versions depths "
@@ -66,7 +67,7 @@ FOR_USERS = {
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
-    "Rehearsal": "commit_seq consumed df error json limits messages rolled_back rows sent "
+    "Rehearsal": "changes commit_seq consumed df error json limits messages rolled_back rows sent "
     "transactions was_sent",
     "ReplayedBatch": "accept df extend_lease heartbeat held_until holds keep messages modify move "
     "reject release to_arrow",
@@ -260,6 +261,8 @@ def test_rows_have_the_keys_that_are_declared() -> None:
     with manager.transaction() as tx:
         orders.receive(transaction=tx).reject(reason="no", transaction=tx)
     dead = manager.queue("orders.dead")
+    store: Any = client_of(manager).store
+    store.tables.create("totals", plain_schema("a long"))
     (message,) = dead.peek_messages()
     about = message["_message"]
     history, snapshot = manager.history, manager.history.as_of()
@@ -276,6 +279,11 @@ def test_rows_have_the_keys_that_are_declared() -> None:
         types.QueueRow: snapshot.queues().rows(),
         types.QueueMetrics: manager.metrics().rows(),
         types.DeadLetterCount: orders.dead_letters().rows(),
+        types.ChangedRow: manager.rehearse(
+            lambda _, tx: tx.table("totals").append([{"a": 1}]), dead
+        )
+        .changes("totals")
+        .rows(),
         types.RehearsalRow: manager.rehearse(lambda _, tx: None, dead).rows(),
         types.ExchangeDescription: [sold.describe()],
     }

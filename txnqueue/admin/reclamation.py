@@ -107,6 +107,7 @@ class Reclamation:
             owner: (min(first, self._now_ms), min(last, self._now_ms))
             for owner, (first, last) in self._before.deleted.items()
         }
+        self._erased_ms: dict[str, int] = {}
         self._missed: set[str] = set()
         self._empty: dict[str, Entry] = {}
 
@@ -246,8 +247,11 @@ class Reclamation:
     def _note_erased(self, catalog: Iterable[Entry]) -> None:
         """Know of rows that were erased since the inventory: the files that held them are left."""
         for one in erasures.erasures(catalog):
-            if one.done is not None and one.done.version > self._before.version:
-                at_ms = min(one.done.recorded_at_ms, self._now_ms)
+            if one.done is None:
+                continue
+            at_ms = min(one.done.recorded_at_ms, self._now_ms)
+            self._erased_ms[one.payload_id] = max(at_ms, self._erased_ms.get(one.payload_id, at_ms))
+            if one.done.version > self._before.version:
                 first, last = self._deleted.get(one.payload_id, (at_ms, at_ms))
                 self._deleted[one.payload_id] = (min(first, at_ms), max(last, at_ms))
 
@@ -294,6 +298,15 @@ class Reclamation:
         """Find the owners of deleted rows whose files need not be kept any longer."""
         return {o for o, (first, _) in self._deleted.items() if self._now_ms - first >= _FILES_MS}
 
+    def _in_no_log(self, owner: str) -> bool:
+        """Return whether files are to go that no version names, because rows were erased.
+
+        A driver that was killed may have left files behind that it had written and not committed:
+        the log does not know of them, nor does a query, and what was erased may be in them too.
+        """
+        first, _ = self._deleted.get(owner, (0, 0))
+        return first <= self._erased_ms.get(owner, -1)
+
     def _vacuum(self, owners: Iterable[str]) -> None:
         """Remove files that no retained version names; never while a reader may need them.
 
@@ -304,7 +317,8 @@ class Reclamation:
             return
         for owner in sorted(set(owners) - self._empty.keys()):
             try:
-                reason = payload.vacuum(owner, terms.seconds_min, full=terms.vacuum == "full")
+                full = terms.vacuum == "full" or self._in_no_log(owner)
+                reason = payload.vacuum(owner, terms.seconds_min, full=full)
                 if reason is not None:
                     self._skipped.append(f"vacuum: {reason}")
                 elif owner in self._overdue():

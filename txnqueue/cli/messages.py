@@ -1,4 +1,4 @@
-"""Commands for messages: send, receive, peek, move, purge, dead letters, redrive."""
+"""Commands for messages: send, receive, peek, replay, move, purge, dead letters, redrive."""
 
 from __future__ import annotations
 
@@ -135,6 +135,25 @@ def peek(session: OpenStore, queue: Queue, limit: Limit = 20, where: Where = Non
     else:
         messages = session.looking.queue(queue).peek_messages(limit)
     session.printer.messages(messages, f"{queue} has nothing to receive.")
+
+
+@command("replay")
+def replay(
+    session: OpenStore,
+    queue: Queue,
+    limit: Limit = 20,
+    where: Where = None,
+    *,
+    after: Annotated[
+        int, typer.Option(help="Only what later commits than this commit_seq accepted.")
+    ] = -1,
+    upto: Annotated[
+        int | None, typer.Option(help="Only what commits up to this commit_seq accepted.")
+    ] = None,
+) -> None:
+    """Look at messages again that were accepted, the first ones first; nothing is sent."""
+    batch = session.manager.queue(queue).replay(after, upto, where=where, limit=limit)
+    session.printer.messages(batch.messages(), f"Nothing of {queue} was accepted then.")
 
 
 @command("move")

@@ -16,7 +16,13 @@ from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.state.closure import _expects_open, bars, closed_error
-from txnqueue.errors import Busy, QueueError, TransactionUnknown, TxnQueueError
+from txnqueue.errors import (
+    Busy,
+    LayoutUnsupported,
+    QueueError,
+    TransactionUnknown,
+    TxnQueueError,
+)
 from txnqueue.storage.journal import AppendConflict, Journal
 from txnqueue.version import __version__
 
@@ -96,6 +102,7 @@ class Append:
 
         Raises:
             Busy: Others were faster at every try; nothing landed.
+            LayoutUnsupported: A newer version of the library changed the layout; nothing landed.
             TransactionUnknown: An earlier try may still land, whatever keeps another one from
                 landing.
             QueueClosed: A queue that it works on is being dropped; nothing landed.
@@ -179,6 +186,7 @@ class Append:
         if not self._retries.fail():
             if self._in_doubt:
                 raise self._unknown(cause) from cause
+            self._check_layout()
             raise Busy(operation=self._operation, queue=self._queue, tries=self.lost) from cause
         self._retries.wait()
 
@@ -257,6 +265,19 @@ class Append:
             raise self._unknown(error) from error
         raise error
 
+    def _check_layout(self) -> None:
+        """Check that nothing lands any more because a newer version changed the layout.
+
+        Raises:
+            LayoutUnsupported: So it is; nothing landed.
+        """
+        changed = model.layout_unchanged()
+        if changed in self._tried[-1].conditions:
+            fence = self._journal.read([model.FENCE]).entries
+            newest = max((e.sequence or 0 for e in fence if changed.matches(e)), default=0)
+            if newest:
+                raise layout_unsupported("The store", newest)
+
     def _may_land(self, cause: Exception) -> bool:
         """Return whether the conditions of one of the tries still hold, so that it may land.
 
@@ -289,6 +310,14 @@ def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) ->
         transaction_id=known_as,
         attempt=attempt,
         last_error=cause,
+    )
+
+
+def layout_unsupported(store: str, layout: int) -> LayoutUnsupported:
+    """Make the error of a store that a newer version of the library wrote."""
+    return LayoutUnsupported(
+        f"{store} has layout {layout}, this library writes {model.LAYOUT}: use a newer version.",
+        layout=layout,
     )
 
 

@@ -120,6 +120,21 @@ class Past:
             max(here.commit_seq, there.commit_seq), max(here.recorded_at_ms, there.recorded_at_ms)
         )
 
+    def archived_ahead(self) -> int | None:
+        """Find the newest archived commit if the journal does not reach so far; None if it does.
+
+        So it is in a copy of a store whose archive was copied after a maintenance, and whose
+        journal before it.
+        """
+        journal = self._store.journal
+        try:
+            newest = journal.archive.newest(EntryFilter()).commit_seq
+        except Exception:
+            if self._has_archive():
+                raise
+            return None
+        return newest if newest >> 10 > journal.version() else None
+
     def _narrowed(self, wanted: EntryFilter) -> EntryFilter:
         upto = self.upto if wanted.upto is None else min(self.upto, wanted.upto)
         return replace(wanted, upto=upto)

@@ -9,13 +9,14 @@ import logging
 from collections.abc import Iterable
 
 from txnqueue.client import archive
+from txnqueue.client.append import layout_unsupported
 from txnqueue.client.readers import ShardReader
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
 from txnqueue.core.settings import SLICE_WIDTH, QueueInfo
 from txnqueue.core.state import AttemptOwner, TransactionState, catalog, overview
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import LayoutUnsupported, QueueError, QueueNotFound, StoreNotFound
+from txnqueue.errors import QueueError, QueueNotFound, StoreNotFound
 from txnqueue.storage.store import Store
 
 logger = logging.getLogger("txnqueue")
@@ -71,11 +72,7 @@ class Cache:
             )
         newest = max(layouts, key=lambda entry: entry.sequence or 0)
         if (newest.sequence or 0) > model.LAYOUT:
-            raise LayoutUnsupported(
-                f"The store at {self.store.root!r} has layout {newest.sequence}, this library "
-                f"writes {model.LAYOUT}: use a newer version.",
-                layout=newest.sequence,
-            )
+            raise layout_unsupported(f"The store at {self.store.root!r}", newest.sequence or 0)
         made_as = newest.body.get("root")
         if made_as != self.store.root and self.store.spark is not None:
             logger.warning(

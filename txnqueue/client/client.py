@@ -228,8 +228,14 @@ class Client:
             self.confirmations = []
         if not now:
             return
+
+        def confirmed(_lost: int) -> Plan:
+            # A try that lands late must not repeat entries that have left the journal since.
+            begun = self.cache.version_to_begin()
+            return Plan(now, (model.layout_unchanged(), model.horizon_at_most(begun)))
+
         try:
-            self.land(lambda _lost: Plan(now, (model.layout_unchanged(),)), "confirm changes")
+            self.land(confirmed, "confirm changes")
         except BaseException:
             self.add_confirmations(now)  # said twice it says the same
             raise

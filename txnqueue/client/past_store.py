@@ -23,7 +23,7 @@ from txnqueue.storage.payload import Part, PayloadStore
 from txnqueue.storage.payload.memory import MemoryPayload
 from txnqueue.storage.payload.types import frame_of
 from txnqueue.storage.store import Store
-from txnqueue.storage.tables import Change, CommitStamp, TableCommit, TableInfo
+from txnqueue.storage.tables import Change, CommitStamp, Source, TableCommit, TableInfo
 from txnqueue.storage.transient import TransientStore
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ class PastTables:
     def __init__(self, store: Store, payload: PastPayload) -> None:
         """Look at the tables; rows of changes are staged here."""
         self._tables = store.tables.for_rows_of(payload.staged_rows)
+        self._payload = payload
 
     def describe(self, name: str) -> TableInfo | None:
         """Look at a table; None if there is none of that name."""
@@ -234,6 +235,11 @@ class PastTables:
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
         """Refuse: nothing is decided here."""
         raise OnlyRehearsed
+
+    def rows_of(self, source: Source) -> pa.Table:
+        """Read the rows of a change that were staged here."""
+        staged = [self._payload.staged(source.payload_id, one) for one in source.send_ids]
+        return pa.concat_tables(staged).rename_columns(source.names)
 
     def history(self, name: str, after: int) -> list[TableCommit]:
         """List the commits of a table after a version."""

@@ -103,6 +103,14 @@ def _whole(client: Client) -> VerificationResult:
 
 def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
     problems, beginning = Problems(), past.beginning
+    if audit.set_back:
+        problems.add(audit.set_back)
+    if (ahead := past.archived_ahead()) is not None:
+        version = client.store.journal.version()
+        problems.add(
+            f"the archive has commit {ahead}, and the journal ends at version {version}: the store "
+            "was maintained while it was copied, or its tables are of different moments"
+        )
     numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
     for entry in past.stream(Order.STREAM):
         numbers.see(entry)
@@ -118,8 +126,11 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         **{one.payload_id: f"queue {one.name}" for one in queues.values()},
     }
     payload = Payload(client, owners, problems)
-    since, logged, newest = max(beginning, audit.since), 0, -1
+    since, logged, newest, append_id = max(beginning, audit.since), 0, -1, ""
     for entry in past.stream(Order.COMMIT):
+        if entry.commit_seq == newest and entry.append_id != append_id:
+            problems.add(f"two appends are at commit_seq {newest}: what came after what is lost")
+        append_id = entry.append_id
         for check in (manifests, changes, replay, payload):
             check.see(entry)
         logged += entry.version >= since

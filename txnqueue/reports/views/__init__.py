@@ -17,9 +17,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import catalog
+from txnqueue.core.state import catalog, erasures
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidName, PlatformMissing
 from txnqueue.reports.history import cut
@@ -31,6 +32,7 @@ from txnqueue.reports.views.pieces import frame
 from txnqueue.reports.views.store import (
     bindings,
     dispatches,
+    none_erased_since,
     queues,
     still_known,
     transactions,
@@ -101,7 +103,11 @@ def _temporary(
     owners: dict[str, Owner] = {one.payload_id: one for one in Topology.of(entries).ever.values()}
     owners |= {one.payload_id: one for one in catalog.every_queue(entries).values()}
     told = ledgers(past, infos.values())
-    known = "true" if as_of is None else still_known(names, past.upto)
+    # What was erased is gone from every past; what comes later makes such a view fail.
+    erased = erasures.erasures(entries if as_of is None else Past(store).catalog())
+    conditions = [none_erased_since(names, len(erased))]
+    if as_of is not None:
+        conditions.append(still_known(names, past.upto))
     frames = {
         prefix + view: frame(
             spark,
@@ -109,7 +115,8 @@ def _temporary(
             infos[name],
             owners,
             told[infos[name].queue_id].pieces(at_ms),
-            condition=known,
+            erased=erasures.rows_of(erased),
+            condition=" AND ".join(conditions),
         )
         for name, view in view_names(infos).items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from txnqueue.core import ranges
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state.erasures import Places, Rows
 from txnqueue.reports.ledger import Piece
 from txnqueue.reports.views.columns import Owner, content_of, shown
 from txnqueue.storage.journal.sessions import new_frame
@@ -41,6 +43,11 @@ _TOLD: tuple[tuple[str, pa.DataType, Callable[[Piece], Any]], ...] = (
     ("settled_at", _INSTANT, lambda one: _instant(one.settled)),
     ("reason", pa.string(), lambda one: one.reason),
 )
+_TOLD_OF = {
+    "message_id": "concat(p.send_id, ':', send_offset)",
+    **{name: f"p.{name}" for name, _, _ in _TOLD if name not in ("slice", "send_id")},
+}
+"""The columns that say what became of a message, of a range ``p``."""
 _PLACE = (("bin", pa.int64()), ("first", pa.int64()), ("last", pa.int64()))
 _SCHEMA = pa.schema([*((name, kind) for name, kind, _ in _TOLD), *_PLACE])
 _SAME_SEND = "d.slice = p.slice AND d.send_id = p.send_id"
@@ -53,6 +60,7 @@ def frame(
     owners: Mapping[str, Owner],
     pieces: Iterable[Piece],
     *,
+    erased: Rows | None = None,
     condition: str = "true",
 ) -> DataFrame:
     """Make a DataFrame of a queue's messages, as a ledger tells of them.
@@ -66,18 +74,36 @@ def frame(
         info: The queue.
         owners: The queues and exchanges that there ever were, by the ids of their payload.
         pieces: What became of the messages.
+        erased: The rows that were erased: what goes in whole slices is found by a query, and
+            these are not.
         condition: What must hold when a query runs; it fails otherwise.
     """
     by_owner: dict[str, list[Piece]] = defaultdict(list)
     for piece in pieces:
         by_owner[piece.posted.body["payload"]].append(piece)
-    frames = [
-        one
-        for payload_id, found in (by_owner or {info.payload_id: list[Piece]()}).items()
-        for told in [_relation(session, found, condition)]
-        for one in _joined(told, table(payload_id), info, owners.get(payload_id, info), found)
-    ]
+    frames: list[DataFrame] = []
+    for payload_id, found in (by_owner or {info.payload_id: list[Piece]()}).items():
+        kept, gone = _parted(found, (erased or {}).get(payload_id, {}))
+        told = _relation(session, kept, condition)
+        frames += _joined(told, table(payload_id), info, owners.get(payload_id, info), kept)
+        if gone:
+            frames.append(_without_payload(_relation(session, gone, condition), info))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def _parted(found: Sequence[Piece], erased: Places) -> tuple[list[Piece], list[Piece]]:
+    """Part pieces into what was not erased, and what was."""
+    kept, gone = list[Piece](), list[Piece]()
+    for piece in found:
+        said = piece.posted.body
+        lost = erased.get((int(said["slice"]), str(said["send"])), ())
+        for part, into in (
+            (ranges.difference(piece.ranges, lost), kept),
+            (ranges.intersection(piece.ranges, lost), gone),
+        ):
+            if part:
+                into.append(replace(piece, ranges=part))
+    return kept, gone
 
 
 def _joined(
@@ -105,13 +131,13 @@ def _joined(
     known = rows.where(first or "true").select("slice", "send_id")
     known = known if first else known.distinct()
     lost = told.join(F.broadcast(known.alias("d")), F.expr(_SAME_SEND), "left_anti")
-    lost = lost.selectExpr("p.*", "explode(sequence(p.first, p.last)) AS send_offset").alias("p")
-    told_of = {"message_id": "concat(p.send_id, ':', send_offset)"}
-    told_of |= {name: f"p.{name}" for name, _, _ in _TOLD if name not in ("slice", "send_id")}
-    return (
-        there.selectExpr(*shown(info, told_of)),
-        lost.selectExpr(*shown(info, told_of, payload=False)),
-    )
+    return there.selectExpr(*shown(info, _TOLD_OF)), _without_payload(lost, info)
+
+
+def _without_payload(told: DataFrame, info: QueueInfo) -> DataFrame:
+    """Show each message of some ranges, without its payload."""
+    each = told.selectExpr("p.*", "explode(sequence(p.first, p.last)) AS send_offset").alias("p")
+    return each.selectExpr(*shown(info, _TOLD_OF, payload=False))
 
 
 def _first_of(found: Sequence[Piece]) -> str | None:

@@ -59,6 +59,23 @@ def still_known(names: TableNames, commit_seq: int) -> str:
     return f"if({_beginning(names)} * 1024 > {commit_seq}, {_lost(commit_seq)}, true)"
 
 
+def none_erased_since(names: TableNames, known: int) -> str:
+    """Write a condition that is true, or fails: payload was erased of which a view is not told.
+
+    Such an entry never leaves the journal, so that their number says it.
+
+    Args:
+        names: How the store's tables are called.
+        known: How many erasures the view is told of.
+    """
+    recorded = f"shard = {literal(model.CATALOG)} AND kind = {literal(model.PAYLOAD_ERASING)}"
+    said = literal("PayloadRemoved: payload was erased since; create the views again")
+    return (
+        f"if((SELECT count(*) FROM {names.journal} WHERE {recorded}) = {known}L, true, "
+        f"CAST(raise_error({said}) AS boolean))"
+    )
+
+
 def _lost(commit_seq: int) -> str:
     said = literal(f"HistoryRemoved: the state after commit_seq {commit_seq} was removed")
     return f"CAST(raise_error({said}) AS boolean)"

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from txnqueue.errors import FilesNotReadable, StoreCorrupt
 from txnqueue.storage.files.integrity import content_of, damaged, understanding
+from txnqueue.storage.setbacks import LoggedCommit
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -64,6 +65,7 @@ class TableVersion:
         table_id: What tells the table from another one in its place.
         columns: The names of its columns.
         mark: The length and the time of the commit's file: another file is another commit.
+        commits: What the log calls the commits that were read last.
     """
 
     version: int = -1
@@ -72,6 +74,7 @@ class TableVersion:
     table_id: str = ""
     columns: frozenset[str] = frozenset()
     mark: tuple[int, int] | None = None
+    commits: tuple[LoggedCommit, ...] = ()
 
 
 class DeltaLog:
@@ -115,6 +118,12 @@ class DeltaLog:
                     raise
         raise AssertionError
 
+    def commits(self, since: int) -> tuple[LoggedCommit, ...]:
+        """Read what the log calls the commits from a version on, or from the first it has."""
+        names = map(_COMMIT.fullmatch, self._list())
+        versions = sorted(int(m[1]) for m in names if m and int(m[1]) >= since)
+        return _applied(TableVersion(), map(self._actions, versions)).commits
+
     def _read(self, known: TableVersion | None, *, last: bool) -> TableVersion:
         names = self._list()
         commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
@@ -132,11 +141,13 @@ class DeltaLog:
                 "are kept elsewhere; use Spark.",
                 path=self._log,
             )
+        named: list[LoggedCommit] = []
         for version in wanted:
             with understanding(self.filesystem, self._commit(version)):
                 found = _applied(found, [self._actions(version)])
+            named += found.commits
         self._check_sum(found, names)
-        return replace(found, mark=self._mark(found.version))
+        return replace(found, mark=self._mark(found.version), commits=tuple(named))
 
     def _check_newest(self, commits: Sequence[int], names: Sequence[str], *, last: bool) -> None:
         """Check that no commit is gone of which there is a trace.
@@ -236,6 +247,7 @@ def _applied(
     """Apply commits to what the table was before them."""
     version, files = before.version, dict(before.files)
     properties, table_id, columns = before.properties, before.table_id, before.columns
+    named: list[LoggedCommit] = []
     for reached, actions in commits:
         version = reached
         for kind, action in _each(actions):
@@ -250,7 +262,10 @@ def _applied(
                 _check_mapping(properties)
             elif kind == "protocol":
                 _check_protocol(action)
-    return TableVersion(version, files, properties, table_id, columns)
+            elif kind == "commitInfo":
+                what, said = str(action.get("operation")), action.get("operationParameters")
+                named.append(LoggedCommit.of(version, what, said))
+    return TableVersion(version, files, properties, table_id, columns, commits=tuple(named))
 
 
 def _each(actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ COLUMNS = pa.schema(
 )
 """The columns of entries, as Delta's schema of them is read by Arrow."""
 TABLE = COLUMNS.append(pa.field("commit_seq", pa.int64()))
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""How a file's path begins that does not lie below the table's folder."""
 _VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 Moment = Callable[[], TableVersion]
@@ -162,7 +165,7 @@ class EntryFiles:
     def _one(self, one: DataFile, moment: TableVersion) -> pa.Table:
         """Read a file, with the commit_seq of each entry."""
         versions = moment.properties.get(_VERSION_COLUMN)
-        stored = self._stored(path_of(self._folder, one), moment, [*TABLE.names, str(versions)])
+        stored = self._stored(one, moment, [*TABLE.names, str(versions)])
         count = stored.num_rows
         columns = [_column(stored, field, one, count) for field in COLUMNS]
         if "commit_seq" in stored.column_names:  # the archive says it, the journal's log knows it
@@ -175,7 +178,7 @@ class EntryFiles:
             places = pc.add(pc.multiply(version, numbers(model.commit_seq(1), count)), place)
         return pa.table([*columns, places], schema=TABLE)
 
-    def _stored(self, path: str, moment: TableVersion, columns: Sequence[str]) -> pa.Table:
+    def _stored(self, one: DataFile, moment: TableVersion, columns: Sequence[str]) -> pa.Table:
         """Read some columns of a file, as far as they are there; instants in microseconds.
 
         Raises:
@@ -183,6 +186,7 @@ class EntryFiles:
         """
         import pyarrow.parquet as pq
 
+        path = path_of(self._folder, one)
         with understanding(self._filesystem, path):
             file = pq.ParquetFile(
                 pa.BufferReader(content_of(self._filesystem, path)),
@@ -190,17 +194,35 @@ class EntryFiles:
                 page_checksum_verification=True,
             )
             there = set(file.schema_arrow.names)
-            # What is called otherwise would be read as if it were not there.
-            unknown = there - moment.columns - {*moment.properties.values()}
-            if unknown and moment.columns:
-                raise KeyError(f"no column of the table is called {min(unknown)!r}")
+            renamed = _renamed(there | one.partition.keys(), moment)
+            if renamed is not None:
+                raise KeyError(f"no column of the table is called {renamed!r}")
             return file.read(columns=[name for name in columns if name in there])
 
 
+def _renamed(there: Set[str], moment: TableVersion) -> str | None:
+    """Find a column of a file that stands for one of its table: it would be read as missing (pure).
+
+    A file may lack columns that were added later, and have some of Delta's own, which begin with
+    an underscore or are named by a property.
+    """
+    known = moment.columns | {*moment.properties.values()}
+    unknown = [name for name in there if name not in known and name[:1] != "_"]
+    return min(unknown) if unknown and moment.columns - there else None
+
+
 def path_of(folder: str, one: DataFile) -> str:
-    """Find where a data file is on its file system."""
-    if "://" in one.path or one.path.startswith("/"):  # of a shallow clone; never of a store
-        raise FileNotFoundError(one.path)
+    """Find where a data file is on its file system.
+
+    Raises:
+        FilesNotReadable: It is another table's, of which this one is a shallow clone.
+    """
+    if _ELSEWHERE.match(one.path):
+        raise FilesNotReadable(
+            f"The table at {folder} is a shallow clone, whose files are those of another table, "
+            "which a reader without Spark does not know: use Spark.",
+            path=one.path,
+        )
     return f"{folder}/{one.path}"
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from txnqueue.core import custody
 from txnqueue.core.model import Entry
 from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
+from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
 from txnqueue.storage.files.entries import EntryFiles, in_commit_order
 from txnqueue.storage.files.journal import FilesArchive, FilesJournal
@@ -68,6 +69,7 @@ class FilesStore:
             StoreNotFound: There is no store at this root, or another one.
             FilesNotReadable: Its tables are of a kind that only Spark can read.
             StoreBusy: The archive changed each time that it was looked at.
+            StoreSetBack: Somebody took entries away.
         """
         before = self._moment
         journal, archive = before or (None, None)
@@ -75,9 +77,10 @@ class FilesStore:
             archive = self._archived(archive)
             for _ in range(_TRIES):
                 journal = self._journal.newest(journal)
+                self._check_same(journal)
+                self._check_kept(journal)
                 again = self._archived(archive)
                 if again.version == archive.version:
-                    self._check_same(journal)
                     self._moment = journal, again
                     return
                 archive = again
@@ -111,6 +114,25 @@ class FilesStore:
                 f"The store at {self.root!r} is another one than before: look() again.",
                 root=self.root,
             )
+
+    def _check_kept(self, journal: TableVersion) -> None:
+        """Check that nobody took entries away by the commits that were read just now.
+
+        Raises:
+            StoreSetBack: Somebody did, or an older copy of the journal is in its place.
+        """
+        before = -1 if self._moment is None else self._moment[0].version
+        if journal.version < before:
+            raise setbacks.older(self.root, journal.version, before)
+        if journal.version == before:
+            return
+        commits = journal.commits or self._journal.commits(journal.version)  # all in a checkpoint
+        if self._moment is None:
+            back = setbacks.looked_up(commits, self._journal.commits)
+        else:
+            back = setbacks.met(commits)
+        if back is not None:
+            raise back.error(self.root)
 
     def entries(self) -> pa.Table:
         """Read all entries, each once, in commit order: the columns of ``entries.TABLE``."""

@@ -57,6 +57,7 @@ class Audit:
         deleted: How many entries were deleted that the history must still know.
         known: How many of those are known: they stand in the archive, or in the journal.
         returned: How many entries stand in the journal though they were deleted.
+        set_back: By what entries were taken away, and what undoes it; empty: by nothing.
     """
 
     since: int
@@ -65,6 +66,7 @@ class Audit:
     deleted: int
     known: int
     returned: int
+    set_back: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,32 +10,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
-from txnqueue.core.model import Condition, Entry, Unit
-from txnqueue.errors import StatementRefused, StoreCorrupt
+from txnqueue.core.model import Entry, Unit
+from txnqueue.errors import StatementRefused, StoreCorrupt, StoreSetBack
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
 from txnqueue.storage.journal.feed import ChangeFeed, changes
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.groups import Groups, Request, groups_of
+from txnqueue.storage.journal.history import JournalHistory
+from txnqueue.storage.journal.insertion import admitted, merge
 from txnqueue.storage.journal.log import CommitLog
-from txnqueue.storage.journal.rows import NAMES, entry_of, rows_of
+from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
 from txnqueue.storage.journal.statements import Statements
-from txnqueue.storage.journal.tables import (
-    JOURNAL_COLUMNS,
-    create_journal,
-    identifier,
-    literal,
-    literals,
-)
+from txnqueue.storage.journal.tables import create_journal, literal, literals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("txnqueue")
-_RANGES = "array<struct<first:bigint,last:bigint>>"
 FEED_VERSIONS_MAX = 200
 """What is further back than this many versions is read from the files: the change feed opens one
 commit of Delta's log after the other."""
@@ -72,6 +68,7 @@ class DeltaJournal:
         self._refused = -1
         self._shared = groups
         self._log = CommitLog(statements, self._table)
+        self._history = JournalHistory(statements)
 
     def exists(self) -> bool:
         """Return whether the journal is there."""
@@ -101,17 +98,25 @@ class DeltaJournal:
             self._groups.tail.add(0, ())  # a journal that was there may begin with entries
 
     def version(self) -> int:
-        """Read the newest version."""
+        """Read the newest version.
+
+        Raises:
+            StoreSetBack: Somebody took entries away, or put an older copy in the table's place.
+        """
         if self._known is not None and self._log.is_newest(self._known):
             self._learn_newest(self._known)
             return self._known
-        history = f"DESCRIBE HISTORY {self._table} LIMIT 1"
-        rows = self._statements.run(lambda: self._session.sql(history).select("version").collect())
-        version = int(rows[0][0])
+        commits = self._history.newest(1 if self._known else setbacks.COMMITS)
+        newest = max(one.version for one in commits)
+        if newest < (self._known or 0):
+            raise setbacks.older(self._statements.names.root, newest, self._known or 0)
+        back = setbacks.looked_up(commits, lambda version: self._history.since(version, newest))
+        if back is not None:
+            raise back.error(self._statements.names.root)
         if self._known is None:
-            self._log.check_newest(version)
-        self._learn_newest(version)
-        return version
+            self._log.check_newest(newest)
+        self._learn_newest(newest)
+        return newest
 
     def known_version(self) -> int:
         """Return what was the newest version a moment ago; asks the store only if it was longer."""
@@ -146,7 +151,9 @@ class DeltaJournal:
     def audit(self, upto: int, beginning: int = -1) -> Audit:
         """Ask Delta's change feed what happened to entries, as far back as it may be asked."""
         archived = model.horizon(self.read([model.FENCE]).entries) >= 0
-        return ChangeFeed(self._statements).audit(upto, beginning, archived=archived)
+        audit = ChangeFeed(self._statements).audit(upto, beginning, archived=archived)
+        back = setbacks.found(self._history.since(min(audit.since, upto), upto))
+        return replace(audit, set_back="" if back is None else str(back))
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         """Append units, each wholly or not at all, by one MERGE.
@@ -267,8 +274,11 @@ class DeltaJournal:
             return self._read_files(wanted, after, None)
         try:
             return self._read_since(wanted, after)
+        except StoreSetBack:
+            raise
         except Exception as refused:
             try:
+                self.version()  # which tells whether this still is the same table
                 reading = self._read_files(wanted, after, None)
             except Exception as error:
                 raise error from refused
@@ -296,16 +306,29 @@ class DeltaJournal:
 
         def statement() -> list[dict[str, Any]]:
             return rows_of(
-                changes(self._session, self._statements.names, after + 1).where(
-                    f"_change_type = 'insert' AND ({wanted})"
-                ),
+                changes(self._session, self._statements.names, after + 1).where(wanted),
                 "_commit_version",
+                "_change_type",
             )
 
-        entries = tuple(map(entry_of, self._statements.run(statement)))
+        rows = self._statements.run(statement)
+        gone = [row["version"] for row in rows if row["_change_type"] != "insert"]
+        if gone:  # by maintenance, or by somebody who knows nothing of the journal
+            self._check_kept(min(gone))
+        entries = tuple(entry_of(row) for row in rows if row["_change_type"] == "insert")
         newest = max((entry.version for entry in entries), default=known)
         self._learn(max(known, newest))
         return Reading(entries, max(known, newest))
+
+    def _check_kept(self, version: int) -> None:
+        """Check that nothing was taken away from a version on but what went to the archive.
+
+        Raises:
+            StoreSetBack: It was.
+        """
+        back = setbacks.met(self._history.since(version, max(version, self._known or 0)))
+        if back is not None:
+            raise back.error(self._statements.names.root)
 
     def _read_files(self, wanted: str, after: int, upto: int | None) -> Reading:
         """Read the newest version's files; entries never change, so it holds every older one.
@@ -337,100 +360,3 @@ def _first_line(error: BaseException) -> str:
 def _commit(session: SparkSession, statement: str, metadata: Mapping[str, object]) -> None:
     session.conf.set(USER_METADATA, json.dumps(metadata))
     session.sql(statement).collect()
-
-
-# --------------------------------------------------------------------- the one statement
-
-
-def merge(table: str, units: Sequence[Unit]) -> str:
-    """Write the MERGE that appends some units.
-
-    The guard is one aggregate over the literal shards of all conditions, evaluated on the
-    MERGE's own snapshot; it yields the units that may go in. The shards stand as literals
-    in the match condition too, so that Delta knows what was read, and nothing more.
-
-    Which rows could break or fulfil a condition, and which appends are meant, stands besides as
-    predicates on columns that Delta keeps statistics of: so it opens only the files that may
-    hold them, of thousands. What counts as read is told by the shards alone.
-    """
-    shards = _reads(units)
-    appends = literals(sorted({unit.append_id for unit in units}))
-    return (
-        f"MERGE INTO {table} t USING ({admitted(table, units)}) s "
-        f"ON t.shard IN ({shards}) AND t.append_id IN ({appends}) "
-        f"AND t.shard = s.shard AND t.append_id = s.append_id "
-        f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
-    )
-
-
-def admitted(table: str, units: Sequence[Unit]) -> str:
-    """Write the query of the entries whose units may go in, as the journal stands."""
-    conditions = dict.fromkeys(_meant(c) for unit in units for c in unit.conditions)
-    concerned = " OR ".join(f"({terms})" for terms in conditions) or "false"
-    verdicts = ", ".join(_verdict(number, unit) for number, unit in enumerate(units))
-    rows = ", ".join(
-        _values(number, replace(entry, ordinal=number))
-        for number, unit in enumerate(units)
-        for entry in unit.entries
-    )
-    source = ", ".join(identifier(name) for name in ["unit", *NAMES])
-    columns = ", ".join(map(_typed, JOURNAL_COLUMNS))
-    return (
-        f"SELECT {columns} FROM VALUES {rows} AS v({source}) "
-        f"WHERE array_contains((SELECT array({verdicts}) FROM {table} g "
-        f"WHERE g.shard IN ({_reads(units)}) AND ({concerned})), v.unit)"
-    )
-
-
-def _reads(units: Sequence[Unit]) -> str:
-    return literals(sorted({shard for unit in units for shard in unit.reads}))
-
-
-def _verdict(number: int, unit: Unit) -> str:
-    """The unit's number if all its conditions hold, else a number that no unit has."""
-    broken = " OR ".join(
-        f"count_if(g.shard = {literal(c.shard)} AND {_meant(c)}) {'=' if c.present else '>'} 0"
-        for c in unit.conditions
-    )
-    return f"if({broken or 'false'}, -1, {number})"
-
-
-def _meant(condition: Condition) -> str:
-    """What a condition is about in its shard, which is no part of it.
-
-    From predicates that mix the shard with other columns Spark would infer one more, and Delta
-    would list the files again.
-    """
-    terms = [f"g.stream = {literal(condition.stream)}"]
-    if condition.kinds is not None:
-        terms.append(f"g.kind IN ({literals(condition.kinds)})")
-    if condition.attempts is not None:
-        terms.append(f"g.attempt IN ({literals(condition.attempts)})")
-    if condition.attempts_except is not None:
-        terms.append(f"coalesce(g.attempt NOT IN ({literals(condition.attempts_except)}), true)")
-    if condition.sequence_from is not None:
-        terms.append(f"g.sequence >= {literal(condition.sequence_from)}")
-    if condition.begun_above is not None:
-        terms.append(f"g.begun > {literal(condition.begun_above)}")
-    return " AND ".join(terms)
-
-
-def _values(number: int, entry: Entry) -> str:
-    """One row of VALUES; ranges and body as JSON, the instant as milliseconds."""
-    texts: dict[str, str | int] = {
-        "ranges": json.dumps([{"first": first, "last": last} for first, last in entry.ranges]),
-        "body": json.dumps(dict(entry.body), separators=(",", ":")),
-        "recorded_at": entry.recorded_at_ms,
-    }
-    cells = (literal(texts[n] if n in texts else getattr(entry, n)) for n in NAMES)
-    return f"({number}, {', '.join(cells)})"
-
-
-def _typed(column: tuple[str, str]) -> str:
-    name, kind = column
-    quoted = identifier(name)
-    if name == "ranges":
-        return f"from_json(v.{quoted}, '{_RANGES}') AS {quoted}"
-    if name == "recorded_at":
-        return f"timestamp_millis(v.{quoted}) AS {quoted}"
-    return f"CAST(v.{quoted} AS {kind}) AS {quoted}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import StoreCorrupt, StoreSetBack
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal.sessions import is_connect
 
 if TYPE_CHECKING:
     from txnqueue.storage.journal.statements import Statements
 
 logger = logging.getLogger("txnqueue")
+_COMMIT = re.compile(r"([0-9]{20})\.json")
 _COORDINATED = ("catalog", "coordinated")
 """What the features are called by which commits are elsewhere than in the folder."""
 
@@ -45,11 +48,16 @@ class CommitLog:
         Returns:
             False also if that cannot be told: over Spark Connect, where a catalog keeps the
             commits, or if the storage does not answer.
+
+        Raises:
+            StoreSetBack: The log ends before this version.
         """
         if is_connect(self._statements.user):
             return False
         try:
             return self._statements.run(lambda: self._ends_with(version))
+        except StoreSetBack:
+            raise
         except Exception as error:
             if self._statements.closed:
                 raise
@@ -96,7 +104,20 @@ class CommitLog:
         if not folder:
             return False
         after, newest = (f"{folder}/{number:020d}.json" for number in (version + 1, version))
-        return not self._is_there(after) and self._is_there(newest)
+        if self._is_there(after):
+            return False
+        if self._is_there(newest):
+            return True
+        last = self._last(folder)
+        if last < version:
+            raise setbacks.older(self._statements.names.root, last, version)
+        return False
+
+    def _last(self, folder: str) -> int:
+        """Find the newest commit in the folder; -1: there is none."""
+        found = self._files.listStatus(self._path(folder))
+        names = (_COMMIT.fullmatch(str(one.getPath().getName())) for one in found)
+        return max((int(name[1]) for name in names if name), default=-1)
 
     def _trace_after(self, version: int) -> bool:
         _, folder = self._describe()
@@ -107,12 +128,16 @@ class CommitLog:
         return self._is_there(trace) and not self._is_there(after)
 
     def _is_there(self, name: str) -> bool:
-        session: Any = self._statements.session
-        path = session._jvm.org.apache.hadoop.fs.Path(name)
+        path = self._path(name)
         if self._files is None:
+            session: Any = self._statements.session
             settings = session._jsparkSession.sessionState().newHadoopConf()
             self._files = path.getFileSystem(settings)
         return bool(self._files.exists(path))
+
+    def _path(self, name: str) -> Any:
+        session: Any = self._statements.session
+        return session._jvm.org.apache.hadoop.fs.Path(name)
 
     def _describe(self) -> tuple[str, str]:
         """Find the table's id, and the folder of its commits: "" if not all of them are there."""

@@ -15,27 +15,28 @@ if TYPE_CHECKING:
 NAMES = [name for name, _ in JOURNAL_COLUMNS]
 
 
-def rows_of(frame: DataFrame, version: str) -> list[dict[str, Any]]:
+def rows_of(frame: DataFrame, version: str, *also: str) -> list[dict[str, Any]]:
     """Collect the columns of entries.
 
     Args:
         frame: Rows of the journal or the archive.
         version: The expression that gives an entry's version.
+        also: Further columns.
     """
-    rows: list[dict[str, Any]] = projected(frame, version).toArrow().to_pylist()
+    rows: list[dict[str, Any]] = projected(frame, version, *also).toArrow().to_pylist()
     return rows
 
 
-def projected(frame: DataFrame, version: str) -> DataFrame:
+def projected(frame: DataFrame, version: str, *also: str) -> DataFrame:
     """Select the columns that an entry is made of; the expression gives its version."""
     columns = [identifier(name) for name in NAMES if name != "recorded_at"]
     return frame.selectExpr(
-        *columns, "unix_millis(recorded_at) AS recorded_at_ms", f"{version} AS version"
+        *columns, "unix_millis(recorded_at) AS recorded_at_ms", f"{version} AS version", *also
     )
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:
     """Make an entry of a row."""
-    plain = {k: v for k, v in row.items() if k not in ("ranges", "body")}
+    plain = {k: v for k, v in row.items() if k not in ("ranges", "body", "_change_type")}
     parts = tuple((part["first"], part["last"]) for part in row["ranges"] or ())
     return Entry(**plain, ranges=parts, body=json.loads(row["body"] or "{}"))

@@ -140,6 +140,7 @@ def close_session(session: SparkSession) -> None:
     client = getattr(session, "client", None) if is_connect(session) else None
     if client is None or client.is_closed:
         return
+    client.set_retry_policies([])  # Spark's own asks a server that is gone for ten minutes
     try:
         client.release_session()
     except Exception as error:  # the server is gone, and the session with it

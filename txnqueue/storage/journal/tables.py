@@ -52,6 +52,8 @@ JOURNAL_PROPERTIES = {
 }
 PAYLOAD_PROPERTIES = {
     **_COMMON,
+    # Whatever the session says of new tables: a feed would repeat the rows that are erased.
+    "delta.enableChangeDataFeed": "false",
     "delta.dataSkippingStatsColumns": "send_id,send_offset",
     "parquet.writer.version": "PARQUET_2_0",
 }

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from txnqueue.core import ranges
+from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.sessions import USER_METADATA
@@ -329,11 +330,12 @@ class DeltaPayload:
         return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
-        """Find all rows that match a SQL predicate, on the user's session."""
+        """Find all rows whose columns and headers match a predicate, on the user's session."""
         self._refresh([payload_id])
         lacks = self._lacks(self._session, payload_id, schema)
         rows = self._user.sql(
-            f"SELECT {columns_of(schema, lacks)}, p.slice AS _slice, p.send_id AS _send_id, "
+            f"SELECT {columns_of(schema, lacks)}, named_struct('headers', p.headers) "
+            f"AS {MESSAGE_COLUMN}, p.slice AS _slice, p.send_id AS _send_id, "
             f"p.send_offset AS _send_offset FROM {self._statements.names.payload(payload_id)} p"
         )
         return staged_places(rows, where)

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
+from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 Headers = list[dict[str, str] | None]
 _MESSAGE = arrow_schema(StructType([MESSAGE])).field(0)
+
+
+_SAID = pa.struct([("headers", pa.map_(pa.string(), pa.string()))])
+"""What a predicate may ask besides the payload's columns."""
 
 
 class MemoryPayload:
@@ -240,11 +245,13 @@ class MemoryPayload:
         rows, count = self._sends[key], self._sends[key].num_rows
         there = ranges.difference(((0, count - 1),), self._erased.get(key, ()))
         offsets = [n for first, last in there for n in range(first, last + 1)]
+        said = [{"headers": one and list(one.items())} for one in self._headers[key]]
         return (
             rows.append_column("_send_rank", pa.repeat(pa.scalar(rank), count))
             .append_column("_slice", pa.repeat(pa.scalar(self._slices[key]), count))
             .append_column("_send_id", pa.repeat(pa.scalar(key[1]), count))
             .append_column("_send_offset", pa.array(range(count), pa.int64()))
+            .append_column(MESSAGE_COLUMN, pa.array(said, _SAID))
             .take(pa.array(offsets, pa.int64()))
         )
 

@@ -15,6 +15,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.tables import identifier
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
@@ -234,6 +235,10 @@ class Tables(Protocol):
         Raises:
             TableConflict: Another commit was faster.
         """
+        ...
+
+    def rows_of(self, source: Source) -> pa.Table:
+        """Read the rows of a change; fewer, if their payload was removed."""
         ...
 
     def history(self, name: str, after: int) -> list[TableCommit]:

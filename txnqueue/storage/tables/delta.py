@@ -44,6 +44,7 @@ from txnqueue.storage.tables.constraints import (
 from txnqueue.storage.tables.statements import is_merge, merge, nothing, table_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
@@ -172,6 +173,11 @@ class DeltaTables:
             return self._statements.committing(table, statement, compiled=compiled)
         except AppendConflict as error:
             raise TableConflict(str(error)) from error
+
+    def rows_of(self, source: Source) -> pa.Table:
+        """Read the rows of a change; fewer, if their payload was removed."""
+        session = self._statements.session
+        return self._statements.run(lambda: self._source(session, source).toArrow())
 
     def history(self, name: str, after: int) -> list[TableCommit]:
         """List the commits of a table after a version, newest first."""

@@ -15,6 +15,7 @@ from txnqueue.storage.tables import (
     APPEND,
     Change,
     CommitStamp,
+    Source,
     TableCommit,
     TableConflict,
     TableInfo,
@@ -110,6 +111,14 @@ class MemoryTables:
             version = len(table.commits)
             table.commits.append(TableCommit(version, "WRITE", "Append", dict(stamp.note)))
         return version
+
+    def rows_of(self, source: Source) -> pa.Table:
+        """Read the rows of a change; none, if their payload was removed."""
+        try:
+            staged = [self._payload.staged(source.payload_id, one) for one in source.send_ids]
+        except KeyError:
+            return pa.table({})
+        return pa.concat_tables(staged).rename_columns(source.names)
 
     def history(self, name: str, after: int) -> list[TableCommit]:
         """List the commits of a table after a version, newest first."""

@@ -1,0 +1,74 @@
+"""Which exchanges there are, and whose messages may be in a queue, after some entries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.core.test_ledger import STAMP
+from txnqueue.core import model
+from txnqueue.core.exchanges import Binding, ExchangeInfo
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import Plan
+from txnqueue.core.settings import QueueInfo, QueueSettings
+from txnqueue.core.state import catalog, topology
+from txnqueue.core.state.topology import Topology
+
+FIRST, SECOND = (
+    ExchangeInfo(name, f"{name}-1", "topic", f"exchange-{name}-1", {}, dead_letter_id="dead")
+    for name in ("first", "second")
+)
+
+
+def queue(queue_id: str) -> QueueInfo:
+    return QueueInfo(queue_id, queue_id, f"payload-{queue_id}", {}, 1, QueueSettings())
+
+
+def landed(*plans: Plan) -> list[Entry]:
+    """Give the entries of appends the places that a journal would."""
+    return [
+        replace(entry, append_id=f"a{version}", version=version, index=index)
+        for version, plan in enumerate(plans)
+        for index, entry in enumerate(plan.entries)
+    ]
+
+
+def test_an_exchange_may_have_posted_to_each_queue_that_ever_was_bound() -> None:
+    binding = Binding("q", "key")
+    found = Topology.of(
+        landed(
+            topology.create(FIRST, 1, STAMP),
+            topology.create(SECOND, 1, STAMP),
+            topology.bind(FIRST, queue("q"), binding, 2, STAMP),
+            topology.bind(SECOND, queue("q"), Binding("q", "other"), 2, STAMP),
+            topology.bind(SECOND, queue("r"), Binding("r", "other"), 3, STAMP),
+            topology.bind(FIRST, queue("q"), Binding("q", "more"), 3, STAMP),
+            topology.alter(SECOND, 4, STAMP),
+        )
+    )
+    names = {queue_id: [one.name for one in found.owners(queue_id)] for queue_id in "qr"}
+    assert names == {"q": ["first", "second"], "r": ["second"]}
+    assert [one.name for one in found.owners("dead")] == ["first", "second"]
+    assert found.owners("unknown") == []
+    assert found.sequences == {"first": 4, "second": 5}
+
+
+def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> None:
+    first, second = queue("q"), replace(queue("q"), queue_id="q2")
+    kinds = [
+        (model.QUEUE_CREATED, first), (model.QUEUE_ALTERED, first), (model.QUEUE_DROPPED, first),
+        (model.QUEUE_CREATED, second), (model.QUEUE_ALTERED, second),
+    ]  # fmt: skip
+    plans = [
+        catalog.write(kind, replace(info, sequence=n), replace(STAMP, now_ms=1_000 + n))
+        for n, (kind, info) in enumerate(kinds, 1)
+    ]
+    for upto, created_at_ms in ((1, 1_001), (2, 1_001), (4, 1_004), (5, 1_004)):
+        assert catalog.queues(landed(*plans[:upto]))["q"].created_at_ms == created_at_ms
+
+
+def test_another_queue_of_the_name_was_created_when_it_was_said() -> None:
+    (entry,) = catalog.write(model.QUEUE_ALTERED, queue("q"), replace(STAMP, now_ms=7)).entries
+    entry = replace(entry, body={**entry.body, "sequence": 3})
+    before = replace(queue("q"), created_at_ms=5)
+    assert catalog.told(entry, before).created_at_ms == 5
+    assert catalog.told(entry, replace(before, queue_id="q0")).created_at_ms == 7

@@ -1,0 +1,205 @@
+"""What the long runs do for one number of each kind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from tests.delta import failing_storage
+from tests.delta import test_crash_on_delta as on_delta
+from tests.delta import test_two_drivers as two_drivers
+from tests.delta.storage_calls import compiled
+from tests.faults import matrix
+from tests.faults.scenarios import IN_MEMORY, OPERATIONS
+from tests.faults.simulation import simulate
+from tests.faults.world import World
+from tests.histories import checker, runs
+from tests.histories.history import History
+from tests.reliability.session import Session
+from tests.stores import test_damage
+from txnqueue.storage.store import DeltaStore
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = ROOT / "build" / "reliability"
+"""Where the histories are kept in which something was found."""
+PYTEST_SECONDS = 3_600
+UNKNOWN_MAX = 0.1
+KILLS_EACH, SENDS_EACH = 10, 20
+CALLS_MAX = 40
+"""More than any of the operations makes of a kind."""
+OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
+
+
+# ----------------------------------------------------------------------------- histories
+
+
+def _checked(name: str, number: int, history: History) -> tuple[int, Counter[str]]:
+    found = checker.check(history)
+    if found:
+        FOUND.mkdir(parents=True, exist_ok=True)
+        (FOUND / f"{name}-{number}.json").write_text(history.dumped(), encoding="utf-8")
+        raise AssertionError("; ".join(f"{one.name}: {one.what}" for one in found))
+    counts = checker.figures(history)
+    if counts["info"] >= UNKNOWN_MAX * counts["operations"]:  # too little is known of it
+        return 0, Counter({"void runs": 1})
+    kills = Counter({"kills": history.about.get("kills", 0)})
+    wanted = ("operations", "info", "committed", "take-overs", "versions read again", "messages")
+    return 1, Counter({what: counts[what] for what in wanted}) + kills
+
+
+def histories_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
+    return _checked("histories-memory", number, runs.in_memory(number))
+
+
+def histories_threads(session: Session, number: int) -> tuple[int, Counter[str]]:
+    history = runs.on_delta_by_threads(session.spark, session.folder() / "store", number)
+    return _checked("histories-threads", number, history)
+
+
+def histories_processes(session: Session, number: int) -> tuple[int, Counter[str]]:
+    history = runs.on_delta_by_processes(session.spark, session.folder() / "store", number)
+    return _checked("histories-processes", number, history)
+
+
+# -------------------------------------------------------------------------------- faults
+
+
+@cache
+def cells() -> list[matrix.Case]:
+    return [case for operation in (*OPERATIONS, *IN_MEMORY) for case in matrix.cases(operation)]
+
+
+def crash_matrix(_: Session, number: int) -> tuple[int, Counter[str]]:
+    case = cells()[number % len(cells())]
+    try:
+        matrix.run(matrix.fresh(unique=case.operation.unique), case)
+    except Exception as error:
+        raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
+    return 1, Counter({case.fault.value: 1})
+
+
+@cache
+def cells_on_delta() -> list[matrix.Case]:
+    return on_delta.long_sample()
+
+
+def crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
+    case = cells_on_delta()[number % len(cells_on_delta())]
+    world: World = session.kept.pop("world", None) or on_delta.new_world(
+        DeltaStore(session.spark, str(session.folder()))
+    )
+    try:
+        matrix.run(world, case)
+    except Exception as error:  # what it left behind is not for the next one
+        raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
+    session.kept["world"] = world
+    return 1, Counter({case.fault.value: 1})
+
+
+def simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
+    counts = simulate(number)
+    wanted = ("committed", "prepared", "take-overs", "crashes", "killed", "in doubt", "conflicts")
+    return 1, Counter({what: counts[what] for what in wanted})
+
+
+@cache
+def failing_calls() -> list[failing_storage.Cell]:
+    found = itertools.product(
+        range(1, CALLS_MAX + 1), OPERATIONS_ON_DISK, failing_storage.KINDS, (False, True)
+    )
+    return [failing_storage.Cell(what, kind, nth, after) for nth, what, kind, after in found]
+
+
+def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]]:
+    cell = failing_calls()[number % len(failing_calls())]
+    process = session.kept.pop("disk", None) or _new_process(session)
+    found = process.run(cell)
+    if found.problem:
+        process.close()
+        raise AssertionError(f"{cell}: {found}")
+    session.kept["disk"] = process
+    told = "there was no such call" if found.hit is None else f"told {found.told}"
+    return int(found.hit is not None), Counter({told: 1})
+
+
+def _new_process(session: Session) -> failing_storage.Process:
+    folder, classes = session.folder(), session.folder()
+    compiled(session.spark._jvm, classes)
+    return failing_storage.Process(folder, classes)
+
+
+def kills(session: Session, number: int) -> tuple[int, Counter[str]]:
+    folder = str(session.folder())
+    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=True)
+    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+
+
+def kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
+    folder = str(session.folder())
+    two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
+    return KILLS_EACH, Counter({"messages": SENDS_EACH * 10})
+
+
+def damage(session: Session, number: int) -> tuple[int, Counter[str]]:
+    if "damage" not in session.kept:
+        session.kept["damage"] = test_damage.Damaged(session.folder())
+    said = session.kept["damage"].say(number)
+    return 1, Counter(said)
+
+
+# ------------------------------------------------------------------------ tests of pytest
+
+
+def _pytest(number: int, *what: str) -> str:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *what),
+            *("--hypothesis-show-statistics", f"--hypothesis-seed={number}"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TXNQUEUE_LONG": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PYTEST_SECONDS,
+        check=False,
+    )
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert done.returncode == 0, "; ".join(failed) or done.stdout[-500:] + done.stderr[-500:]
+    return done.stdout
+
+
+def passed(number: int, *what: str) -> int:
+    """Run tests, and count those that pass."""
+    found = re.search(r"(\d+) passed", _pytest(number, *what))
+    assert found is not None, "no tests were run"
+    return int(found[1])
+
+
+def examples(number: int, *what: str) -> int:
+    """Run tests with a seed, and count the examples that Hypothesis drew for them."""
+    found = sum(map(int, re.findall(r"- (\d+) passing,", _pytest(number, *what))))
+    assert found, "no examples were run"
+    return found
+
+
+def broken_variants(_: Session, number: int) -> tuple[int, Counter[str]]:
+    return passed(number, "-m", "not spark", *_broken_files()), Counter()
+
+
+def _broken_files() -> list[str]:
+    found = [*ROOT.glob("tests/faults/test_broken_*.py")]
+    found += ROOT.glob("tests/specifications/test_broken_*.py")
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+HOSTILE = ("tests/core/test_rows.py", "tests/specifications/test_amqp_columns.py")
+
+
+def hostile_input(_: Session, number: int) -> tuple[int, Counter[str]]:
+    return examples(number, "-m", "not spark", *HOSTILE), Counter()

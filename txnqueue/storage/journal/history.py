@@ -1,0 +1,50 @@
+"""What Delta's history of the journal says: which commits there were, and by what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from txnqueue.storage.setbacks import LoggedCommit
+
+if TYPE_CHECKING:
+    from txnqueue.storage.journal.statements import Statements
+
+
+class JournalHistory:
+    """The commits of a store's journal; nothing is remembered."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Ask nothing yet."""
+        self._statements = statements
+
+    def newest(self, count: int) -> list[LoggedCommit]:
+        """Read so many of the newest commits; at least one."""
+        return self._read(f" LIMIT {count}")
+
+    def since(self, version: int, known: int) -> list[LoggedCommit]:
+        """Read the commits from a version on.
+
+        Args:
+            version: The first one.
+            known: One that is there; there may be newer ones.
+        """
+        count = known - version + 1
+        while True:
+            commits = self.newest(count)
+            if len(commits) < count or min(one.version for one in commits) <= version:
+                return [one for one in commits if one.version >= version]
+            count *= 2
+
+    def whole(self) -> list[LoggedCommit]:
+        """Read all commits that the log still tells of."""
+        return self._read("")
+
+    def _read(self, limit: str) -> list[LoggedCommit]:
+        query = f"DESCRIBE HISTORY {self._statements.names.journal}{limit}"
+
+        def statement() -> list[Any]:
+            asked = self._statements.session.sql(query)
+            return asked.select("version", "operation", "operationParameters").collect()
+
+        rows = self._statements.run(statement)
+        return [LoggedCommit.of(int(version), str(what), said) for version, what, said in rows]

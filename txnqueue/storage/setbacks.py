@@ -1,0 +1,173 @@
+"""The journal's own history, and the commits in it by which somebody took entries away.
+
+The library only ever adds entries, and takes away what stands in the archive. A RESTORE of the
+table, a clone in its place, or a DELETE makes commits undone that clients were told of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txnqueue.errors import StoreSetBack
+
+COMMITS = 10
+"""How many of the newest commits a client looks at that opens a store: as many as Delta reads."""
+_RESTORE = "RESTORE"
+_CLONE = "CLONE"
+_REPLACING = "REPLACE TABLE"
+_CHANGING = ("DELETE", "UPDATE", "TRUNCATE", "OVERWRITE")
+_OF_ENTRIES = "MERGE"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCommit:
+    """A commit, as the table's history names it.
+
+    Attributes:
+        version: The version that it made.
+        operation: What Delta calls it.
+        restored: The version that a RESTORE took the table back to; None: another operation, or
+            it was told by a time.
+    """
+
+    version: int
+    operation: str
+    restored: int | None = None
+
+    @classmethod
+    def of(cls, version: int, operation: str, said: Mapping[str, Any] | None) -> LoggedCommit:
+        """Read a commit; the parameters of its operation may be values or JSON."""
+        about = said or {}
+        if operation == "WRITE" and about.get("mode") == "Overwrite":
+            return cls(version, "OVERWRITE")
+        told = about.get("version") if operation == _RESTORE else None
+        number = json.loads(told) if isinstance(told, str) and told else told
+        return cls(version, operation, number if isinstance(number, int) else None)
+
+    @property
+    def sets_back(self) -> bool:
+        """Whether it may have taken entries away, or another table's place."""
+        return (
+            self.operation in (_RESTORE, _CLONE)
+            or self.operation.startswith(_CHANGING)
+            or _REPLACING in self.operation
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """What somebody took away.
+
+    Attributes:
+        commit: The last commit by which that was done.
+        missing: The commits that are not in the table any more, as far as that is known.
+        whole: The version to which a RESTORE brings all of it back; None: there is none.
+    """
+
+    commit: LoggedCommit
+    missing: tuple[int, ...]
+    whole: int | None
+
+    def __str__(self) -> str:
+        """Say what was done, and what undoes it."""
+        did = f"{self.commit.operation} made version {self.commit.version} of the journal"
+        if self.missing:
+            first, last, count = self.missing[0], self.missing[-1], len(self.missing)
+            which = f"version {first}" if count == 1 else f"{count} from version {first} to {last}"
+            did += f", which lacks what was committed since: {which}"
+        if self.whole == self.commit.version:
+            return f"{did}, and nothing is missing; what was read before does not fit it"
+        if self.commit.operation == _CLONE:
+            return f"{did}; a clone has lost in which order entries came: copy the files instead"
+        if self.whole is None:
+            return f"{did}; go on with a copy of the store from before that"
+        return f"{did}; RESTORE the journal TO VERSION AS OF {self.whole} makes it whole again"
+
+    def error(self, root: str) -> StoreSetBack:
+        """Make the error of a client that meets it."""
+        return StoreSetBack(
+            f"The store at {root!r} was set back: {self}. Stop its drivers, and open it anew.",
+            root=root,
+            version=self.commit.version,
+            operation=self.commit.operation,
+        )
+
+
+def found(commits: Iterable[LoggedCommit]) -> SetBack | None:
+    """Find what is missing after some commits that follow each other (pure).
+
+    For each version it is told which commits' work is not as it was. A RESTORE takes over what
+    is told of the version that it goes back to, and adds what was committed since: so one that
+    goes back to before an earlier one undoes it.
+
+    Args:
+        commits: The history, or the end of it; what lies before it is taken as whole.
+    """
+    listed = sorted(commits, key=lambda one: one.version)
+    first = listed[0].version if listed else 0
+    entries = {one.version for one in listed if one.operation == _OF_ENTRIES}
+    now: frozenset[int] = frozenset()
+    broken = {first - 1: now}
+    cause: LoggedCommit | None = None
+    for one in listed:
+        if one.restored is not None:
+            since = entries.intersection(range(one.restored + 1, one.version))
+            now = broken.get(one.restored, frozenset()) | since
+            now |= set(range(one.restored + 1, first))
+        elif one.sets_back:
+            now |= {one.version}
+        if one.sets_back:
+            cause = one
+        broken[one.version] = now
+    if not now or cause is None:
+        return None
+    newest = max(entries, default=first - 1)
+    whole = (version for version, left in broken.items() if not left and version >= newest)
+    missing = sorted(v for v in now if v in entries or v < first)
+    return SetBack(cause, tuple(missing), max(whole, default=None))
+
+
+def looked_up(
+    commits: Sequence[LoggedCommit], since: Callable[[int], Iterable[LoggedCommit]]
+) -> SetBack | None:
+    """Find what is missing after the newest commits; older ones are asked for if they matter.
+
+    Args:
+        commits: The newest ones.
+        since: Reads those from a version on, as far as they are known.
+    """
+    back = found(commits)
+    while back is not None:
+        first = min(one.version for one in commits)
+        to = min((one.restored for one in commits if one.restored is not None), default=first)
+        if to >= first:
+            return back
+        more = list(since(to))
+        if min((one.version for one in more), default=first) >= first:
+            return back
+        commits, back = more, found(more)
+    return None
+
+
+def met(commits: Iterable[LoggedCommit]) -> SetBack | None:
+    """Find what a client must not read past that knows what was before (pure).
+
+    Even if another commit undid it: what came back has other versions in the change feed.
+    """
+    listed = list(commits)
+    last = max((one for one in listed if one.sets_back), key=lambda o: o.version, default=None)
+    return found(listed) or (None if last is None else SetBack(last, (), last.version))
+
+
+def older(root: str, version: int, known: int) -> StoreSetBack:
+    """Make the error of a client that finds the journal at an older version than it knows."""
+    return StoreSetBack(
+        f"The journal of the store at {root!r} ends at version {version}, and was at {known} "
+        "before: another store, or an older copy of it, stands in its place. Stop its drivers, "
+        "and open it anew.",
+        root=root,
+        version=version,
+    )
