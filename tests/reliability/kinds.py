@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.reliability import cases, connect, meetings, mutants, mutation, older
+from tests.reliability import cases, connect, meetings, mutants, mutation, older, versions
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -175,6 +175,19 @@ KINDS: dict[str, Kind] = {
             "Damage to two files; commits that are older than the checkpoint.",
             cases.damage,
             lambda: 2 * test_damage.CELLS,
+        ),
+        Kind(
+            "versions",
+            "versions of Python, Spark and Delta",
+            "tests",
+            "in memory and Delta on a local disk, each in a virtual environment of its own",
+            "The tests of the core, and the conformance suite in memory or a part of it on Delta, "
+            "with each Python and each Spark that the package allows, and Delta's release for it.",
+            "Platforms with a Spark of their own; other releases than those that are named; "
+            "another Java than the machine's.",
+            versions.run,
+            lambda: len(versions.ALL),
+            independent=False,
         ),
         Kind(
             "simulator",
