@@ -137,15 +137,14 @@ class Worker:
             return "it was told ok, and is not committed"
         if told == "failed" and committed:
             return "it was told of a failure, and is committed"
-        if takes and not committed:
-            self._take("in", number)
-        if committed:
-            self._take("out", number)
-        for name in ("in", "out"):
-            left = self._other.queue(name)
-            if left.depth() or left.in_flight():
-                return f"something is left over in {name}"
         try:
+            if takes and not committed:
+                self._take("in", number)
+            if committed:
+                self._take("out", number)
+            for name in ("in", "out"):
+                left = self._other.queue(name)
+                assert not left.depth() and not left.in_flight(), f"{name} has something left"
             check(client_of(self._other).store.journal.read_all().entries)
         except AssertionError as error:
             return str(error)
