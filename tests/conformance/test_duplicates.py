@@ -61,6 +61,7 @@ def duplicates_of(world: World, queue: Queue) -> tuple[int, int]:
     return state_of(world, queue)["duplicates"], measured["duplicates"]
 
 
+@on_delta_when_long
 def test_only_the_first_message_of_an_id_is_delivered(world: World) -> None:
     queue = queue_of(world, lanes=3)
     send(queue, (1, "a"), (2, "b"), (3, "a"))
