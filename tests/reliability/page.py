@@ -105,7 +105,7 @@ def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
         yield from _looked_at(kind, results.total(found), counts, failures)
     elif failures:
         yield from ("", "| number | commit | failed with |", "|---:|---|---|")
-        yield from (f"| {f.number} | {run.commit} | {_cell(f.what)} |" for run, f in failures)
+        yield from (f"| {f.number} | {run.commit} | {_literal(f.what)} |" for run, f in failures)
 
 
 def _looked_at(
@@ -127,7 +127,7 @@ def _looked_at(
     yield from ("| number | commit | failed with | what it is |", "|---:|---|---|---|")
     for run, one, v in seen:
         what = "" if v is None else f"{v.verdict}: {v.why}"
-        yield f"| {one.number} | {run.commit} | {_cell(one.what)} | {_cell(what)} |"
+        yield f"| {one.number} | {run.commit} | {_literal(one.what)} | {_cell(what)} |"
 
 
 def _findings(folder: Path) -> Iterable[str]:
@@ -144,6 +144,11 @@ def _findings(folder: Path) -> Iterable[str]:
     )
     for one in found:
         yield f"| {KINDS[one['kind']].title} | {_cell(one['what'])} | {one['mended']} |"
+
+
+def _literal(text: str) -> str:
+    """Show what a run said as it said it: brackets are no links there."""
+    return "`" + _cell(text).replace("`", "'") + "`"
 
 
 def _cell(text: str) -> str:

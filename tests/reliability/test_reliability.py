@@ -133,7 +133,7 @@ def test_the_page_has_each_figure(tmp_path: Path) -> None:
     title = KINDS["simulator"].title
     assert f"| {title} | in memory | 600 seeds | 0 | < 0.005 | 2.00 | 2026-11-23, abc |" in text
     assert "| 600 cells, of 900 | 0 | a part of a list |" in text
-    assert "| 1 | failed in the last run |" in text and "| 7 | abc | Lost \\| it |" in text
+    assert "| 1 | failed in the last run |" in text and "| 7 | abc | `Lost \\| it` |" in text
     assert f"| {title} | a loss | def |" in text
     assert KINDS["hostile-input"].title in text.partition("Not run yet")[2]
 

@@ -86,15 +86,18 @@ def test_a_sensor_says_what_it_waits_for(store: str, words: list[str], needed: s
 def test_a_sensor_sees_what_comes_while_it_waits(store: str) -> None:
     """The last commits come into the journal's folder while it waits."""
     log = Path(store, "journal", "_delta_log")
-    held = sorted(log.glob("[0-9]*.json"))[12:]
+    versions = [one.stem for one in sorted(log.glob("[0-9]*.json"))[12:]]
+    # A commit first, and then what is written after it.
+    held = [*(log / f"{v}.json" for v in versions), *(log / f"{v}.crc" for v in versions)]
     for one in held:
-        one.rename(one.with_suffix(".held"))
+        one.rename(f"{one}.held")
+        Path(log, f".{one.name}.crc").unlink()
     before = txnqueue.look(store).queue("orders").depth()
     assert before < 7
 
     def arrive() -> None:
         for one in held:
-            one.with_suffix(".held").rename(one)
+            Path(f"{one}.held").rename(one)
 
     timer = threading.Timer(0.7, arrive)
     timer.start()
