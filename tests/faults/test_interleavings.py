@@ -92,7 +92,6 @@ IN_SHORT = (
     "two transactions, a crash, a lost reply",
     "a table change and a recovery",
     "two attempts of one key",
-    "a drain and another consumer",
 )
 """What the default run explores; the long one explores all, with more faults."""
 
