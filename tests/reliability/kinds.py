@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.reliability import cases, connect, meetings, mutants, mutation, older, versions
+from tests.reliability import (
+    cases,
+    connect,
+    meetings,
+    mutants,
+    mutation,
+    older,
+    soak,
+    soak_page,
+    versions,
+)
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -28,6 +39,7 @@ class Kind:
         found: The counts whose share of all cases is published, with its interval, if that is
             what is asked: a failure is then one that was not found.
         looked_at: What came of looking at a failure, by what it said.
+        shown: What else the page shows of it, from the folder of the result files.
     """
 
     name: str
@@ -41,6 +53,7 @@ class Kind:
     independent: bool = True
     found: tuple[str, ...] = ()
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
+    shown: Callable[[Path], Iterable[str]] | None = None
 
 
 KINDS: dict[str, Kind] = {
@@ -269,6 +282,22 @@ KINDS: dict[str, Kind] = {
             "order it is whole by chance, or is told.",
             "Maintenance during a copy; object stores.",
             older.copies,
+        ),
+        Kind(
+            "soak",
+            "commits of a process that lives long",
+            "commits",
+            "Delta on a local disk, one driver with seven threads",
+            "Two producers send a hundred messages at a time, four consumers receive them and send "
+            "them on in one transaction, and the store is maintained beside them. After each "
+            "hundred sends their messages, which are numbered, are in the output once and nothing "
+            "else is; after each thousand the whole history is verified. The store is kept "
+            "between the runs.",
+            "Growth that takes longer than the runs so far; what depends on the days that Delta "
+            "keeps old files and logs for.",
+            soak.run,
+            independent=False,
+            shown=soak_page.lines,
         ),
     )
 }
