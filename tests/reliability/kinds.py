@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults import interrupts
 from tests.reliability import (
     cases,
     connect,
     meetings,
     mutants,
     mutation,
+    notebook,
     older,
     soak,
     soak_page,
@@ -111,6 +113,19 @@ KINDS: dict[str, Kind] = {
             lambda: len(cases.cells_on_delta()),
         ),
         Kind(
+            "interrupts",
+            "places where an operation is interrupted, in memory",
+            "places",
+            "in memory",
+            "Each operation is interrupted, as by Ctrl-C or a notebook's stop button, wherever "
+            "Python can do so: as a function of the library begins, and after each call of one "
+            "that is written in C. The same client goes on: it sends, recovers, drains and counts, "
+            "and sees what another one sees.",
+            "A second interrupt; places within Python's own library, PySpark and Arrow.",
+            cases.interrupts_in_memory,
+            lambda: len(interrupts.cases()),
+        ),
+        Kind(
             "pairs-memory",
             "pairs of operations that meet, in memory",
             "meetings",
@@ -149,6 +164,20 @@ KINDS: dict[str, Kind] = {
             "The same with a Java that dies with its process, in the middle of whatever it writes.",
             "Power failures: Delta does not force its files to the disk.",
             cases.kills_with_java,
+        ),
+        Kind(
+            "notebook-life",
+            "disturbances in the life of a notebook",
+            "disturbances",
+            "Delta on a local disk, a Jupyter kernel with a Java of its own",
+            "Cells that send, receive, drain and maintain are interrupted at random moments, their "
+            "Spark jobs are cancelled, the session is stopped under them or inside of a "
+            "transaction, the kernel is killed and started anew. The next call is right: what the "
+            "notebook is told of the transaction is what others are told, its work can be "
+            "done again under its id, and after the leases each message is there once, nothing is "
+            "held, and the history is verified.",
+            "Notebooks of platforms, where a session is shared or a kernel is elsewhere.",
+            notebook.run,
         ),
         Kind(
             "failing-storage",
@@ -290,8 +319,8 @@ KINDS: dict[str, Kind] = {
             "Delta on a local disk, one driver with seven threads",
             "Two producers send a hundred messages at a time, four consumers receive them and send "
             "them on in one transaction, and the store is maintained beside them. After each "
-            "hundred sends their messages, which are numbered, are in the output once and nothing "
-            "else is; after each thousand the whole history is verified. The store is kept "
+            "fifty sends their messages, which are numbered, are in the output once and nothing "
+            "else is; after each five hundred the whole history is verified. The store is kept "
             "between the runs.",
             "Growth that takes longer than the runs so far; what depends on the days that Delta "
             "keeps old files and logs for.",

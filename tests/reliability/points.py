@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 
@@ -60,6 +60,23 @@ class Point:
     journal_mb: float
 
 
+class OfProcesses(TypedDict):
+    """What a driver process and its Java hold, as in a point."""
+
+    python_mb: float
+    java_mb: float
+    heap_mb: float
+    threads: int
+    open_files: int
+
+
+class OfFolder(TypedDict):
+    """What is in the journal's folder, as in a point."""
+
+    journal_files: int
+    journal_mb: float
+
+
 def read(folder: Path) -> list[Point]:
     """Read the points of the store that had the most commits."""
     path = folder / f"{NAME}.jsonl"
@@ -83,7 +100,7 @@ def of_times(seconds: Sequence[float]) -> tuple[float, float]:
     return round(median(seconds) * 1000, 1), round(high * 1000, 1)
 
 
-def of_processes(java: Any) -> dict[str, float]:
+def of_processes(java: Any) -> OfProcesses:
     """Measure what this process and its Java hold; Java is that of a session, None: none."""
     gc.collect()
     here = psutil.Process()
@@ -104,7 +121,7 @@ def of_processes(java: Any) -> dict[str, float]:
     }
 
 
-def of_folder(path: Path) -> dict[str, float]:
+def of_folder(path: Path) -> OfFolder:
     """Count the files in a folder, and their bytes."""
     sizes = list(_sizes(path))
     return {"journal_files": len(sizes), "journal_mb": round(sum(sizes) / MB, 2)}

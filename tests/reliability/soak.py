@@ -37,7 +37,7 @@ KEPT = {"transaction_seconds_max": 120.0, "payload_retention_days": 0}
 class Slice:
     """How much work a number is, and who does it."""
 
-    commits: int = 100
+    commits: int = 50
     messages: int = 100
     producers: int = 2
     consumers: int = 4
@@ -281,9 +281,11 @@ class Driver:
         commits = place.parts * each.commits
         if work.counts["messages"] < each.commits * each.messages:
             return None, work.counts
+        send, receive = points.of_times(work.sends), points.of_times(work.receives)
         point = Point(
             place.store, self._process, place.parts - 1, commits, commits * each.messages, seconds,
-            *points.of_times(work.sends), *points.of_times(work.receives),
+            send_ms=send[0], send_ms_high=send[1],
+            receive_ms=receive[0], receive_ms_high=receive[1],
             **points.of_processes(self._java), **points.of_folder(place.root / "journal"),
         )  # fmt: skip
         return point, work.counts

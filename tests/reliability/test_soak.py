@@ -194,6 +194,6 @@ def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> 
     assert pictures[0] == pictures[1] and b"Java" in pictures[0]
 
 
-def test_a_number_of_the_kind_is_a_hundred_commits() -> None:
-    assert (Slice().commits, Slice().messages, Slice().consumers) == (100, 100, 4)
+def test_a_number_of_the_kind_is_fifty_commits_of_a_hundred_messages() -> None:
+    assert (Slice().commits, Slice().messages, Slice().consumers) == (50, 100, 4)
     assert soak.FOLDER.parts[-3:] == ("build", "reliability", "soak")
