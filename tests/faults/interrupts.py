@@ -24,6 +24,9 @@ from txnqueue.manager import QueueManager
 
 PACKAGE = str(Path(txnqueue.__file__).parent) + "/"
 APART = (f"{PACKAGE}storage/", f"{PACKAGE}testing")
+UNTOLD = ("__exit__", "<genexpr>")
+"""The end of a block cannot know that it was interrupted as it began; and nobody is told of a
+generator that is interrupted while it is thrown away."""
 LONGEST_SECONDS = 1_000
 
 
@@ -32,7 +35,7 @@ class Interrupt:
 
     def __init__(self, nth: int | None = None) -> None:
         """Count only, without a number."""
-        self.places = 0
+        self.places: list[str] = []
         self.at: str | None = None
         self._nth = nth
         self._before: Any = None
@@ -51,14 +54,16 @@ class Interrupt:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return
         begins = event == "call" and frame.f_lineno == frame.f_code.co_firstlineno
+        if begins and frame.f_code.co_name in UNTOLD:
+            return
         if not (begins or event == "c_return") or _is_apart(frame):
             return
-        self.places += 1
-        if self.places == self._nth:
+        after = "" if begins else f" after {getattr(called, '__name__', called)}"
+        where = frame.f_code.co_filename.removeprefix(PACKAGE)
+        self.places.append(f"{where}:{frame.f_lineno}{after}")
+        if len(self.places) == self._nth:
             sys.setprofile(self._before)
-            where = frame.f_code.co_filename.removeprefix(PACKAGE)
-            after = "" if begins else f" after {getattr(called, '__name__', called)}"
-            self.at = f"{where}:{frame.f_lineno}{after}"
+            self.at = self.places[-1]
             raise KeyboardInterrupt(self.at)
 
 
@@ -94,7 +99,7 @@ ALL = [*OPERATIONS, *IN_MEMORY, *BLOCKS]
 @cache
 def cases() -> list[tuple[Operation, int]]:
     """List each place of each operation, in an order in which every part is a sample."""
-    found = [(one, nth) for one in ALL for nth in range(1, places(one) + 1)]
+    found = [(one, nth) for one in ALL for nth in range(1, len(places(one)) + 1)]
     random.Random(1).shuffle(found)
     return found
 
@@ -108,8 +113,8 @@ def _is_apart(frame: FrameType | None) -> bool:
     return False
 
 
-def places(operation: Operation) -> int:
-    """Count the places at which an operation can be interrupted."""
+def places(operation: Operation) -> list[str]:
+    """List the places at which an operation can be interrupted."""
     world = matrix.fresh(unique=operation.unique)
     client = world.manager("A")
     subject = matrix.begin(world, operation, client)
