@@ -38,6 +38,14 @@ def test_a_block_that_is_interrupted_as_it_is_entered_or_left_is_left(operation:
         interrupts.run(matrix.fresh(), operation, nth)
 
 
+def test_who_is_interrupted_while_duplicates_are_told_loses_and_doubles_nothing() -> None:
+    operation = next(one for one in ALL if one.name == "leave duplicates out")
+    found = within(operation, ("core/state/duplicates.py", "core/ranges.py"))
+    assert len(found) > 100
+    for nth in found if LONG else found[::4]:
+        interrupts.run(matrix.fresh(unique=True), operation, nth)
+
+
 def test_a_state_that_is_left_half_applied_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def advance(_: Any, folds: Iterable[QueueState], reading: Any) -> None:
         """Apply what is new, and keep what was applied if that is interrupted."""
