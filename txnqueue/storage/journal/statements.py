@@ -123,7 +123,7 @@ class Statements:
         return self.run(run)
 
     def append(self, statement: Callable[[SparkSession], Result]) -> Result:
-        """Run an append to the journal; called in a thread that nobody interrupts.
+        """Run an append to the journal to its end, even if the caller is interrupted meanwhile.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
@@ -133,7 +133,8 @@ class Statements:
             with self._locks.of("journal").held():
                 return statement(self.appending)
 
-        return _committed(self._submit(self._appends, locked))
+        under_way = self._submit(self._appends, locked)
+        return self.result_of_append(under_way, lambda: None)
 
     def result_of_append(self, under_way: Future[Result], begin: Callable[[], object]) -> Result:
         """Begin an append, and wait for it.
