@@ -8,6 +8,7 @@ from tests.bench.case import Group
 from tests.bench.cases import (
     amplification,
     cold,
+    deciding,
     growth,
     handwritten,
     pipelined,
@@ -64,6 +65,7 @@ def groups(world: World) -> list[Group]:
     """List the groups in the order in which they are measured."""
     return [
         Group("send", sending.makers(world), 2),
+        Group("decide", deciding.makers(world), 0.5),
         Group("receive", receiving.makers(world), 2),
         Group("read", receiving.read_makers(world), 1),
         Group("drain", receiving.drain_makers(world), 2),
