@@ -1,4 +1,4 @@
-"""A driver process of its own whose catalog is a Hive metastore: makes a store there, or goes on."""
+"""A driver process of its own whose catalog is a Hive metastore: makes a store, or goes on."""
 
 from __future__ import annotations
 
