@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 
 from txnqueue.errors import PlatformMissing
-from txnqueue.platform import class_archive, local_spark
+from txnqueue.platform import class_archive, local_spark, requirements
 from txnqueue.platform.doctor import doctor
 from txnqueue.platform.local_spark import Java
 
+ROOT = Path(__file__).resolve().parents[2]
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 JAVA_MODULES = "java.base@{version}\njava.sql@{version}\n"
 
@@ -69,6 +71,7 @@ def settings(**given: str) -> Mapping[str, str]:
         ("4.0.1", "4.4.0", "io.delta:delta-spark_4.0_2.13:4.4.0"),
         ("4.0.1", "4.0.1", "io.delta:delta-spark_2.13:4.0.1"),
         ("4.1.1", "4.1.0", "io.delta:delta-spark_4.1_2.13:4.1.0"),
+        ("4.3.0", "4.5.0", "io.delta:delta-spark_4.3_2.13:4.5.0"),
     ],
 )
 def test_the_package_of_delta_follows_the_installed_versions(
@@ -76,6 +79,67 @@ def test_the_package_of_delta_follows_the_installed_versions(
 ) -> None:
     versions.update({"pyspark": spark, "delta-spark": delta})
     assert local_spark.delta_coordinate() == coordinate
+
+
+@pytest.mark.parametrize(
+    ("spark", "delta", "served"),
+    [
+        ("4.2.1", "4.1.0", "4.0 to 4.1"),  # what pip takes if nothing keeps it from 4.2.1
+        ("4.2.0", "4.0.1", "4.0"),
+        ("4.1.1", "4.0.1", "4.0"),
+        ("4.2.0", "4.3.1", "4.0 to 4.1"),
+        ("4.3.0", "4.4.0", "4.0 to 4.2"),
+    ],
+)
+def test_versions_that_do_not_go_together_are_told_before_spark_starts(
+    versions: dict[str, str], spark: str, delta: str, served: str
+) -> None:
+    versions.update({"pyspark": spark, "delta-spark": delta})
+    with pytest.raises(PlatformMissing) as caught:
+        local_spark.local_spark()
+    told = caught.value.message
+    assert told.startswith(
+        f"delta-spark {delta} has jars for Spark {served}, and none for pyspark {spark}; "
+    )
+    assert told.endswith(f": {requirements.RENEW}.") and caught.value.missing is None
+    assert all(
+        f"{name}{requirements.REQUIRED[name]}" in told for name in ("pyspark", "delta-spark")
+    )
+    check = next(check for check in doctor() if check.name == "Delta's jars")
+    assert (check.verdict, check.meaning) == ("error", told)
+
+
+@pytest.mark.parametrize(("name", "old"), [("pyspark", "3.5.9"), ("delta-spark", "3.3.3")])
+def test_what_is_too_old_is_told_before_spark_starts(
+    versions: dict[str, str], name: str, old: str
+) -> None:
+    versions[name] = old
+    with pytest.raises(PlatformMissing) as caught:
+        local_spark.local_spark()
+    check = next(check for check in doctor() if check.name == name)
+    assert caught.value.message == f"{name} is {old}. {check.meaning}"
+    assert check.meaning.startswith("It is too old, 4.0.1 or newer is needed: pip install ")
+
+
+def test_pip_the_library_and_the_pages_have_the_same_bounds() -> None:
+    asked = re.compile(r'"(pyspark|delta-spark|pyarrow)(?:\[\w+\])?([<>=!][^"]*)"')
+    found = asked.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert sorted(name for name, _ in found) == [
+        *("delta-spark", "delta-spark", "pyarrow", "pyspark", "pyspark")
+    ]
+    assert set(found) == set(requirements.REQUIRED.items())
+    for page in ("README.md", "docs/upgrades.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for name in ("pyspark", "delta-spark"):
+            assert f"`{name}{requirements.REQUIRED[name]}`" in text, (page, name)
+
+
+def test_the_versions_that_are_pinned_are_within_the_bounds_and_go_together() -> None:
+    lines = (ROOT / "conf/constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if re.fullmatch(r"[\w-]+==[\d.]+", line))
+    for name in ("pyspark", "delta-spark"):
+        assert requirements.misfit(name, pins[name]) is None
+    assert requirements.without_jars(pins["pyspark"], pins["delta-spark"]) is None
 
 
 @pytest.mark.parametrize("name", ["pyspark", "delta-spark"])
@@ -212,7 +276,10 @@ def test_the_doctor_judges_the_storage(root: str, found: str, verdict: str, mean
     [
         ("pyspark", "4.2.0", "ok"),
         ("pyspark", "4.0.0", "error"),
+        ("pyspark", "4.2.1", "warning"),
         ("pyspark", "4.3.0", "warning"),
+        ("delta-spark", "4.0.0", "error"),
+        ("delta-spark", "4.5.0", "warning"),
         ("delta-spark", "4.4.1", "warning"),
         ("delta-spark", None, "error"),
         ("pyarrow", "17.0.0", "error"),

@@ -18,13 +18,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
+from txnqueue.platform.requirements import INSTALL, misfit, numbers_of, version_of, without_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,6 @@ JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-INSTALL = "pip install 'txnqueue[spark]'"
 
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
@@ -109,7 +108,8 @@ def local_spark(
 
     Raises:
         PlatformMissing: pyspark, delta-spark, a Java that can run Spark or Delta's jars are
-            missing, or a session without Delta runs in this process already.
+            missing, these versions do not go together, or a session without Delta runs in this
+            process already.
     """
     coordinate = delta_coordinate()
     java = find_java()
@@ -139,7 +139,8 @@ def local_spark(
         raise PlatformMissing(
             "Spark's Java process ended before the session was there; its own message is above. "
             "If that names unresolved dependencies, this machine cannot reach Maven Central: "
-            "start once with a network, or name Delta's jar files in the setting spark.jars."
+            "start once with a network, or name Delta's jar files in the setting spark.jars. Or "
+            "there are none for these versions: txnqueue doctor tells which go together."
         ) from error
     if DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise PlatformMissing(
@@ -157,16 +158,26 @@ def delta_coordinate() -> str:
         Such as ``"io.delta:delta-spark_4.2_2.13:4.4.0"``.
 
     Raises:
-        PlatformMissing: pyspark or delta-spark is not installed.
+        PlatformMissing: pyspark or delta-spark is not installed or too old, or they do not go
+            together.
     """
-    versions = {name: version_of(name) for name in ("pyspark", "delta-spark")}
-    for name, version in versions.items():
-        if version is None:
-            raise PlatformMissing(f"{name} is not installed: {INSTALL}.")
-    spark, delta = (str(version) for version in versions.values())
+    spark, delta = (_usable(name) for name in ("pyspark", "delta-spark"))
+    problem = without_jars(spark, delta)
+    if problem is not None:
+        raise PlatformMissing(problem)
     # One release of Delta serves several releases of Spark since 4.1.
     suffix = "" if numbers_of(delta) < (4, 1) else "_{}.{}".format(*numbers_of(spark))
     return f"io.delta:delta-spark{suffix}_2.13:{delta}"
+
+
+def _usable(package: str) -> str:
+    version = version_of(package)
+    if version is None:
+        raise PlatformMissing(f"{package} is not installed: {INSTALL}.", missing=package)
+    found = misfit(package, version)
+    if found is not None and found.too_old:
+        raise PlatformMissing(f"{package} is {version}. {found.meaning}")
+    return version
 
 
 def cached_jars(coordinate: str) -> list[Path]:
@@ -329,19 +340,6 @@ def _remember(coordinate: str, jars: str) -> None:
         fresh.replace(record)
     except OSError:
         return  # the next start resolves again
-
-
-def version_of(package: str) -> str | None:
-    """Return the installed version of a package; None without it."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """Read a version's first three numbers."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def no_java() -> str:
