@@ -109,16 +109,23 @@ def test_versions_that_do_not_go_together_are_told_before_spark_starts(
     assert (check.verdict, check.meaning) == ("error", told)
 
 
-@pytest.mark.parametrize(("name", "old"), [("pyspark", "3.5.9"), ("delta-spark", "3.3.3")])
-def test_what_is_too_old_is_told_before_spark_starts(
-    versions: dict[str, str], name: str, old: str
+@pytest.mark.parametrize(
+    ("name", "version", "why"),
+    [
+        ("pyspark", "3.5.9", "It is too old, 4.0.1 or newer is needed: pip install "),
+        ("delta-spark", "3.3.3", "It is too old, 4.0.1 or newer is needed: pip install "),
+        ("delta-spark", "4.4.1", "Its jars are not on Maven Central: pip install "),
+    ],
+)
+def test_what_cannot_be_used_is_told_before_spark_starts(
+    versions: dict[str, str], name: str, version: str, why: str
 ) -> None:
-    versions[name] = old
+    versions[name] = version
     with pytest.raises(PlatformMissing) as caught:
         local_spark.local_spark()
     check = next(check for check in doctor() if check.name == name)
-    assert caught.value.message == f"{name} is {old}. {check.meaning}"
-    assert check.meaning.startswith("It is too old, 4.0.1 or newer is needed: pip install ")
+    assert caught.value.message == f"{name} is {version}. {check.meaning}"
+    assert check.meaning.startswith(why) and check.verdict == "error"
 
 
 def test_pip_the_library_and_the_pages_have_the_same_bounds() -> None:
@@ -280,7 +287,7 @@ def test_the_doctor_judges_the_storage(root: str, found: str, verdict: str, mean
         ("pyspark", "4.3.0", "warning"),
         ("delta-spark", "4.0.0", "error"),
         ("delta-spark", "4.5.0", "warning"),
-        ("delta-spark", "4.4.1", "warning"),
+        ("delta-spark", "4.4.1", "error"),
         ("delta-spark", None, "error"),
         ("pyarrow", "17.0.0", "error"),
         ("filelock", None, "warning"),

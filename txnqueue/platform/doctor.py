@@ -111,7 +111,7 @@ def _check_package(name: str, missing: Verdict) -> Check:
         return Check(name, "missing", missing, f"{_PURPOSE[name]} need it: {INSTALL}.")
     other = misfit(name, found)
     if other is not None:
-        return Check(name, found, "error" if other.too_old else "warning", other.meaning)
+        return Check(name, found, "warning" if other.usable else "error", other.meaning)
     return Check(name, found, "ok", "This version can be used.")
 
 

@@ -158,8 +158,8 @@ def delta_coordinate() -> str:
         Such as ``"io.delta:delta-spark_4.2_2.13:4.4.0"``.
 
     Raises:
-        PlatformMissing: pyspark or delta-spark is not installed or too old, or they do not go
-            together.
+        PlatformMissing: pyspark or delta-spark is not installed or cannot be used, or they do
+            not go together.
     """
     spark, delta = (_usable(name) for name in ("pyspark", "delta-spark"))
     problem = without_jars(spark, delta)
@@ -175,7 +175,7 @@ def _usable(package: str) -> str:
     if version is None:
         raise PlatformMissing(f"{package} is not installed: {INSTALL}.", missing=package)
     found = misfit(package, version)
-    if found is not None and found.too_old:
+    if found is not None and not found.usable:
         raise PlatformMissing(f"{package} is {version}. {found.meaning}")
     return version
 

@@ -21,8 +21,8 @@ INSTALL = "pip install 'txnqueue[spark]'"
 # pip leaves what is there and allowed by itself, though the two do not go together.
 RENEW = "pip install --upgrade 'txnqueue[spark]' pyspark delta-spark"
 
-# The newest Spark that a release of Delta has jars for; all of them have some for 4.0. What
-# delta-spark itself asks of pip has no upper bound before 4.2.
+# The newest Spark that a release of Delta has jars for on Maven Central; each has some for 4.0.
+# What delta-spark itself asks of pip has no upper bound before 4.2.
 _NEWEST_SPARK = {(4, 0): (4, 0), (4, 1): (4, 1), (4, 2): (4, 1), (4, 3): (4, 1), (4, 4): (4, 2)}
 
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "<": operator.lt, "!=": operator.ne}
@@ -34,11 +34,11 @@ class Misfit:
 
     Attributes:
         meaning: What that means, and what to do.
-        too_old: Whether it cannot work; what is too new may.
+        usable: Whether it may work: what is newer than what was tested may.
     """
 
     meaning: str
-    too_old: bool
+    usable: bool
 
 
 def misfit(package: str, version: str) -> Misfit | None:
@@ -52,11 +52,11 @@ def misfit(package: str, version: str) -> Misfit | None:
             continue
         remedy = INSTALL if package == "pyarrow" else RENEW
         if parts[1] == ">=":
-            return Misfit(f"It is too old, {parts[2]} or newer is needed: {remedy}.", too_old=True)
-        tested = f"txnqueue is tested with {package}{REQUIRED[package]}"
+            return Misfit(f"It is too old, {parts[2]} or newer is needed: {remedy}.", usable=False)
         if parts[1] == "!=":
-            tested = f"The jars of {version} are not complete on Maven Central, and {tested}"
-        return Misfit(f"{tested}: {remedy}.", too_old=False)
+            return Misfit(f"Its jars are not on Maven Central: {remedy}.", usable=False)
+        tested = f"txnqueue is tested with {package}{REQUIRED[package]}"
+        return Misfit(f"{tested}: {remedy}.", usable=True)
     return None
 
 
