@@ -29,7 +29,7 @@ LOGS = ROOT / "build" / "reliability"
 EXTRAS = ("spark", "cli", "report", "plots", "metrics", "connect")
 TOOLS = ("pytest", "pytest-timeout", "hypothesis", "greenlet", "chispa")
 SHOWN = ("pyspark", "delta-spark", "pandas", "pyarrow")
-IN_MEMORY = ("tests/core", "tests/conformance", "tests/shell/test_environment.py")
+IN_MEMORY = ("core", "conformance", "shell/test_environment.py", "shell/test_requirements.py")
 ON_DELTA = ("transactions", "sending", "catalog", "leases", "transient", "headers", "placing")
 INSTALL_SECONDS, TESTS_SECONDS = 900, 1_500
 LINE_MAX = 200
@@ -309,8 +309,8 @@ def _versions(python: str, source: Path, environment: Mapping[str, str], folder:
 def _tested(
     wanted: Combination, python: str, source: Path, environment: Mapping[str, str]
 ) -> tuple[int, int]:
-    on_delta = [f"tests/conformance/test_{name}.py" for name in ON_DELTA]
-    tests = IN_MEMORY if wanted.in_memory else on_delta
+    on_delta = [f"conformance/test_{name}.py" for name in ON_DELTA]
+    tests = [f"tests/{path}" for path in (IN_MEMORY if wanted.in_memory else on_delta)]
     marked = "not spark and not slow" if wanted.in_memory else "spark"
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, *tests]
     said = _called(command, source, environment, TESTS_SECONDS)

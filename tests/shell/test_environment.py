@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.shell.conftest import JAVA_MODULES, complete_java, install_java
 from txnqueue.errors import PlatformMissing
-from txnqueue.platform import class_archive, local_spark, requirements
+from txnqueue.platform import class_archive, local_spark
 from txnqueue.platform.doctor import doctor
 from txnqueue.platform.local_spark import Java
 
-ROOT = Path(__file__).resolve().parents[2]
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-JAVA_MODULES = "java.base@{version}\njava.sql@{version}\n"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
-
-
-@pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    installed = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "pyarrow": "26.0.1"}
-
-    def version(name: str) -> str:
-        if installed.get(name) is None:
-            raise metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    monkeypatch.setattr(metadata, "version", version)
-    return installed
-
-
-def install_java(folder: Path, modules: str) -> str:
-    java = folder / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\ncat <<EOF\n{modules}EOF\n")
-    java.chmod(0o755)
-    return str(java)
 
 
 def fetched(home: Path, *names: str) -> list[Path]:
@@ -81,74 +57,6 @@ def test_the_package_of_delta_follows_the_installed_versions(
     assert local_spark.delta_coordinate() == coordinate
 
 
-@pytest.mark.parametrize(
-    ("spark", "delta", "served"),
-    [
-        ("4.2.1", "4.1.0", "4.0 to 4.1"),  # what pip takes if nothing keeps it from 4.2.1
-        ("4.2.0", "4.0.1", "4.0"),
-        ("4.1.1", "4.0.1", "4.0"),
-        ("4.2.0", "4.3.1", "4.0 to 4.1"),
-        ("4.3.0", "4.4.0", "4.0 to 4.2"),
-    ],
-)
-def test_versions_that_do_not_go_together_are_told_before_spark_starts(
-    versions: dict[str, str], spark: str, delta: str, served: str
-) -> None:
-    versions.update({"pyspark": spark, "delta-spark": delta})
-    with pytest.raises(PlatformMissing) as caught:
-        local_spark.local_spark()
-    told = caught.value.message
-    assert told.startswith(
-        f"delta-spark {delta} has jars for Spark {served}, and none for pyspark {spark}; "
-    )
-    assert told.endswith(f": {requirements.RENEW}.") and caught.value.missing is None
-    assert all(
-        f"{name}{requirements.REQUIRED[name]}" in told for name in ("pyspark", "delta-spark")
-    )
-    check = next(check for check in doctor() if check.name == "Delta's jars")
-    assert (check.verdict, check.meaning) == ("error", told)
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "why"),
-    [
-        ("pyspark", "3.5.9", "It is too old, 4.0.1 or newer is needed: pip install "),
-        ("delta-spark", "3.3.3", "It is too old, 4.0.1 or newer is needed: pip install "),
-        ("delta-spark", "4.4.1", "Its jars are not on Maven Central: pip install "),
-    ],
-)
-def test_what_cannot_be_used_is_told_before_spark_starts(
-    versions: dict[str, str], name: str, version: str, why: str
-) -> None:
-    versions[name] = version
-    with pytest.raises(PlatformMissing) as caught:
-        local_spark.local_spark()
-    check = next(check for check in doctor() if check.name == name)
-    assert caught.value.message == f"{name} is {version}. {check.meaning}"
-    assert check.meaning.startswith(why) and check.verdict == "error"
-
-
-def test_pip_the_library_and_the_pages_have_the_same_bounds() -> None:
-    asked = re.compile(r'"(pyspark|delta-spark|pyarrow)(?:\[\w+\])?([<>=!][^"]*)"')
-    found = asked.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert sorted(name for name, _ in found) == [
-        *("delta-spark", "delta-spark", "pyarrow", "pyspark", "pyspark")
-    ]
-    assert set(found) == set(requirements.REQUIRED.items())
-    for page in ("README.md", "docs/upgrades.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        for name in ("pyspark", "delta-spark"):
-            assert f"`{name}{requirements.REQUIRED[name]}`" in text, (page, name)
-
-
-def test_the_versions_that_are_pinned_are_within_the_bounds_and_go_together() -> None:
-    lines = (ROOT / "conf/constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if re.fullmatch(r"[\w-]+==[\d.]+", line))
-    for name in ("pyspark", "delta-spark"):
-        assert requirements.misfit(name, pins[name]) is None
-    assert requirements.without_jars(pins["pyspark"], pins["delta-spark"]) is None
-
-
 @pytest.mark.parametrize("name", ["pyspark", "delta-spark"])
 def test_a_missing_package_is_named_with_its_remedy(versions: dict[str, str], name: str) -> None:
     del versions[name]
@@ -173,7 +81,7 @@ def test_a_missing_java_is_told_before_spark_starts(
 
 def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
-    install_java(other, JAVA_MODULES.format(version="21.0.1") + "jdk.incubator.vector@21.0.1\n")
+    complete_java(other, "21.0.1")
     monkeypatch.setenv("PATH", str(other / "bin") + os.pathsep + os.environ["PATH"])
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert local_spark.find_java() == Java(str(other / "bin" / "java"), "21.0.1", True)

@@ -97,8 +97,9 @@ def _check_java() -> Check:
     if java is None:
         return Check("Java", "missing", "error", no_java())
     found = f"{java.version} ({java.path})"
-    if java.problem is not None:
-        return Check("Java", found, "error", java.problem)
+    problem = java.problem_with(version_of("pyspark"))
+    if problem is not None:
+        return Check("Java", found, "error", problem)
     return Check("Java", found, "ok", f"This Java can run Spark: it has {VECTOR_MODULE}.")
 
 

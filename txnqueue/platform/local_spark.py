@@ -12,7 +12,6 @@ beforehand, and ``archive_classes`` makes the archive with which sessions start 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,15 @@ from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
-from txnqueue.platform.requirements import INSTALL, misfit, numbers_of, version_of, without_jars
+from txnqueue.platform.requirements import (
+    INSTALL,
+    INSTALL_NEWEST,
+    java_newest,
+    misfit,
+    numbers_of,
+    version_of,
+    without_jars,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,11 +73,10 @@ class Java:
     version: str
     has_vector_module: bool
 
-    @property
-    def problem(self) -> str | None:
-        """Return why Spark cannot start with it; None if it can."""
-        major = re.match(r"\d+", self.version)
-        if major is None or int(major.group()) < JAVA_VERSION_MIN:
+    def problem_with(self, spark: str | None) -> str | None:
+        """Return why a version of Spark, if it is known, cannot start with it; None if it can."""
+        major = (*numbers_of(self.version), 0)[0]
+        if major < JAVA_VERSION_MIN:
             return (
                 f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {self.path} is "
                 f"{self.version}: install OpenJDK {JAVA_VERSION_MIN} or set JAVA_HOME to one."
@@ -79,6 +85,13 @@ class Java:
             return (
                 f"The Java in {self.path} lacks the module {VECTOR_MODULE}, without which Spark "
                 f"does not start: install a full OpenJDK {JAVA_VERSION_MIN} and set JAVA_HOME."
+            )
+        if spark is not None and major > java_newest(spark):
+            span = f"{JAVA_VERSION_MIN} to {java_newest(spark)}"
+            return (
+                f"Spark {spark} starts with Java {span}, as its Hadoop does, and "
+                f"{self.path} is {self.version}: install OpenJDK "
+                f"{JAVA_VERSION_MIN} and set JAVA_HOME, or take a newer Spark: {INSTALL_NEWEST}."
             )
         return None
 
@@ -115,8 +128,9 @@ def local_spark(
     java = find_java()
     if java is None:
         raise PlatformMissing(no_java())
-    if java.problem is not None:
-        raise PlatformMissing(java.problem)
+    problem = java.problem_with(version_of("pyspark"))
+    if problem is not None:
+        raise PlatformMissing(problem)
     from pyspark.errors import PySparkRuntimeError
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession

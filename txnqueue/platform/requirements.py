@@ -9,6 +9,7 @@ import operator
 import re
 from dataclasses import dataclass
 from importlib import metadata
+from math import inf
 
 REQUIRED = {
     "pyspark": ">=4.0.1,<=4.2.0",
@@ -19,11 +20,14 @@ REQUIRED = {
 
 INSTALL = "pip install 'txnqueue[spark]'"
 # pip leaves what is there and allowed by itself, though the two do not go together.
-RENEW = "pip install --upgrade 'txnqueue[spark]' pyspark delta-spark"
+INSTALL_NEWEST = "pip install --upgrade 'txnqueue[spark]' pyspark delta-spark"
 
 # The newest Spark that a release of Delta has jars for on Maven Central; each has some for 4.0.
 # What delta-spark itself asks of pip has no upper bound before 4.2.
 _NEWEST_SPARK = {(4, 0): (4, 0), (4, 1): (4, 1), (4, 2): (4, 1), (4, 3): (4, 1), (4, 4): (4, 2)}
+
+# Hadoop before 3.5 asks Java for what it has no more since 23; Spark 4.2 is the first with 3.5.
+_NEWEST_JAVA_OF_OLD_HADOOP, _NEW_HADOOP = 22, (4, 2)
 
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "<": operator.lt, "!=": operator.ne}
 
@@ -50,7 +54,7 @@ def misfit(package: str, version: str) -> Misfit | None:
         compare, asked = _COMPARISONS[parts[1]], numbers_of(parts[2])
         if compare(numbers_of(version), asked):
             continue
-        remedy = INSTALL if package == "pyarrow" else RENEW
+        remedy = INSTALL if package == "pyarrow" else INSTALL_NEWEST
         if parts[1] == ">=":
             return Misfit(f"It is too old, {parts[2]} or newer is needed: {remedy}.", usable=False)
         if parts[1] == "!=":
@@ -72,8 +76,13 @@ def without_jars(spark: str, delta: str) -> str | None:
     return (
         f"delta-spark {delta} has jars for Spark {served}, and none for pyspark {spark}; txnqueue "
         f"is tested with pyspark{REQUIRED['pyspark']} and delta-spark{REQUIRED['delta-spark']}: "
-        f"{RENEW}."
+        f"{INSTALL_NEWEST}."
     )
+
+
+def java_newest(spark: str) -> float:
+    """Return the newest Java, by its major version, that a Spark starts with."""
+    return inf if numbers_of(spark) >= _NEW_HADOOP else _NEWEST_JAVA_OF_OLD_HADOOP
 
 
 def version_of(package: str) -> str | None:
