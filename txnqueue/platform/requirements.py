@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from math import inf
+from typing import Any
 
 REQUIRED = {
     "pyspark": ">=4.0.1,<=4.2.0",
@@ -29,7 +31,12 @@ _NEWEST_SPARK = {(4, 0): (4, 0), (4, 1): (4, 1), (4, 2): (4, 1), (4, 3): (4, 1),
 # Hadoop before 3.5 asks Java for what it has no more since 23; Spark 4.2 is the first with 3.5.
 _NEWEST_JAVA_OF_OLD_HADOOP, _NEW_HADOOP = 22, (4, 2)
 
-_COMPARISONS = {">=": operator.ge, "<=": operator.le, "<": operator.lt, "!=": operator.ne}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    "!=": operator.ne,
+}
 
 
 @dataclass(frozen=True)
