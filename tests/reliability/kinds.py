@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.reliability import cases, connect, meetings, mutants, mutation, older, versions
+from tests.reliability.results import Run, Told
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -28,6 +29,7 @@ class Kind:
         found: The counts whose share of all cases is published, with its interval, if that is
             what is asked: a failure is then one that was not found.
         looked_at: What came of looking at a failure, by what it said.
+        told: What came of each number, if each is a thing of its own.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Kind:
     independent: bool = True
     found: tuple[str, ...] = ()
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
+    told: Callable[[Sequence[Run]], Told] | None = None
 
 
 KINDS: dict[str, Kind] = {
@@ -181,13 +184,16 @@ KINDS: dict[str, Kind] = {
             "versions of Python, Spark and Delta",
             "tests",
             "in memory and Delta on a local disk, each in a virtual environment of its own",
-            "The tests of the core, and the conformance suite in memory or a part of it on Delta, "
-            "with each Python and each Spark that the package allows, and Delta's release for it.",
-            "Platforms with a Spark of their own; other releases than those that are named; "
-            "another Java than the machine's.",
+            "The wheel is built from the checkout and installed; its doctor finds nothing wrong, "
+            "and it passes the tests of the core and the conformance suite in memory, or a part of "
+            "that on Delta. Free is what pip chooses within the bounds of the package's extras; "
+            "other packages are pinned as in conf/constraints.txt, the newest, or the oldest ones "
+            "that the package asks for.",
+            "Platforms with a Spark of their own; other releases than those that are named.",
             versions.run,
             lambda: len(versions.ALL),
             independent=False,
+            told=versions.told,
         ),
         Kind(
             "simulator",
