@@ -312,13 +312,15 @@ class Drain:
         """Hand a batch to the handler, and return what it raised."""
         tx = current.attempt
         tx.charges = self._charges.next_counts
-        self._client.blocks.append(tx)
+        blocks = self._client.blocks
         try:
+            blocks.append(tx)
             self._handler(current.batch, Transaction(tx))
         except BaseException as error:
             return error
         finally:
-            self._client.blocks.remove(tx)
+            if tx in blocks:
+                blocks.remove(tx)
             if self._ahead:
                 tx.close()
         return None

@@ -234,16 +234,17 @@ class _Trial:
             return []
         received = batch._parts()
         blocks = (self.client.blocks, outside.blocks)
-        for found in blocks:
-            found.append(self.attempt)
         try:
+            for found in blocks:
+                found.append(self.attempt)
             self.handler(batch, Transaction(self.attempt))
             self._gather()
         except Exception as error:
             self.error = error
         finally:
             for found in blocks:
-                found.remove(self.attempt)
+                if self.attempt in found:
+                    found.remove(self.attempt)
             self.done += self._beside()
             self.attempt.close()  # whoever kept the batch or the transaction is refused
         return received

@@ -80,6 +80,7 @@ class Transaction:
         """Hold an attempt that has not begun; users get it from ``manager.transaction``."""
         self._attempt = attempt
         self._entered = False
+        self._blocks: list[Block] = []
 
     @property
     def id(self) -> str:
@@ -334,7 +335,13 @@ class Transaction:
             raise TransactionFinished("A transaction block can be used once: begin a new one.")
         self._entered = True
         self._attempt.check_active()
-        self._attempt.client.blocks.append(self._attempt)
+        self._blocks = self._attempt.client.blocks
+        try:
+            self._blocks.append(self._attempt)
+        except BaseException:  # interrupted here, its end never comes
+            if self._attempt in self._blocks:
+                self._blocks.remove(self._attempt)
+            raise
         return self
 
     def __exit__(
@@ -349,7 +356,8 @@ class Transaction:
         that returns, they ask for no further ``return``.
         """
         attempt = self._attempt
-        attempt.client.blocks.remove(attempt)
+        if attempt in self._blocks:  # first of all, and by nothing that can be interrupted
+            self._blocks.remove(attempt)
         if attempt.already_committed:
             attempt.participants.undo_ignored()
         if isinstance(error, Rollback) and error.transaction in (None, self):
@@ -379,6 +387,8 @@ class RepeatableTransaction(Transaction):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         """End the attempt; swallow what is worth another one."""
+        if self._attempt in self._blocks:
+            self._blocks.remove(self._attempt)
         try:
             if super().__exit__(kind, error, trace):
                 return True

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "measured"
+SETTINGS: Any = {
+    "svg.hashsalt": "txnqueue", "svg.fonttype": "none", "font.size": 9,
+    "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 OURS, PEER, MARK = "#2f6f9f", "#b8b8b8", "#c0392b"
 
 
@@ -21,11 +25,7 @@ def draw(document: dict[str, Any], folder: Path) -> None:
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    settings: Any = {
-        "svg.hashsalt": "txnqueue", "svg.fonttype": "none", "font.size": 9,
-        "axes.spines.top": False, "axes.spines.right": False,
-    }  # fmt: skip
-    with mpl.rc_context(settings):
+    with mpl.rc_context(SETTINGS):
         for name in shown(document):
             _, paint, some = _PICTURES[name]
             rows = some(document)

@@ -168,6 +168,20 @@ def test_what_is_stale_is_refused_without_a_statement() -> None:
     assert late.result(WAIT_SECONDS).appended == Appended((False,), None)
 
 
+def test_what_is_cancelled_before_its_turn_never_lands() -> None:
+    gate = Gate()
+    first = gate.groups.submit(request(unit("first"), gate.insert))
+    assert gate.begun.wait(WAIT_SECONDS)
+    given_up = [gate.groups.submit(request(one, gate.insert)) for one in (fact("a"), unit("b"))]
+    stale = gate.groups.submit(request(unit("stale"), gate.insert))
+    other = gate.groups.submit(request(fact("other"), gate.insert))
+    assert not first.cancel() and all(one.cancel() for one in given_up)
+    gate.open.set()
+    assert stale.result(WAIT_SECONDS).appended == Appended((False,), None)
+    assert other.result(WAIT_SECONDS).appended.won == (True,)
+    assert gate.statements == [["first"], ["other"]]
+
+
 # -------------------------------------------------------------------------------- tails
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.conftest import LONG
 from tests.delta.counting import Cost
 from tests.inside import client_of
 from txnqueue import QueueManager
+from txnqueue.core.receipt import Status
 from txnqueue.storage.journal.delta import DeltaJournal
 
 pytestmark = pytest.mark.spark
@@ -105,6 +108,35 @@ def test_what_others_write_is_read(spark: Any, tmp_path: Path) -> None:
     _stranger(spark, root).queue("orders").receive(1).accept()
     queue.send([{"n": 4}])
     assert [m["n"] for m in queue.receive(10).messages()] == [2, 3, 4]
+
+
+def test_an_append_that_is_interrupted_before_its_turn_never_lands(
+    spark: Any, tmp_path: Path
+) -> None:
+    manager = QueueManager(spark, str(tmp_path / "store"))
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    groups, turn = journal_of(manager)._groups, threading.Event()
+    groups._worker.submit(turn.wait)  # type: ignore[arg-type]
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        while not groups._waiting:
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        with manager.transaction("t") as tx:
+            queue.send([{"n": 1}], transaction=tx)
+    pressing.join()
+    turn.set()
+    assert manager.outcome("t").status is Status.UNDECIDED
+    assert queue.depth() == 0
+    with manager.transaction("t") as tx:
+        queue.send([{"n": 1}], transaction=tx)
+    assert queue.depth() == 1
 
 
 def _stranger(spark: Any, root: str) -> QueueManager:

@@ -87,6 +87,11 @@ def run(world: World, case: Case) -> None:
     world.ledger()
     recover(world, case.recovery)
     injector.flush()  # or only after it
+    check(world, operation, reported, str(case))
+
+
+def check(world: World, operation: Operation, reported: str, case: str) -> None:
+    """Drain a world after its recovery, and check all promises and what was reported."""
     world.lease_over()
     drain(world.helper("Z"))
     ledger = world.ledger()
@@ -141,7 +146,11 @@ def recover(world: World, recovery: str) -> None:
     else:
         world.lease_over()
         names = ["B"] if recovery == "other" else ["B", "C"]
-    clients = [world.manager(name, actor=f"{name} again") for name in names]
+    finish(world, [world.manager(name, actor=f"{name} again") for name in names])
+
+
+def finish(world: World, clients: list[QueueManager]) -> None:
+    """Let clients finish what is left, commit what is prepared, and consume what there is."""
     for client in clients:
         client.recover()
     waiting = {key for client in clients for key in client.recover().prepared}

@@ -15,7 +15,7 @@ from tests.delta import failing_storage
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
 from tests.delta.storage_calls import compiled
-from tests.faults import matrix
+from tests.faults import interrupts, matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
 from tests.faults.world import World
@@ -82,6 +82,12 @@ def crash_matrix(_: Session, number: int) -> tuple[int, Counter[str]]:
     except Exception as error:
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
     return 1, Counter({case.fault.value: 1})
+
+
+def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
+    operation, nth = interrupts.cases()[number % len(interrupts.cases())]
+    told = interrupts.run(matrix.fresh(unique=operation.unique), operation, nth)
+    return 1, Counter({"not told" if told == "crashed" else f"told {told}": 1})
 
 
 @cache

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.reliability import cases, connect, meetings, mutants, mutation, older, versions
+from tests.faults import interrupts
+from tests.reliability import (
+    cases,
+    connect,
+    meetings,
+    mutants,
+    mutation,
+    notebook,
+    older,
+    soak,
+    soak_page,
+    versions,
+)
 from tests.reliability.results import Run, Told
 from tests.reliability.session import Session
 from tests.stores import test_damage
@@ -30,6 +43,7 @@ class Kind:
             what is asked: a failure is then one that was not found.
         looked_at: What came of looking at a failure, by what it said.
         told: What came of each number, if each is a thing of its own.
+        shown: What else the page shows of it, from the folder of the result files.
     """
 
     name: str
@@ -44,6 +58,7 @@ class Kind:
     found: tuple[str, ...] = ()
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
     told: Callable[[Sequence[Run]], Told] | None = None
+    shown: Callable[[Path], Iterable[str]] | None = None
 
 
 KINDS: dict[str, Kind] = {
@@ -101,6 +116,21 @@ KINDS: dict[str, Kind] = {
             lambda: len(cases.cells_on_delta()),
         ),
         Kind(
+            "interrupts",
+            "places where an operation is interrupted, in memory",
+            "places",
+            "in memory",
+            "Each operation is interrupted, as by Ctrl-C or a notebook's stop button, wherever "
+            "Python can do so: as a function of the library begins, and after each call of one "
+            "that is written in C. The same client goes on: it sends, recovers, drains and counts, "
+            "and sees what another one sees.",
+            "A second interrupt; places within Python's own library, PySpark and Arrow. Who is "
+            "interrupted at the very moment at which a block's end begins stays inside of it: a "
+            "call then asks for transaction=None, or for another manager.",
+            cases.interrupts_in_memory,
+            lambda: len(interrupts.cases()),
+        ),
+        Kind(
             "pairs-memory",
             "pairs of operations that meet, in memory",
             "meetings",
@@ -139,6 +169,20 @@ KINDS: dict[str, Kind] = {
             "The same with a Java that dies with its process, in the middle of whatever it writes.",
             "Power failures: Delta does not force its files to the disk.",
             cases.kills_with_java,
+        ),
+        Kind(
+            "notebook-life",
+            "disturbances in the life of a notebook",
+            "disturbances",
+            "Delta on a local disk, a Jupyter kernel with a Java of its own",
+            "Cells that send, receive, drain and maintain are interrupted at random moments, their "
+            "Spark jobs are cancelled, the session is stopped under them or inside of a "
+            "transaction, the kernel is killed and started anew. The next call is right: what the "
+            "notebook is told of the transaction is what others are told, its work can be "
+            "done again under its id, and after the leases each message is there once, nothing is "
+            "held, and the history is verified.",
+            "Notebooks of platforms, where a session is shared or a kernel is elsewhere.",
+            notebook.run,
         ),
         Kind(
             "failing-storage",
@@ -275,6 +319,22 @@ KINDS: dict[str, Kind] = {
             "order it is whole by chance, or is told.",
             "Maintenance during a copy; object stores.",
             older.copies,
+        ),
+        Kind(
+            "soak",
+            "commits of a process that lives long",
+            "commits",
+            "Delta on a local disk, one driver with seven threads",
+            "Two producers send a hundred messages at a time, four consumers receive them and send "
+            "them on in one transaction, and the store is maintained beside them. After each "
+            "fifty sends their messages, which are numbered, are in the output once and nothing "
+            "else is; after each five hundred the whole history is verified. The store is kept "
+            "between the runs.",
+            "Growth that takes longer than the runs so far; what depends on the days that Delta "
+            "keeps old files and logs for.",
+            soak.run,
+            independent=False,
+            shown=soak_page.lines,
         ),
     )
 }

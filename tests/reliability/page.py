@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.reliability import results
+from tests.reliability import results, soak_page
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.results import Failure, Run
 
@@ -25,7 +25,8 @@ _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DO
 
 
 def write(docs: Path = DOCS) -> None:
-    """Write the page from the files that are there."""
+    """Write the page and its picture from the files that are there."""
+    soak_page.draw(docs / "reliability", docs / "pictures")
     path = docs / "reliability.md"
     text = with_figures(path.read_text(encoding="utf-8"), docs / "reliability")
     path.write_text(text, encoding="utf-8")
@@ -51,6 +52,7 @@ def _lines(folder: Path) -> Iterator[str]:
     yield from (_row(kind, found) for kind, found in done.items())
     for kind, found in done.items():
         yield from _section(kind, found)
+        yield from kind.shown(folder) if kind.shown is not None else ()
     yield from _findings(folder)
     missing = [kind.title for kind, found in runs.items() if not found]
     if missing:

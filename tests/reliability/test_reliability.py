@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.reliability import cases, longrun, page, results
+from tests.reliability import cases, longrun, page, points, results
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.results import Failure, Run
 from tests.reliability.session import Session
@@ -149,7 +149,7 @@ def test_the_stored_page_has_the_stored_figures() -> None:
 
 
 def test_the_stored_files_leave_no_number_out() -> None:
-    assert {path.stem for path in results.FOLDER.glob("*.jsonl")} <= set(KINDS)
+    assert {path.stem for path in results.FOLDER.glob("*.jsonl")} <= {*KINDS, points.NAME}
     for name in KINDS:
         runs = results.read(name)
         assert [run.first for run in runs[1:]] == [run.next for run in runs[:-1]]

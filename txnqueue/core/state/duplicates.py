@@ -89,6 +89,7 @@ class Duplicates:
         self._known: dict[bytes, int] = {}
         self._tidied = self._left = 0
         self._found: dict[PositionId, tuple[Range, ...]] = {}
+        self._sorted: tuple[Arrival, dict[bytes, int], tuple[Range, ...]] | None = None
 
     # --------------------------------------------------------------------- from the fold
 
@@ -118,6 +119,7 @@ class Duplicates:
 
     def retired(self, position_id: PositionId) -> None:
         """Record that nothing of a position is left."""
+        self._record()
         self._found.pop(position_id, None)
         arrival = self._arrivals.get(position_id)
         if arrival is not None:
@@ -127,6 +129,7 @@ class Duplicates:
 
     def looked_at(self, position_id: PositionId) -> bool:
         """Return whether the duplicates of a position in the queue are known."""
+        self._record()
         return position_id not in self._arrivals
 
     def of(self, position_id: PositionId) -> tuple[Range, ...]:
@@ -140,6 +143,7 @@ class Duplicates:
             position: The position.
             now_ms: The instant; what is too old to matter to anything is forgotten.
         """
+        self._record()
         self._forget(now_ms)
         found: list[Arrival] = []
         size, reading = 0, False
@@ -160,36 +164,50 @@ class Duplicates:
             arrivals: What ``to_look_at`` listed, in that order, now with all ids.
         """
         for arrival in arrivals:
-            position_id = arrival.position.position_id
-            twice = self._sort(arrival)
-            del self._arrivals[position_id]
-            if twice and arrival.stands:
-                self._found[position_id] = ranges.of_offsets(twice)
+            first, twice = self._sort(arrival)
+            self._sorted = arrival, first, ranges.of_offsets(twice)
+            self._record()
 
     # -------------------------------------------------------------------------- helpers
 
-    def _sort(self, arrival: Arrival) -> list[int]:
-        """Tell the first messages of their ids from the others; returns these."""
-        position, known, window_ms = arrival.position, self._known, self._window_ms
+    def _record(self) -> None:
+        """Record what was found of the arrival that was sorted last.
+
+        Each step may be done twice: who is interrupted in it does it again, whatever comes next.
+        To sort it again, with some of its ids known, would make duplicates of its own messages.
+        """
+        if self._sorted is None:
+            return
+        arrival, first, twice = self._sorted
+        self._known.update(first)
+        if twice and arrival.stands:
+            self._found[arrival.position.position_id] = twice
+        self._arrivals.pop(arrival.position.position_id, None)
+        self._sorted = None
+
+    def _sort(self, arrival: Arrival) -> tuple[dict[bytes, int], list[int]]:
+        """Tell the first messages of their ids, and when they came, from the others."""
+        position, window_ms = arrival.position, self._window_ms
+        first: dict[bytes, int] = {}
         posted_at_ms = position.posted_at_ms
         moved = position.origin is not None
-        offsets = (n for first, last in position.ranges for n in range(first, last + 1))
+        offsets = (n for begin, last in position.ranges for n in range(begin, last + 1))
         ids = arrival.ids or b""
-        gone = {n for first, last in arrival.left_out for n in range(first, last + 1)}
+        gone = {n for begin, last in arrival.left_out for n in range(begin, last + 1)}
         twice: list[int] = []
         for nth, offset in enumerate(offsets):
             one = ids[nth * DIGEST_BYTES : (nth + 1) * DIGEST_BYTES]
             if one == NO_ID:
                 continue
-            first_at_ms = known.get(one)
+            first_at_ms = first.get(one, self._known.get(one))
             if first_at_ms is None:
                 first_at_ms = posted_at_ms - window_ms
             # What was moved here is here on purpose: it stays, and later sends know of it.
             if offset in gone or (not moved and posted_at_ms < first_at_ms + window_ms):
                 twice.append(offset)
             else:
-                known[one] = max(first_at_ms, posted_at_ms)
-        return twice
+                first[one] = max(first_at_ms, posted_at_ms)
+        return first, twice
 
     def _forget(self, now_ms: int) -> None:
         """Drop what no message can be a duplicate of any more, whatever is still looked at."""

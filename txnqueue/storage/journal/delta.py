@@ -164,7 +164,10 @@ class DeltaJournal:
         """
         request = Request(tuple(units), metadata, self._insert)
         try:
-            answer = self._statements.result_of_append(self._groups.submit(request))
+            groups = self._groups
+            answer = self._statements.result_of_append(
+                request.answer, lambda: groups.submit(request)
+            )
         except Exception as error:
             if surely_not_begun(error, lambda: self._analyse(admitted(self._table, units))):
                 raise StatementRefused() from error

@@ -66,7 +66,7 @@ class Request:
         units: What is appended; mostly one.
         metadata: What the store's history shall say of it.
         insert: Runs the statement of a group that this request is the first of.
-        answer: What became of it.
+        answer: What became of it; as long as it waits, it can be cancelled.
     """
 
     units: tuple[Unit, ...]
@@ -132,7 +132,8 @@ class Groups:
             for request in [one for one in self._waiting if self._is_stale(one)]:
                 self._waiting.remove(request)
                 _refuse(request)
-            group, stale = take(self._waiting, frozenset(self._alone))
+            taken, stale = take(self._waiting, frozenset(self._alone))
+            group = [one for one in taken if one.answer.set_running_or_notify_cancel()]
         if group:
             self._carry_out(group)
         for request in stale:  # only now: what they depend on has landed, or has not
@@ -208,7 +209,8 @@ def _concerns_one(error: Exception) -> bool:
 
 
 def _refuse(request: Request) -> None:
-    request.answer.set_result(Answer(Appended((False,) * len(request.units), None)))
+    if request.answer.set_running_or_notify_cancel():
+        request.answer.set_result(Answer(Appended((False,) * len(request.units), None)))
 
 
 def take(

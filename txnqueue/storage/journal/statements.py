@@ -123,7 +123,7 @@ class Statements:
         return self.run(run)
 
     def append(self, statement: Callable[[SparkSession], Result]) -> Result:
-        """Run an append to the journal to its end, even if the caller is interrupted meanwhile.
+        """Run an append to the journal; called in a thread that nobody interrupts.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
@@ -133,18 +133,26 @@ class Statements:
             with self._locks.of("journal").held():
                 return statement(self.appending)
 
-        return self.result_of_append(self._submit(self._appends, locked))
+        return _committed(self._submit(self._appends, locked))
 
-    def result_of_append(self, under_way: Future[Result]) -> Result:
-        """Wait for an append; if the caller is interrupted, what follows waits for it.
+    def result_of_append(self, under_way: Future[Result], begin: Callable[[], object]) -> Result:
+        """Begin an append, and wait for it.
+
+        If the caller is interrupted, it never lands unless it is being carried out: then what
+        follows waits for it.
+
+        Args:
+            under_way: What it will answer.
+            begin: Hands it over to the thread that carries it out; may be interrupted as well.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
         """
         try:
+            begin()
             return _committed(under_way)
         except BaseException:
-            if not under_way.done():
+            if not under_way.cancel() and not under_way.done():
                 self._left.add(under_way)
                 under_way.add_done_callback(self._left.discard)
             raise

@@ -1,0 +1,77 @@
+"""Who is interrupted in a call, by Ctrl-C or a notebook's stop button, can make the next one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.conftest import LONG
+from tests.faults import interrupts, matrix
+from tests.faults.interrupts import ALL, BLOCKS, Interrupt
+from tests.faults.scenarios import Operation
+from txnqueue.client.readers import StateReader
+from txnqueue.core.state import QueueState, compaction
+from txnqueue.testing import memory_manager
+
+SAMPLE = 4_000 if LONG else 100
+
+
+def within(operation: Operation, files: tuple[str, ...]) -> list[int]:
+    """Number the places of an operation that are in some files."""
+    found = enumerate(interrupts.places(operation), 1)
+    return [nth for nth, place in found if place.startswith(files)]
+
+
+def test_what_is_interrupted_anywhere_can_be_gone_on_with() -> None:
+    for operation, nth in interrupts.cases()[:SAMPLE]:
+        interrupts.run(matrix.fresh(unique=operation.unique), operation, nth)
+
+
+@pytest.mark.parametrize("operation", BLOCKS, ids=lambda one: one.name)
+def test_a_block_that_is_interrupted_as_it_is_entered_or_left_is_left(operation: Operation) -> None:
+    found = within(operation, ("transaction.py", "client/client.py:2"))
+    assert len(found) > 10
+    for nth in found:
+        interrupts.run(matrix.fresh(), operation, nth)
+
+
+def test_who_is_interrupted_while_duplicates_are_told_loses_and_doubles_nothing() -> None:
+    operation = next(one for one in ALL if one.name == "leave duplicates out")
+    found = within(operation, ("core/state/duplicates.py", "core/ranges.py"))
+    assert len(found) > 100
+    for nth in found if LONG else found[::4]:
+        interrupts.run(matrix.fresh(unique=True), operation, nth)
+
+
+def test_a_state_that_is_left_half_applied_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance(_: Any, folds: Iterable[QueueState], reading: Any) -> None:
+        """Apply what is new, and keep what was applied if that is interrupted."""
+        by_shard = defaultdict[str, list[Any]](list)
+        for entry in reading.entries:
+            by_shard[entry.shard].append(entry)
+        for fold in folds:
+            mine = [e for shard in fold.shards for e in by_shard[shard] if e.version > fold.version]
+            compaction.advance(fold, mine, reading.version)
+
+    monkeypatch.setattr(StateReader, "_advance", advance)
+    with pytest.raises(AssertionError, match="StoreCorrupt"):
+        for nth in within(BLOCKS[0], ("core/ranges.py", "core/state/queue.py")):
+            interrupts.run(matrix.fresh(), BLOCKS[0], nth)
+
+
+def test_each_place_interrupts() -> None:
+    for operation in ALL[::6]:
+        assert len(interrupts.places(operation)) > 50
+    manager = memory_manager()
+    queue = manager.create_queue("in", "i long")
+    queue.send([{"i": 1}])  # the first one looks at more
+    with Interrupt() as found:
+        queue.send([{"i": 1}])
+    count = len(found.places)
+    for nth in (1, count // 2, count):
+        with pytest.raises(KeyboardInterrupt, match=r"^[a-z_/]+\.py:[0-9]+"):
+            with Interrupt(nth):
+                queue.send([{"i": 1}])

@@ -1,0 +1,137 @@
+"""What is measured of a long-lived process: its latencies, its memory, and the files it makes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, TypedDict
+
+import psutil
+
+NAME = "soak-points"
+MB = 2**20
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was measured at the end of a slice.
+
+    Attributes:
+        store: When the store was made.
+        process: When the driver process began.
+        part: The number of the slice, of those of the store.
+        commits: So many sends the store has had.
+        messages: So many messages were sent and consumed.
+        seconds: How long the slice took.
+        send_ms: The median of its sends.
+        send_ms_high: What 95 % of them stayed below.
+        receive_ms: The median of its transactions that receive, send on and commit.
+        receive_ms_high: What 95 % of them stayed below.
+        python_mb: The resident memory of the driver process.
+        java_mb: The resident memory of its Java.
+        heap_mb: What is in Java's heap after its garbage was collected.
+        threads: The threads of both processes.
+        open_files: The files, sockets and pipes that both have open.
+        journal_files: The files in the journal's folder.
+        journal_mb: Their bytes.
+    """
+
+    store: str
+    process: str
+    part: int
+    commits: int
+    messages: int
+    seconds: float
+    send_ms: float
+    send_ms_high: float
+    receive_ms: float
+    receive_ms_high: float
+    python_mb: float
+    java_mb: float
+    heap_mb: float
+    threads: int
+    open_files: int
+    journal_files: int
+    journal_mb: float
+
+
+class OfProcesses(TypedDict):
+    """What a driver process and its Java hold, as in a point."""
+
+    python_mb: float
+    java_mb: float
+    heap_mb: float
+    threads: int
+    open_files: int
+
+
+class OfFolder(TypedDict):
+    """What is in the journal's folder, as in a point."""
+
+    journal_files: int
+    journal_mb: float
+
+
+def read(folder: Path) -> list[Point]:
+    """Read the points of the store that had the most commits."""
+    path = folder / f"{NAME}.jsonl"
+    if not path.is_file():
+        return []
+    found = [Point(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    longest = max(found, key=lambda point: point.commits)
+    return [point for point in found if point.store == longest.store]
+
+
+def add(point: Point, folder: Path) -> None:
+    """Write a point behind those that are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{NAME}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(point)) + "\n")
+
+
+def of_times(seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the median and what 95 % of the times stayed below, in milliseconds."""
+    high = quantiles(seconds, n=20)[-1] if len(seconds) > 1 else seconds[0]
+    return round(median(seconds) * 1000, 1), round(high * 1000, 1)
+
+
+def of_processes(java: Any) -> OfProcesses:
+    """Measure what this process and its Java hold; Java is that of a session, None: none."""
+    gc.collect()
+    here = psutil.Process()
+    found = [here]
+    heap = 0
+    if java is not None:
+        java.System.gc()
+        runtime = java.Runtime.getRuntime()
+        heap = runtime.totalMemory() - runtime.freeMemory()
+        found.append(psutil.Process(java.java.lang.ProcessHandle.current().pid()))
+    memory = [round(one.memory_info().rss / MB, 1) for one in found]
+    return {
+        "python_mb": memory[0],
+        "java_mb": sum(memory[1:]),
+        "heap_mb": round(heap / MB, 1),
+        "threads": sum(one.num_threads() for one in found),
+        "open_files": sum(one.num_fds() for one in found),
+    }
+
+
+def of_folder(path: Path) -> OfFolder:
+    """Count the files in a folder, and their bytes."""
+    sizes = list(_sizes(path))
+    return {"journal_files": len(sizes), "journal_mb": round(sum(sizes) / MB, 2)}
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    """List the sizes of files; who maintains the store may delete some meanwhile."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                yield os.stat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue

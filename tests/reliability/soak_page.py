@@ -1,0 +1,99 @@
+"""What the page shows of the long-lived process: a picture, and whether its costs grow."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench import pictures
+from tests.reliability import points
+from tests.reliability.points import Point
+from tests.reliability.trends import GROWTH_MAX, WARM, Series, trend
+
+PICTURE = f"{pictures.FOLDER}/soak.svg"
+JUDGED = {
+    "send_ms": "a send, median ms",
+    "receive_ms": "a transaction that receives, sends and commits, median ms",
+    "python_mb": "memory of the process, MB",
+    "java_mb": "memory of its Java, MB",
+    "heap_mb": "Java's heap after a collection, MB",
+    "threads": "threads of both",
+    "open_files": "open files of both",
+}
+"""What has to stay as it is, however long the process lives."""
+_PANELS = (
+    ("ms", {"send_ms": "send", "receive_ms": "receive, send on and commit"}),
+    ("MB", {"python_mb": "Python", "java_mb": "Java", "heap_mb": "Java's heap, collected"}),
+    ("files of the journal", {"journal_files": ""}),
+)
+
+
+def series(found: Sequence[Point], what: str) -> Series:
+    """Take one value of the points, by process."""
+    each: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for point in found:
+        each[point.process].append((point.commits, getattr(point, what)))
+    return each
+
+
+def lines(folder: Path) -> Iterator[str]:
+    """Write what the points say."""
+    found = points.read(folder)
+    if not found:
+        return
+    last, processes = found[-1], len({point.process for point in found})
+    yield ""
+    yield f"![Latency, memory and files over commits](pictures/{PICTURE})"
+    yield ""
+    yield (
+        f"The longest store had {last.commits:,} sends and {last.messages:,} messages, worked on "
+        f"by {processes} processes one after the other; its journal has "
+        f"{last.journal_files:,} files of {last.journal_mb:,.0f} MB. "
+        "A growth is what is common to all processes, so that no time of one is compared with "
+        f"one of another; the first {WARM} slices of each are left out. It is flat if it is "
+        f"below {GROWTH_MAX:.0%} per 1,000 commits at 95 %, and grows if it is surely above zero."
+    )
+    yield ""
+    yield "| what | median | growth per 1,000 commits | 95 % interval | slices | |"
+    yield "|---|---:|---:|---:|---:|---|"
+    for what, name in JUDGED.items():
+        line = trend(series(found, what))
+        if line is None:
+            yield f"| {name} | | | | too few | not known yet |"
+            continue
+        ends = f"{line.low:+.2f} to {line.high:+.2f}"
+        cells = [name, f"{line.level:.1f}", f"{line.slope:+.2f}", ends, str(line.values)]
+        yield f"| {' | '.join([*cells, line.verdict.value])} |"
+
+
+def draw(folder: Path, to: Path) -> None:
+    """Draw the points as SVG, if there are any; the same points give the same file."""
+    found = points.read(folder)
+    if not found:
+        return
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(pictures.SETTINGS):
+        figure = Figure(figsize=(8, 6.5), layout="constrained")
+        for axes, (unit, names) in zip(
+            figure.subplots(len(_PANELS), sharex=True), _PANELS, strict=True
+        ):
+            _paint(axes, found, names, unit)
+        figure.axes[-1].set_xlabel("sends of 100 messages, each consumed")
+        (to / PICTURE).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(to / PICTURE, metadata={"Date": None})
+
+
+def _paint(axes: Any, found: Sequence[Point], names: dict[str, str], unit: str) -> None:
+    """Draw values over commits; a line ends with its process."""
+    for number, (what, label) in enumerate(names.items()):
+        for nth, run in enumerate(series(found, what).values()):
+            shown = label if nth == 0 else None
+            axes.plot(*zip(*run, strict=True), color=f"C{number}", linewidth=1, label=shown)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(unit)
+    if any(names.values()):
+        axes.legend(frameon=False, ncols=len(names))

@@ -1,0 +1,199 @@
+"""The soak finds what is lost or doubled, and its judge tells a leak from noise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.reliability import points, soak, soak_page
+from tests.reliability.points import Point
+from tests.reliability.soak import Place, Slice, Soak
+from tests.reliability.trends import Trend, Verdict, trend
+from txnqueue.testing import Clock, MemoryStore, memory_manager
+
+EACH = Slice(commits=6, messages=4, idle_seconds=0.001, maintained_seconds=0.01, stuck_seconds=60)
+POINT = Point(
+    "s", "p", 0, 100, 10_000, 60.0, 300.0, 500.0, 900.0, 1500.0,
+    200.0, 900.0, 300.0, 80, 300, 700, 9.5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def working() -> Iterator[Soak]:
+    store, clock = MemoryStore(), Clock()
+    found = Soak(lambda name: memory_manager(store, clock, name), EACH)
+    yield found
+    found.close()
+
+
+def test_slice_after_slice_each_message_comes_through_once(working: Soak) -> None:
+    for part in range(10):
+        work = working.work(part)
+        assert len(work.sends) == EACH.commits and work.receives
+        assert work.counts["messages"] == EACH.commits * EACH.messages
+        assert work.counts["maintenance runs"] >= 1
+    assert work.counts["whole verifications"] == 1
+
+
+@pytest.mark.parametrize("sent", [0, 3, 6])
+def test_a_slice_that_was_killed_is_begun_again_and_sends_nothing_twice(
+    working: Soak, sent: int
+) -> None:
+    queue = working.auditor.queue("in")
+    for number in range(sent):
+        rows = [{"i": number * EACH.messages + n, "what": ""} for n in range(EACH.messages)]
+        with working.auditor.transaction(f"send/{number}") as tx:
+            queue.send(rows, transaction=tx)
+    assert working.work(0).counts["messages"] == EACH.commits * EACH.messages
+    assert working.work(0).counts["messages"] == 0  # it was killed before it was written down
+
+
+def lost(working: Soak) -> None:
+    working.auditor.run_transaction(lambda tx: None, transaction_id="send/2")
+
+
+def doubled(working: Soak) -> None:
+    working.auditor.queue("in").send([{"i": 7, "what": "again"}])
+
+
+def strange(working: Soak) -> None:
+    working.auditor.queue("out").send([{"i": 4_000, "what": "of another slice"}])
+
+
+def left(working: Soak) -> None:
+    working.auditor.queue("in.dead").send([{"i": 7, "what": "dead"}])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lost, r"4 are missing, such as \[8, 9, 10\]; 0 are there twice"),
+        (doubled, r"0 are missing.*; 1 are there twice, such as \[7\]"),
+        (strange, r"1 are not of it, such as \[4000\]"),
+        (left, r"'in.dead': 1.* messages wait"),
+    ],
+)
+def test_what_is_lost_doubled_or_left_is_found(
+    working: Soak, spoil: Callable[[Soak], None], said: str
+) -> None:
+    spoil(working)
+    with pytest.raises(AssertionError, match=said):
+        working.work(0)
+
+
+def test_messages_that_never_come_are_told(working: Soak) -> None:
+    held = working.auditor.queue("in")
+    held.send([{"i": 0, "what": "held for ever"}])
+    batch = held.receive(1)
+    working._each = replace(EACH, stuck_seconds=0.5)
+    with pytest.raises(AssertionError, match="stuck"):
+        working.work(0)
+    batch.release()
+
+
+def test_the_store_goes_on_where_it_was_and_a_wrong_one_is_left_as_it_is(tmp_path: Path) -> None:
+    place = Place.open(tmp_path / "soak")
+    place.parts = 7
+    place.keep()
+    assert Place.open(tmp_path / "soak") == place
+    place.leave()
+    other = Place.open(tmp_path / "soak")
+    assert other.parts == 0 and other.root != place.root
+
+
+# ---------------------------------------------------------------------- is it flat?
+
+
+def noise(seed: int, slices: int, like: float = 0.4) -> list[float]:
+    """Draw values as a process has them: each is like the one before it."""
+    dice, last, found = random.Random(seed), 0.0, []
+    for _ in range(slices):
+        last = like * last + dice.gauss(0, 1)
+        found.append(last)
+    return found
+
+
+def judged(seed: int, slices: int, per_slice: float, spread: float = 10.0) -> Trend:
+    """Judge two processes with levels of their own, in MB, whose memory grows by so much."""
+    each = {
+        str(run): [
+            ((run * slices + n) * 100, 800 + 300 * run + spread * value + per_slice * n)
+            for n, value in enumerate(noise(seed * 2 + run, slices))
+        ]
+        for run in range(2)
+    }
+    found = trend(each)
+    assert found is not None
+    return found
+
+
+def test_a_leak_is_never_called_flat_and_its_size_is_told() -> None:
+    found = [judged(seed, 50, per_slice=1.0) for seed in range(200)]
+    assert {one.verdict for one in found} == {Verdict.GROWS}
+    assert sum(one.low <= 10 <= one.high for one in found) >= 180  # of 190 that are expected
+
+
+def test_noise_is_flat_and_seldom_called_a_growth() -> None:
+    found = [judged(seed, 50, per_slice=0.0).verdict for seed in range(200)]
+    assert found.count(Verdict.GROWS) <= 12  # of 5 that are expected: one side of 95 %
+    assert found.count(Verdict.FLAT) >= 185
+
+
+def test_a_level_that_differs_by_process_is_no_growth() -> None:
+    assert judged(1, 50, per_slice=0.0).slope == pytest.approx(0, abs=3)
+
+
+def test_a_small_leak_in_few_slices_is_not_called_flat() -> None:
+    found = [judged(seed, 12, per_slice=1.0).verdict for seed in range(200)]
+    assert found.count(Verdict.FLAT) <= 6
+
+
+def test_too_few_values_have_no_trend() -> None:
+    assert trend({"a": [(n, 1.0) for n in range(7)]}) is None
+
+
+# ------------------------------------------------------------------------- the page
+
+
+def test_points_are_those_of_the_longest_store(tmp_path: Path) -> None:
+    for n in range(3):
+        points.add(replace(POINT, commits=100 * n), tmp_path)
+    points.add(replace(POINT, store="a new one"), tmp_path)
+    assert [point.commits for point in points.read(tmp_path)] == [0, 100, 200]
+
+
+def test_times_are_told_by_their_median_and_what_nearly_all_stay_below() -> None:
+    assert points.of_times([n / 1000 for n in range(1, 100)]) == (50.0, 95.0)
+    assert points.of_times([0.2]) == (200.0, 200.0)
+
+
+def test_a_process_and_a_folder_are_measured(tmp_path: Path) -> None:
+    found = points.of_processes(None)
+    assert found["python_mb"] > 10 and found["java_mb"] == 0 and found["threads"] >= 1
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "0.json").write_bytes(b"x" * points.MB)
+    assert points.of_folder(tmp_path) == {"journal_files": 1, "journal_mb": 1.0}
+
+
+def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> None:
+    assert not list(soak_page.lines(tmp_path))
+    for n in range(40):
+        leaking = replace(POINT, part=n, commits=100 * (n + 1), heap_mb=300 + n + n % 3)
+        points.add(leaking, tmp_path)
+    text = "\n".join(soak_page.lines(tmp_path))
+    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 35 | flat |" in text
+    assert "| 35 | grows |" in text and text.count("grows |") == 1
+    pictures = []
+    for to in ("a", "b"):
+        soak_page.draw(tmp_path, tmp_path / to)
+        pictures.append((tmp_path / to / soak_page.PICTURE).read_bytes())
+    assert pictures[0] == pictures[1] and b"Java" in pictures[0]
+
+
+def test_a_number_of_the_kind_is_fifty_commits_of_a_hundred_messages() -> None:
+    assert (Slice().commits, Slice().messages, Slice().consumers) == (50, 100, 4)
+    assert soak.FOLDER.parts[-3:] == ("build", "reliability", "soak")
