@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from tests.bench.case import Group
 from tests.bench.cases import (
     amplification,
+    claiming,
     cold,
-    deciding,
     growth,
     handwritten,
     pipelined,
@@ -65,7 +65,7 @@ def groups(world: World) -> list[Group]:
     """List the groups in the order in which they are measured."""
     return [
         Group("send", sending.makers(world), 2),
-        Group("decide", deciding.makers(world), 0.5),
+        Group("claim", claiming.makers(world), 0.5),
         Group("receive", receiving.makers(world), 2),
         Group("read", receiving.read_makers(world), 1),
         Group("drain", receiving.drain_makers(world), 2),

@@ -26,7 +26,13 @@ INSTALL_NEWEST = "pip install --upgrade 'txnqueue[spark]' pyspark delta-spark"
 
 # The newest Spark that a release of Delta has jars for on Maven Central; each has some for 4.0.
 # What delta-spark itself asks of pip has no upper bound before 4.2.
-_NEWEST_SPARK = {(4, 0): (4, 0), (4, 1): (4, 1), (4, 2): (4, 1), (4, 3): (4, 1), (4, 4): (4, 2)}
+_NEWEST_SPARK: dict[tuple[int, ...], tuple[int, int]] = {
+    (4, 0): (4, 0),
+    (4, 1): (4, 1),
+    (4, 2): (4, 1),
+    (4, 3): (4, 1),
+    (4, 4): (4, 2),
+}
 
 # Hadoop before 3.5 asks Java for what it has no more since 23; Spark 4.2 is the first with 3.5.
 _NEWEST_JAVA_OF_OLD_HADOOP, _NEW_HADOOP = 22, (4, 2)
