@@ -9,7 +9,6 @@ from tests.bench.case import Case, Comparison, Side, steps
 from tests.bench.floors import orders
 from tests.bench.world import World
 
-
 WAITING = 100_000
 
 
