@@ -3,6 +3,8 @@
 - *raw*: the same rows appended to, or read from, a plain table, on the user's session.
 - *MERGE*: an insert-only MERGE of one row into a table that has the columns, the properties,
   the partitions and the history of a journal, on a session set as that of the library.
+- *MERGE with a guard*: the same, whose source asks the table whether the row may go in. A decision
+  that depends on what others have decided, on the MERGE's own snapshot, takes at least that.
 
 They are written down here, and not taken from the library: it cannot move its own goal posts.
 """
@@ -121,7 +123,18 @@ class Journal:
 
     def merge(self) -> None:
         """Insert one row unless it is there."""
+        self._merge(self._row())
+
+    def merge_if_new(self) -> None:
+        """Insert one row unless it, or another one of its stream, is there."""
         row = self._row()
+        found = (
+            f"SELECT count_if(g.stream = 'b{self._number}') FROM delta.`{self._path}` g "
+            f"WHERE g.shard = 'transaction/{self._shard}' AND g.stream = 'b{self._number}'"
+        )
+        self._merge(f"SELECT * FROM ({row}) WHERE ({found}) = 0")
+
+    def _merge(self, row: str) -> None:
         (answer,) = self._session.sql(
             f"MERGE INTO delta.`{self._path}` t USING ({row}) s "
             f"ON t.shard = 'transaction/{self._shard}' AND t.append_id = s.append_id "
@@ -131,6 +144,6 @@ class Journal:
             raise AssertionError("the MERGE inserted nothing")
 
     def _row(self) -> str:
-        number = next(self._numbers)
-        self._shard = number % 16
-        return _ROW.format(shard=self._shard, n=number)
+        self._number = next(self._numbers)
+        self._shard = self._number % 16
+        return _ROW.format(shard=self._shard, n=self._number)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from tests.bench.case import Group
 from tests.bench.cases import (
     amplification,
+    claiming,
     cold,
     growth,
     handwritten,
@@ -64,6 +65,7 @@ def groups(world: World) -> list[Group]:
     """List the groups in the order in which they are measured."""
     return [
         Group("send", sending.makers(world), 2),
+        Group("claim", claiming.makers(world), 0.5),
         Group("receive", receiving.makers(world), 2),
         Group("read", receiving.read_makers(world), 1),
         Group("drain", receiving.drain_makers(world), 2),

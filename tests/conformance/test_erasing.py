@@ -20,6 +20,7 @@ from tests.conformance.conftest import (
 from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
 from tests.inside import client_of
 from txnqueue import EraseResult, QueueManager
+from txnqueue.admin import creation
 from txnqueue.core import model, ranges
 from txnqueue.errors import (
     Busy,
@@ -188,8 +189,9 @@ def test_what_is_not_decided_stays_until_it_cannot_be_any_more(world: World) -> 
     proved(manager)
 
 
-@in_memory
-def test_what_was_prepared_stays(world: World) -> None:
+def test_what_was_prepared_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    world = World(MemoryStore())  # one whose horizon passes the transaction
     queue, manager = world.queue(), world.manager("clerk")
     sender = world.manager("sender")
     tx = sender.transaction("order-1")
@@ -197,6 +199,9 @@ def test_what_was_prepared_stays(world: World) -> None:
     tx.prepare()
     world.clock.advance(3 * DAY)
     manager.maintain(transaction_seconds_max=0)
+    store = client_of(manager).store
+    (slice_,) = vars(store.payload)["_slices"].values()
+    assert slice_ < model.horizon(store.journal.read([model.FENCE]).entries), "vacuous"
     assert manager.erase(queue.name, ANNA, reason="r").undecided == 1
     manager.commit("order-1")
     assert numbers(queue.receive(1)) == [1]

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import txnqueue
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.storage.store import MemoryStore
@@ -19,7 +20,7 @@ from txnqueue.storage.tables.memory import MemoryTables
 from txnqueue.testing import memory_manager, plain_schema
 
 PROJECT = Path(__file__).resolve().parents[2]
-PACKAGE = PROJECT / "txnqueue"
+PACKAGE = Path(txnqueue.__file__).parent  # the installed one, where tests run on a wheel
 MODULES_MAX = 12
 ROW = {"n": 1, "k": "a"}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
@@ -462,6 +462,9 @@ ANYTHING = st.recursive(
 
 
 @settings(max_examples=5_000 if LONG else 300, suppress_health_check=list(HealthCheck))
+@example(kind=T.DateType(), value=-719163, as_pandas=False)  # the day before the year 1
+@example(kind=T.DateType(), value=2_932_897, as_pandas=True)
+@example(kind=T.ArrayType(T.TimestampType()), value=[2**62], as_pandas=False)
 @given(kind=generated.types().filter(generated.can_be), value=ANYTHING, as_pandas=st.booleans())
 def test_any_value_is_kept_or_refused(kind: Any, value: Any, as_pandas: Any) -> None:
     """Nothing else ever comes out of it: no other error, and no other value."""

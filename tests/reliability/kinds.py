@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tests.reliability import (
     soak_page,
     versions,
 )
+from tests.reliability.results import Run, Told
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -41,6 +42,7 @@ class Kind:
         found: The counts whose share of all cases is published, with its interval, if that is
             what is asked: a failure is then one that was not found.
         looked_at: What came of looking at a failure, by what it said.
+        told: What came of each number, if each is a thing of its own.
         shown: What else the page shows of it, from the folder of the result files.
     """
 
@@ -55,6 +57,7 @@ class Kind:
     independent: bool = True
     found: tuple[str, ...] = ()
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
+    told: Callable[[Sequence[Run]], Told] | None = None
     shown: Callable[[Path], Iterable[str]] | None = None
 
 
@@ -225,13 +228,16 @@ KINDS: dict[str, Kind] = {
             "versions of Python, Spark and Delta",
             "tests",
             "in memory and Delta on a local disk, each in a virtual environment of its own",
-            "The tests of the core, and the conformance suite in memory or a part of it on Delta, "
-            "with each Python and each Spark that the package allows, and Delta's release for it.",
-            "Platforms with a Spark of their own; other releases than those that are named; "
-            "another Java than the machine's.",
+            "The wheel is built from the checkout and installed; its doctor finds nothing wrong, "
+            "and it passes the tests of the core and the conformance suite in memory, or a part of "
+            "that on Delta. Free is what pip chooses within the bounds of the package's extras; "
+            "other packages are pinned as in conf/constraints.txt, the newest, or the oldest ones "
+            "that the package asks for.",
+            "Platforms with a Spark of their own; other releases than those that are named.",
             versions.run,
             lambda: len(versions.ALL),
             independent=False,
+            told=versions.told,
         ),
         Kind(
             "simulator",

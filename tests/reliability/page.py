@@ -71,6 +71,8 @@ def _row(kind: Kind, found: list[Run]) -> str:
 
 def _often(kind: Kind, found: list[Run]) -> str:
     n, of = results.total(found), found[-1].of
+    if kind.told is not None:
+        return f"{kind.told(found).done}, {n:,} {kind.unit}"
     return f"{n:,} {kind.unit}" + ("" if of is None else f", of {of:,}")
 
 
@@ -78,6 +80,8 @@ def _bound(kind: Kind, found: list[Run]) -> str:
     """Say how small the share of failures is: not of what is a list, which is all or not."""
     if kind.found:
         return _share(kind, found)
+    if kind.told is not None:
+        return kind.told(found).bound
     n, of = results.clean(found), found[-1].of
     if not n:
         return "failed in the last run"
@@ -97,7 +101,9 @@ def _share(kind: Kind, found: list[Run]) -> str:
 def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
     yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
     counts = sum((Counter(run.counts) for run in found), Counter[str]())
-    if counts:
+    if kind.told is not None:
+        yield from (*kind.told(found).lines, "")
+    elif counts:
         said = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         yield from (f"In them: {said}.", "")
     yield f"What it cannot show: {kind.blind}"

@@ -60,6 +60,21 @@ class Run:
         self.counts = dict(sorted((Counter(self.counts) + counts).items()))
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the page says of a kind each of whose numbers is told of.
+
+    Attributes:
+        done: How much of the list passed: what could not be done is none of it.
+        bound: Whether that is all.
+        lines: The table.
+    """
+
+    done: str
+    bound: str
+    lines: list[str]
+
+
 def path_of(kind: str, folder: Path = FOLDER) -> Path:
     """Find the file of a kind."""
     return folder / f"{kind}.jsonl"

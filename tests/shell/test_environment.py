@@ -6,46 +6,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.shell.conftest import JAVA_MODULES, complete_java, install_java
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform import class_archive, local_spark
 from txnqueue.platform.doctor import doctor
 from txnqueue.platform.local_spark import Java
 
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-JAVA_MODULES = "java.base@{version}\njava.sql@{version}\n"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
-
-
-@pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    installed = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "pyarrow": "26.0.1"}
-
-    def version(name: str) -> str:
-        if installed.get(name) is None:
-            raise metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    monkeypatch.setattr(metadata, "version", version)
-    return installed
-
-
-def install_java(folder: Path, modules: str) -> str:
-    java = folder / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\ncat <<EOF\n{modules}EOF\n")
-    java.chmod(0o755)
-    return str(java)
 
 
 def fetched(home: Path, *names: str) -> list[Path]:
@@ -69,6 +47,7 @@ def settings(**given: str) -> Mapping[str, str]:
         ("4.0.1", "4.4.0", "io.delta:delta-spark_4.0_2.13:4.4.0"),
         ("4.0.1", "4.0.1", "io.delta:delta-spark_2.13:4.0.1"),
         ("4.1.1", "4.1.0", "io.delta:delta-spark_4.1_2.13:4.1.0"),
+        ("4.3.0", "4.5.0", "io.delta:delta-spark_4.3_2.13:4.5.0"),
     ],
 )
 def test_the_package_of_delta_follows_the_installed_versions(
@@ -102,7 +81,7 @@ def test_a_missing_java_is_told_before_spark_starts(
 
 def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
-    install_java(other, JAVA_MODULES.format(version="21.0.1") + "jdk.incubator.vector@21.0.1\n")
+    complete_java(other, "21.0.1")
     monkeypatch.setenv("PATH", str(other / "bin") + os.pathsep + os.environ["PATH"])
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert local_spark.find_java() == Java(str(other / "bin" / "java"), "21.0.1", True)
@@ -212,8 +191,11 @@ def test_the_doctor_judges_the_storage(root: str, found: str, verdict: str, mean
     [
         ("pyspark", "4.2.0", "ok"),
         ("pyspark", "4.0.0", "error"),
+        ("pyspark", "4.2.1", "warning"),
         ("pyspark", "4.3.0", "warning"),
-        ("delta-spark", "4.4.1", "warning"),
+        ("delta-spark", "4.0.0", "error"),
+        ("delta-spark", "4.5.0", "warning"),
+        ("delta-spark", "4.4.1", "error"),
         ("delta-spark", None, "error"),
         ("pyarrow", "17.0.0", "error"),
         ("filelock", None, "warning"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from dataclasses import dataclass
 from importlib import util
 from typing import Literal
@@ -11,15 +10,13 @@ from urllib.parse import urlparse
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform.local_spark import (
-    INSTALL,
     VECTOR_MODULE,
     cached_jars,
     delta_coordinate,
     find_java,
     no_java,
-    numbers_of,
-    version_of,
 )
+from txnqueue.platform.requirements import INSTALL, misfit, version_of
 
 Verdict = Literal["ok", "warning", "error"]
 
@@ -54,9 +51,9 @@ def doctor(root: str | None = None) -> list[Check]:
     checks = [
         Check("Python", platform.python_version(), "ok", "This Python can run txnqueue."),
         _check_java(),
-        _check_package("pyspark", "error", (4, 0, 1), (4, 3)),
-        _check_package("delta-spark", "error", (4, 0, 1), (5,)),
-        _check_package("pyarrow", "error", (18,)),
+        _check_package("pyspark", "error"),
+        _check_package("delta-spark", "error"),
+        _check_package("pyarrow", "error"),
         _check_jars(),
         _check_package("filelock", "warning"),
         _check_package("psutil", "warning"),
@@ -100,39 +97,31 @@ def _check_java() -> Check:
     if java is None:
         return Check("Java", "missing", "error", no_java())
     found = f"{java.version} ({java.path})"
-    if java.problem is not None:
-        return Check("Java", found, "error", java.problem)
+    problem = java.problem_with(version_of("pyspark"))
+    if problem is not None:
+        return Check("Java", found, "error", problem)
     return Check("Java", found, "ok", f"This Java can run Spark: it has {VECTOR_MODULE}.")
 
 
-def _check_package(
-    name: str,
-    missing: Verdict,
-    first: tuple[int, ...] = (0,),
-    beyond: tuple[int, ...] = (sys.maxsize,),
-) -> Check:
+def _check_package(name: str, missing: Verdict) -> Check:
     found = version_of(name)
     if found is None and name == "pyspark" and util.find_spec("pyspark") is not None:
         meaning = "A platform's Spark, which does not tell pip its version: Spark 4.0.1 is needed."
         return Check(name, "version unknown", "warning", meaning)
     if found is None:
         return Check(name, "missing", missing, f"{_PURPOSE[name]} need it: {INSTALL}.")
-    if (name, found) == ("delta-spark", "4.4.1"):
-        meaning = "The jars of 4.4.1 were incomplete on Maven Central: take delta-spark 4.4.0."
-        return Check(name, found, "warning", meaning)
-    if numbers_of(found) < first:
-        meaning = f"It is too old, {'.'.join(map(str, first))} or newer is needed: {INSTALL}."
-        return Check(name, found, "error", meaning)
-    if numbers_of(found) >= beyond:
-        meaning = f"txnqueue was not tested with {'.'.join(map(str, beyond))} or newer: {INSTALL}."
-        return Check(name, found, "warning", meaning)
+    other = misfit(name, found)
+    if other is not None:
+        return Check(name, found, "warning" if other.usable else "error", other.meaning)
     return Check(name, found, "ok", "This version can be used.")
 
 
 def _check_jars() -> Check:
     try:
         coordinate = delta_coordinate()
-    except PlatformMissing:
+    except PlatformMissing as error:
+        if error.missing is None:
+            return Check("Delta's jars", "none", "error", error.message)
         meaning = "They can be looked for when pyspark and delta-spark are installed."
         return Check("Delta's jars", "unknown", "warning", meaning)
     jars = cached_jars(coordinate)

@@ -12,19 +12,26 @@ beforehand, and ``archive_classes`` makes the archive with which sessions start 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
+from txnqueue.platform.requirements import (
+    INSTALL,
+    INSTALL_NEWEST,
+    java_newest,
+    misfit,
+    numbers_of,
+    version_of,
+    without_jars,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +40,6 @@ JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-INSTALL = "pip install 'txnqueue[spark]'"
 
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
@@ -67,11 +73,10 @@ class Java:
     version: str
     has_vector_module: bool
 
-    @property
-    def problem(self) -> str | None:
-        """Return why Spark cannot start with it; None if it can."""
-        major = re.match(r"\d+", self.version)
-        if major is None or int(major.group()) < JAVA_VERSION_MIN:
+    def problem_with(self, spark: str | None) -> str | None:
+        """Return why a version of Spark, if it is known, cannot start with it; None if it can."""
+        major = (*numbers_of(self.version), 0)[0]
+        if major < JAVA_VERSION_MIN:
             return (
                 f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {self.path} is "
                 f"{self.version}: install OpenJDK {JAVA_VERSION_MIN} or set JAVA_HOME to one."
@@ -80,6 +85,13 @@ class Java:
             return (
                 f"The Java in {self.path} lacks the module {VECTOR_MODULE}, without which Spark "
                 f"does not start: install a full OpenJDK {JAVA_VERSION_MIN} and set JAVA_HOME."
+            )
+        if spark is not None and major > java_newest(spark):
+            span = f"{JAVA_VERSION_MIN} to {java_newest(spark)}"
+            return (
+                f"Spark {spark} starts with Java {span}, as its Hadoop does, and "
+                f"{self.path} is {self.version}: install OpenJDK "
+                f"{JAVA_VERSION_MIN} and set JAVA_HOME, or take a newer Spark: {INSTALL_NEWEST}."
             )
         return None
 
@@ -109,14 +121,16 @@ def local_spark(
 
     Raises:
         PlatformMissing: pyspark, delta-spark, a Java that can run Spark or Delta's jars are
-            missing, or a session without Delta runs in this process already.
+            missing, these versions do not go together, or a session without Delta runs in this
+            process already.
     """
     coordinate = delta_coordinate()
     java = find_java()
     if java is None:
         raise PlatformMissing(no_java())
-    if java.problem is not None:
-        raise PlatformMissing(java.problem)
+    problem = java.problem_with(version_of("pyspark"))
+    if problem is not None:
+        raise PlatformMissing(problem)
     from pyspark.errors import PySparkRuntimeError
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
@@ -139,7 +153,8 @@ def local_spark(
         raise PlatformMissing(
             "Spark's Java process ended before the session was there; its own message is above. "
             "If that names unresolved dependencies, this machine cannot reach Maven Central: "
-            "start once with a network, or name Delta's jar files in the setting spark.jars."
+            "start once with a network, or name Delta's jar files in the setting spark.jars. Or "
+            "there are none for these versions: txnqueue doctor tells which go together."
         ) from error
     if DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise PlatformMissing(
@@ -157,16 +172,26 @@ def delta_coordinate() -> str:
         Such as ``"io.delta:delta-spark_4.2_2.13:4.4.0"``.
 
     Raises:
-        PlatformMissing: pyspark or delta-spark is not installed.
+        PlatformMissing: pyspark or delta-spark is not installed or cannot be used, or they do
+            not go together.
     """
-    versions = {name: version_of(name) for name in ("pyspark", "delta-spark")}
-    for name, version in versions.items():
-        if version is None:
-            raise PlatformMissing(f"{name} is not installed: {INSTALL}.")
-    spark, delta = (str(version) for version in versions.values())
+    spark, delta = (_usable(name) for name in ("pyspark", "delta-spark"))
+    problem = without_jars(spark, delta)
+    if problem is not None:
+        raise PlatformMissing(problem)
     # One release of Delta serves several releases of Spark since 4.1.
     suffix = "" if numbers_of(delta) < (4, 1) else "_{}.{}".format(*numbers_of(spark))
     return f"io.delta:delta-spark{suffix}_2.13:{delta}"
+
+
+def _usable(package: str) -> str:
+    version = version_of(package)
+    if version is None:
+        raise PlatformMissing(f"{package} is not installed: {INSTALL}.", missing=package)
+    found = misfit(package, version)
+    if found is not None and not found.usable:
+        raise PlatformMissing(f"{package} is {version}. {found.meaning}")
+    return version
 
 
 def cached_jars(coordinate: str) -> list[Path]:
@@ -329,19 +354,6 @@ def _remember(coordinate: str, jars: str) -> None:
         fresh.replace(record)
     except OSError:
         return  # the next start resolves again
-
-
-def version_of(package: str) -> str | None:
-    """Return the installed version of a package; None without it."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """Read a version's first three numbers."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def no_java() -> str:

@@ -286,9 +286,10 @@ def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
         if pa.types.is_nested(want):
             values = [_plain(column.dataType, value) for value in values]
         data = pa.chunked_array([pa.array(values, want)], want)
+        read = data.to_pylist()  # Arrow takes a number for a day that Python does not have
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise wrong_type(column, str(error), in_rows=True) from error
-    for value, kept in zip(values, data.to_pylist(), strict=True):
+    for value, kept in zip(values, read, strict=True):
         if not _same(value, kept):
             raise wrong_type(column, f"{type(value).__name__} {value!r}", in_rows=True)
     return _sound(column, data)
