@@ -124,9 +124,9 @@ KINDS: dict[str, Kind] = {
             "Python can do so: as a function of the library begins, and after each call of one "
             "that is written in C. The same client goes on: it sends, recovers, drains and counts, "
             "and sees what another one sees.",
-            "A second interrupt; places within Python's own library, PySpark and Arrow. Who is "
-            "interrupted at the very moment at which a block's end begins stays inside of it: a "
-            "call then asks for transaction=None, or for another manager.",
+            "A second interrupt; the library's stores; Python's own library, PySpark and Arrow. "
+            "Who is interrupted at the very moment at which a block's end begins stays inside of "
+            "it: a call then asks for transaction=None, or for another manager.",
             cases.interrupts_in_memory,
             lambda: len(interrupts.cases()),
         ),

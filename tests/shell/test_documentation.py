@@ -20,10 +20,11 @@ DECISIONS = PROJECT / "docs" / "decisions"
 _RECORD = re.compile(
     r"# (?P<number>\d{4}) (?P<title>[^\n]+)\n\n"
     r"(?P<date>\d{4}-\d\d-\d\d) · "
-    r"(?P<status>accepted|superseded(?: in part)? by \[(?P<later>\d{4})\]\((?P<file>[^)\n]+)\))\n\n"
+    r"(?P<status>accepted|superseded(?: in part)? by (?P<later>[^\n]+))\n\n"
     r".*?^\*\*Context\.\*\* .*^\*\*Decision\.\*\*",
     re.MULTILINE | re.DOTALL,
 )
+_LATER = re.compile(r"\[(\d{4})\]\(([^)]+)\)")
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -63,8 +64,10 @@ def test_the_table_of_decisions_says_what_their_records_say() -> None:
         assert record, f"{path.name}: write '# NNNN title', 'date · status', Context, Decision"
         assert path.name.startswith(f"{record['number']}-")
         if record["later"]:
-            assert record["file"].startswith(f"{record['later']}-")
-            assert (DECISIONS / record["file"]).exists()
+            later = _LATER.findall(record["later"])
+            assert " and ".join(f"[{number}]({file})" for number, file in later) == record["later"]
+            assert all(file.startswith(f"{number}-") for number, file in later)
+            assert all((DECISIONS / file).exists() for _, file in later)
         rows.append(
             f"| [{record['number']}]({path.name}) | {record['title']} "
             f"| {record['date']} | {record['status']} |"
