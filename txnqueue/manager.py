@@ -30,7 +30,14 @@ from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import exchanges, markup, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
+from txnqueue.core.settings import (
+    RetryPolicy,
+    check_id,
+    check_name,
+    check_reason,
+    check_root,
+    check_text,
+)
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
 from txnqueue.errors import (
@@ -93,7 +100,7 @@ class QueueManager:
     def __init__(
         self,
         spark: SparkSession | None,
-        root: str | None = None,
+        root: str | os.PathLike[str] | None = None,
         *,
         actor: str | None = None,
         run_id: str | None = None,
@@ -124,14 +131,14 @@ class QueueManager:
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
         chosen = runtime or Runtime(retry=said.retry())
         if store is None:
-            where = said.value("root", root).value
+            where = said.value("root", None if root is None else check_root(root)).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
                 )
             store = DeltaStore(
                 spark,
-                where,
+                check_root(where),
                 monotonic=chosen.monotonic,
                 several_drivers=said.value("storage.several_drivers").value,
             )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import exchanges, markup
-from txnqueue.core.settings import check_id, check_name
+from txnqueue.core.settings import check_id, check_name, check_root
 from txnqueue.exchange_reader import ExchangeReader
 from txnqueue.queue_reader import QueueReader
 from txnqueue.reports.history import History
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from txnqueue.storage.store import Store
 
 
-def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
+def look(root: str | os.PathLike[str], *, filesystem: FileSystem | None = None) -> StoreReader:
     """Look at a store without Spark: nothing is written, and no lock is taken.
 
     It reads Delta's log and the tables' files by pyarrow, in a second where Spark takes ten to
@@ -50,7 +51,8 @@ def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
         store.queue("orders").depth()
         store.history.as_of().counts().rows()
     """
-    return StoreReader(FilesStore(root, filesystem))
+    where = os.fspath(root) if filesystem is not None else check_root(root)
+    return StoreReader(FilesStore(where, filesystem))
 
 
 class StoreReader:

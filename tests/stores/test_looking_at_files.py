@@ -152,6 +152,8 @@ def test_what_needs_spark_says_so(store: txnqueue.StoreReader) -> None:
         txnqueue.look("lake.messaging")
     with pytest.raises(errors.FilesNotReadable, match="filesystem="):
         txnqueue.look("nowhere://bucket/store")
+    with pytest.raises(errors.InvalidInput, match=r"root='\.'"):
+        txnqueue.look(".")
 
 
 def test_no_store_is_an_error_that_names_the_path(tmp_path: Path) -> None:
@@ -180,6 +182,7 @@ def test_a_store_that_was_never_maintained_has_no_archive(folder: Path, tmp_path
 def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> None:
     inside = SubTreeFileSystem(str(folder), LocalFileSystem())
     for store in (
+        txnqueue.look(folder / "store"),
         txnqueue.look((folder / "store").as_uri()),
         txnqueue.look("store", filesystem=inside),
         txnqueue.look("", filesystem=SubTreeFileSystem(str(folder / "store"), LocalFileSystem())),
