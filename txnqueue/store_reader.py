@@ -18,13 +18,16 @@ from txnqueue.transactions.outcome import outcome_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
 
     from txnqueue.results import Outcome
     from txnqueue.storage.store import Store
 
 
-def look(root: str | os.PathLike[str], *, filesystem: FileSystem | None = None) -> StoreReader:
+def look(
+    root: str | os.PathLike[str], *, filesystem: FileSystem | AbstractFileSystem | None = None
+) -> StoreReader:
     """Look at a store without Spark: nothing is written, and no lock is taken.
 
     It reads Delta's log and the tables' files by pyarrow, in a second where Spark takes ten to
@@ -34,7 +37,7 @@ def look(root: str | os.PathLike[str], *, filesystem: FileSystem | None = None) 
     Args:
         root: The store's path, or its URI on an object store. A store in a catalog needs Spark.
         filesystem: Where the store is, if its root does not say it: a file system of pyarrow's
-            (``pyarrow.fs``), of which the root is a folder.
+            (``pyarrow.fs``) or of fsspec's, of which the root is a folder.
 
     Returns:
         The store, as it is now.
@@ -44,6 +47,7 @@ def look(root: str | os.PathLike[str], *, filesystem: FileSystem | None = None) 
         LayoutUnsupported: A newer version of the library wrote it.
         FilesNotReadable: It is in a catalog, on storage that Arrow does not know, or its tables
             have a feature of Delta that only Spark reads.
+        InvalidInput: The root is none, or the file system.
 
     Example::
 

@@ -191,6 +191,46 @@ def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> 
         assert len(store.queue("orders").peek_messages()) == 7
 
 
+def test_a_file_system_of_fsspec_is_asked_anew_for_each_look(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    from fsspec.implementations.local import LocalFileSystem as Local
+
+    class Remembering(Local):  # type: ignore[misc]
+        """Lists each folder once, as those of object stores do."""
+
+        cachable = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.known: dict[str, Any] = {}
+
+        def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+            if path not in self.known:
+                self.known[path] = super().ls(path, detail=True, **options)
+            found = self.known[path]
+            return found if detail else [one["name"] for one in found]
+
+        def invalidate_cache(self, path: str | None = None) -> None:
+            self.known.clear()
+
+    root = tmp_path / "store"
+    shutil.copytree(folder / "store", root)
+    log = root / "journal" / "_delta_log"
+    version = max(log.glob("[0-9]*.json")).stem
+    newest = [file for file in log.iterdir() if version in file.name]
+    for file in newest:
+        file.rename(tmp_path / file.name)
+    store = txnqueue.look(str(root), filesystem=Remembering())
+    before = store.entries().num_rows
+    for file in newest:
+        (tmp_path / file.name).rename(file)
+    store.refresh()
+    assert store.entries().equals(txnqueue.look(root).entries())
+    assert store.entries().num_rows != before
+    with pytest.raises(errors.InvalidInput, match="filesystem="):
+        txnqueue.look(str(root), filesystem="s3")
+
+
 def test_the_package_alone_is_enough(folder: Path) -> None:
     done = run(
         "import txnqueue\n"
