@@ -553,6 +553,14 @@ def test_changes_of_delta_tables_are_checked_and_not_made(world: World, tmp_path
         ]
         assert json.loads(shown[-1]["how"]) == {"condition": "(n = 1)", "delete": "true"}
         assert json.loads(shown[0]["how"])["update"] == {"total": "target.total + source.total"}
+        one = manager.rehearse(handle, orders, where="n = 2", batch_size=5)
+        assert (one.messages, one.batches, one.error) == (1, 1, None)
+        each = manager.rehearse(handle, orders, where="n > 0", batch_size=1)
+        assert (each.messages, each.batches, each.error) == (2, 2, None)
+        told = {row["what"]: row["would"] for row in each.rows()}
+        assert told == {"accepted": 2, "append": 2, "delete": 2, "merge": 2}
+        with pytest.raises(InvalidInput, match="where"):
+            manager.rehearse(handle, orders, where="nothing = 1")
         refused = manager.rehearse(twice, orders)
         assert isinstance(refused.error, InvalidInput), refused.error
     assert [(r.n, r.total) for r in world.spark.read.format("delta").load(table).collect()] == [
