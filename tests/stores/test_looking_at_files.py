@@ -19,6 +19,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import txnqueue
+from tests.stores import looking
 from txnqueue import errors
 from txnqueue.storage.files.delta_log import DeltaLog
 
@@ -189,6 +190,34 @@ def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> 
     ):
         assert store.queue("orders").depth() == 7
         assert len(store.queue("orders").peek_messages()) == 7
+
+
+def test_each_answer_that_differs_from_sparks_is_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the long run compares all stores by; files stand in for Spark here."""
+    real, root = txnqueue.look, str(folder / "store")
+    monkeypatch.setattr(looking, "QueueManager", lambda _spark, root: real(root))
+    assert looking.stores(folder) == [folder / "store"]
+    assert looking.disagreements(None, folder) == []
+
+    def careless(root: str) -> Any:
+        store = real(root)
+        monkeypatch.setattr(store, "list_queues", lambda: ["orders"])
+        monkeypatch.setattr(store._store.journal, "version", lambda: 1)
+        return store
+
+    monkeypatch.setattr(txnqueue, "look", careless)
+    found = looking.disagreements(None, folder)
+    assert {f"{root}: queues", f"{root}: version", f"{root}: messages of unique"} < {*found}
+
+    def refuses(root: str) -> Any:
+        raise errors.StoreNotFound(f"{root} is gone", root=root)
+
+    monkeypatch.setattr(txnqueue, "look", refuses)
+    assert f"{root}: entries" in looking.disagreements(None, folder)
+    monkeypatch.setattr(looking, "QueueManager", lambda _spark, root: refuses(root))
+    assert looking.disagreements(None, folder) == []
 
 
 def test_a_file_system_of_fsspec_is_asked_anew_for_each_look(folder: Path, tmp_path: Path) -> None:
