@@ -53,12 +53,29 @@ def raw(spark: Callable[[], Any], folder: Path) -> Parts:
     )()
 
 
-def main(what: str, folder: str) -> None:
+def plain_session() -> Any:
+    """Start a session as Spark's users do, who name Delta's jars: it has no class archive."""
+    from txnqueue import local_spark
+    from txnqueue.platform.local_spark import cached_jars, delta_coordinate
+
+    jars = ",".join(map(str, cached_jars(delta_coordinate())))
+    return local_spark(settings={"spark.jars": jars})
+
+
+def main(what: str, start: str, folder: str) -> None:
+    """Do the first things.
+
+    Args:
+        what: "queue" or "raw".
+        start: "archived", as after ``txnqueue setup``, or "plain".
+        folder: Where tables go.
+    """
     from txnqueue import local_spark
 
-    parts = (queue if what == "queue" else raw)(local_spark, Path(folder))
+    session = local_spark if start == "archived" else plain_session
+    parts = (queue if what == "queue" else raw)(session, Path(folder))
     print(json.dumps(parts), flush=True)
-    local_spark().stop()
+    session().stop()
 
 
 if __name__ == "__main__":

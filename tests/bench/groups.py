@@ -12,6 +12,7 @@ from tests.bench.cases import (
     growth,
     handwritten,
     pipelined,
+    questions,
     receiving,
     sending,
     threads,
@@ -73,9 +74,11 @@ def groups(world: World) -> list[Group]:
         Group("peers", handwritten.makers(world), 3),
         Group("threads", threads.makers(world), 1.5),
         Group("views", views.makers(world), 1),
+        Group("questions", questions.makers(world), 1),
         Group("cold", cold.makers(world), 2),
         Group("bytes", amplification.makers(world), 0.3),
         Group("receive from many", receiving.full_makers(world), 1, full=True),
+        Group("questions to many", questions.full_makers(world), 1, full=True),
         Group("growth", growth.makers(world), 6, full=True),
     ]
 

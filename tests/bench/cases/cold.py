@@ -13,6 +13,7 @@ from tests.bench.world import World
 
 PROJECT = Path(__file__).resolve().parents[3]
 TARGET = 1.3
+TARGET_ARCHIVED = 0.85
 
 
 def makers(world: World) -> Mapping[str, Callable[[], Case]]:
@@ -25,17 +26,22 @@ def _cold(world: World) -> Case:
         "cold",
         "in a fresh process: session, first queue, first send, first receive and commit",
         {
-            "txnqueue": Side("txnqueue", lambda: _started(world, "queue")),
-            "floor": Side("session, CREATE, INSERT, MERGE, read", lambda: _started(world, "raw")),
+            "archived": Side(
+                "txnqueue with a class archive", lambda: _started(world, "queue", "archived")
+            ),
+            "txnqueue": Side("txnqueue", lambda: _started(world, "queue", "plain")),
+            "floor": Side(
+                "session, CREATE, INSERT, MERGE, read", lambda: _started(world, "raw", "plain")
+            ),
         },
-        [Comparison(target=TARGET)],
+        [Comparison(target=TARGET), Comparison("archived", target=TARGET_ARCHIVED)],
         rounds_max=5,
         warms=False,
     )
 
 
-def _started(world: World, what: str) -> Parts:
-    command = [sys.executable, "-m", "tests.bench.fresh", what, str(world.path("cold"))]
+def _started(world: World, what: str, start: str) -> Parts:
+    command = [sys.executable, "-m", "tests.bench.fresh", what, start, str(world.path("cold"))]
     done = subprocess.run(
         command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True,

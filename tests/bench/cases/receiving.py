@@ -11,7 +11,7 @@ from tests.bench.case import Case, Comparison, Parts, Side, seconds, steps
 from tests.bench.floors import aggregate, orders
 from tests.bench.world import World
 
-RECEIVED = {(1_000, 40_000): 1.15, (1_000_000, 1_000_000): 1.1}
+RECEIVED = {(1_000, 40_000): 1.15, (1_000, 1_000_000): 1.1}
 """Messages of a receive and of the queue, and what its time may be beside the floor's."""
 RECEIVED_IN_FULL = {(300_000, 3_000_000): 1.1}
 READ = {(1_000, 40_000): 1.15, (100_000, 400_000): 1.15}
