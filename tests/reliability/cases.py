@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from tests.delta import failing_storage
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
+from tests.delta.hdfs import MiniHdfs
 from tests.delta.storage_calls import compiled
 from tests.faults import interrupts, matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
@@ -92,7 +94,10 @@ def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
 
 @cache
 def cells_on_delta() -> list[matrix.Case]:
-    return on_delta.long_sample()
+    """List the cells, shuffled: those that were run are of all operations, whenever it stops."""
+    found = on_delta.everything()
+    random.Random(0).shuffle(found)
+    return found
 
 
 def crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
@@ -149,6 +154,14 @@ def kills(session: Session, number: int) -> tuple[int, Counter[str]]:
 def kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
     folder = str(session.folder())
     alive = two_drivers.kill(session.spark, folder, number, KILLS_EACH, SENDS_EACH, attached=False)
+    return alive, Counter({"messages": SENDS_EACH * 10})
+
+
+def kills_on_hdfs(session: Session, number: int) -> tuple[int, Counter[str]]:
+    hdfs = session.kept.get("hdfs") or MiniHdfs(session.folder())
+    session.kept["hdfs"] = hdfs
+    root = f"{hdfs.url}/store-{number}"
+    alive = two_drivers.kill(session.spark, root, number, KILLS_EACH, SENDS_EACH, attached=False)
     return alive, Counter({"messages": SENDS_EACH * 10})
 
 

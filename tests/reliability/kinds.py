@@ -109,9 +109,11 @@ KINDS: dict[str, Kind] = {
             "cells of the crash matrix on Delta",
             "cells",
             "Delta on a local disk",
-            "Each operation × each writing store call in it × each fault, recovered by another "
-            "client.",
-            "Faults inside of a store call: those of the file system are a kind of their own.",
+            "Each operation × each writing store call in it × each fault × each recovery: by the "
+            "same client, by another one, by two at once. They are run in a shuffled order, in one "
+            "store.",
+            "Operations on queues that tell duplicates. Faults inside of a store call: those of "
+            "the file system are a kind of their own.",
             cases.crash_matrix_delta,
             lambda: len(cases.cells_on_delta()),
         ),
@@ -166,9 +168,21 @@ KINDS: dict[str, Kind] = {
             "kills of driver processes with their Java",
             "kills",
             "Delta on a local disk, a producer and a consumer with a Java of their own",
-            "The same with a Java that dies with its process, in the middle of whatever it writes.",
+            "The same with a Java that is killed at the same moment, in the middle of whatever it "
+            "writes, or that ends once it notices that its process is gone: one half each.",
             "Power failures: Delta does not force its files to the disk.",
             cases.kills_with_java,
+        ),
+        Kind(
+            "kills-hdfs",
+            "kills of driver processes on HDFS",
+            "kills",
+            "Delta on HDFS, which has a name node and a data node in a process beside; a producer "
+            "and a consumer with a Java of their own, and no lock",
+            "The same where nothing but HDFS decides which of two commits is the first: whoever is "
+            "started anew does not wait for a Java that may still be writing.",
+            "Name nodes and data nodes that fail; other object stores.",
+            cases.kills_on_hdfs,
         ),
         Kind(
             "notebook-life",
