@@ -156,8 +156,8 @@ def read_yaml(file: str) -> dict[str, Any]:
     try:
         with open(file, encoding="utf-8") as opened:
             found = yaml.safe_load(opened)
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidInput(f"{file}: {error}") from error
+    except Exception as error:  # PyYAML fails with whatever a tag's value makes of its own code
+        raise InvalidInput(f"{file}: {error or type(error).__name__}") from error
     if not isinstance(found, dict):
         raise InvalidInput(f"{file}: give names with their values, such as 'queues:'.")
     return found
