@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from tests.delta import failing_storage
+from tests.delta import hostile_frames as frames
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
 from tests.delta.hdfs import MiniHdfs
 from tests.delta.storage_calls import compiled
+from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import interrupts, matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
@@ -25,6 +27,7 @@ from tests.histories import checker, runs
 from tests.histories.history import History
 from tests.reliability.session import Session
 from tests.stores import test_damage
+from txnqueue import QueueManager
 from txnqueue.storage.store import DeltaStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +87,20 @@ def crash_matrix(_: Session, number: int) -> tuple[int, Counter[str]]:
     except Exception as error:
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
     return 1, Counter({case.fault.value: 1})
+
+
+@cache
+def ordered_pairs() -> list[spoiled_pairs.Pair]:
+    return spoiled_pairs.pairs()
+
+
+def crash_pairs(_: Session, number: int) -> tuple[int, Counter[str]]:
+    pair = ordered_pairs()[number % len(ordered_pairs())]
+    try:
+        spoiled_pairs.run(matrix.fresh(), pair)
+    except Exception as error:
+        raise AssertionError(f"{pair}: {type(error).__name__}: {error}") from error
+    return 1, Counter(case.fault.value for case in (pair.first, pair.second))
 
 
 def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
@@ -218,6 +235,30 @@ def _broken_files() -> list[str]:
 
 
 HOSTILE = ("tests/core/test_rows.py", "tests/specifications/test_amqp_columns.py")
+
+
+HOSTILE_FILES = (
+    "tests/shell/test_hostile_commands.py",
+    "tests/specifications/test_amqp_hostile_frames.py",
+)
+
+
+def hostile_commands(_: Session, number: int) -> tuple[int, Counter[str]]:
+    return examples(number, *HOSTILE_FILES), Counter()
+
+
+def hostile_frames(session: Session, number: int) -> tuple[int, Counter[str]]:
+    """Offer a frame to the store of the last ones, unless they failed or were one of each sort."""
+    manager = session.kept.pop("offers", None) or QueueManager(
+        session.spark, str(session.folder() / "store")
+    )
+    told = frames.offer(manager, session.spark, number)
+    if (number + 1) % len(frames.SORTS):
+        session.kept["offers"] = manager
+    else:
+        proof = manager.history.verify()
+        assert proof.ok, str(proof)
+    return 1, Counter({told: 1})
 
 
 def hostile_input(_: Session, number: int) -> tuple[int, Counter[str]]:
