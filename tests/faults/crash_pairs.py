@@ -31,8 +31,11 @@ OF_EACH = 5
 FIRST, SECOND = "A", "A2"
 HERE = tuple(one for one in (*OPERATIONS, *IN_MEMORY) if not one.unique)
 """Those that tell duplicates need another queue."""
-AS_THEY_LEFT_IT = ("give payload back", "forget history", "commit of a redrive", "redrive")
-"""What says how much it does, and does it only where nobody else was: it comes first."""
+AS_THEY_LEFT_IT = (
+    *("give payload back", "forget history", "commit of a redrive", "redrive"),
+    "commit and keep",
+)
+"""What does something, or so much, only where nobody else was: it comes first."""
 
 
 @dataclass(frozen=True)
