@@ -264,6 +264,17 @@ KINDS: dict[str, Kind] = {
             lambda: 2 * test_damage.CELLS,
         ),
         Kind(
+            "damage-proof",
+            "damaged files, proved by Spark",
+            "cells",
+            "Delta on a local disk, with Hadoop's sums beside the files and without",
+            "The same damages: with Spark the proof of the history fails or names the damage, or "
+            "what was damaged made no difference: each message that waits is read as before.",
+            "Damage to two files; payload of what is consumed, which nobody reads any more.",
+            cases.damage_proved,
+            lambda: 2 * test_damage.CELLS,
+        ),
+        Kind(
             "versions",
             "versions of Python, Spark and Delta",
             "tests",
