@@ -11,9 +11,12 @@ from tests.delta.hostile_frames import SORTS, offer
 from txnqueue import QueueManager
 
 pytestmark = pytest.mark.spark
-SLOW = ("many_partitions", "long_texts", "many_columns")
-QUICK = [number for number, sort in enumerate(SORTS) if sort.__name__ not in SLOW]
-"""The others take half a minute each: they are in the long run."""
+BY_DEFAULT = (
+    *("no_rows", "names_twice", "keys_that_are_none"),
+    *("drawn_anew", "fails_half_way", "not_there_any_more"),
+)
+"""What no other test has; the others are in the long run."""
+NUMBERS = [n for n, sort in enumerate(SORTS) if LONG or sort.__name__ in BY_DEFAULT]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,7 @@ def manager(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     assert manager.history.verify().ok
 
 
-@pytest.mark.parametrize("number", range(len(SORTS)) if LONG else QUICK)
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_frame_is_sent_as_it_is_or_nothing_of_it(
     manager: QueueManager, spark: Any, number: int
 ) -> None:
