@@ -122,6 +122,7 @@ FILES = st.one_of(
 
 @OFTEN
 @given(octets=FILES, suffix=st.sampled_from((".csv", ".json", ".jsonl", ".parquet")))
+@example(octets=b"\x80\r", suffix=".csv")
 def test_whichever_octets_a_file_has_it_is_sent_as_a_whole_or_not(
     octets: bytes, suffix: str, folder: str
 ) -> None:

@@ -77,7 +77,11 @@ def spelled_out(path: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        UnicodeDecodeError,
+    ) as error:  # the last: of a column's name
         raise InvalidInput(f"{path!r} cannot be read: {_said(error)}") from error
     except Exception as error:
         home = type(error).__module__.partition(".")[0]
