@@ -86,7 +86,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         },
     )
     yield session
-    session.stop()
+    try:
+        if LONG:
+            from tests.stores.looking import disagreements
+
+            assert disagreements(session, tmp_path_factory.getbasetemp()) == []
+    finally:
+        session.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

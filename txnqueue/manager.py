@@ -30,7 +30,14 @@ from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import exchanges, markup, model
 from txnqueue.core.configuration import Configuration
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import RetryPolicy, check_id, check_name, check_reason, check_text
+from txnqueue.core.settings import (
+    RetryPolicy,
+    check_id,
+    check_name,
+    check_reason,
+    check_root,
+    check_text,
+)
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
 from txnqueue.errors import (
@@ -93,7 +100,7 @@ class QueueManager:
     def __init__(
         self,
         spark: SparkSession | None,
-        root: str | None = None,
+        root: str | os.PathLike[str] | None = None,
         *,
         actor: str | None = None,
         run_id: str | None = None,
@@ -124,14 +131,14 @@ class QueueManager:
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
         chosen = runtime or Runtime(retry=said.retry())
         if store is None:
-            where = said.value("root", root).value
+            where = said.value("root", None if root is None else check_root(root)).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
                 )
             store = DeltaStore(
                 spark,
-                where,
+                check_root(where),
                 monotonic=chosen.monotonic,
                 several_drivers=said.value("storage.several_drivers").value,
             )
@@ -158,15 +165,18 @@ class QueueManager:
         as_of: int | datetime.datetime | None = None,
         *,
         limit: int = 1_000,
+        batch_size: int | None = None,
         where: str | None = None,
     ) -> Rehearsal:
         """Run a handler on a past state and compare what it would do with what was really done.
 
-        It gets one batch of what could be received then, in a transaction that sends, settles
-        and changes tables as in ``drain``; all checks are made, by the queues as they were and
-        the tables as they are. Nothing of it reaches the store: rows stay in this process. What the
-        handler does elsewhere is done for real: files, services, databases, tables that it
-        writes itself, and calls with ``transaction=None``.
+        It gets what could be received then, in one batch or batch by batch, each in a transaction
+        that sends, settles and changes tables as in ``drain``; all checks are made, by the queues
+        as they were and the tables as they are. A batch finds what the ones before it sent and
+        settled, and no table changed. Nothing of it reaches the store: rows stay in this process.
+        What the handler does elsewhere is done for real: files, services, databases, tables that it
+        writes itself, and calls with ``transaction=None``. After a batch that fails there is no
+        other one, where a drain would try it again in smaller pieces.
 
         Args:
             handler: ``handler(batch, tx)``, as in ``drain``; it sends by ``tx.queue(name)``.
@@ -175,6 +185,7 @@ class QueueManager:
             as_of: The commit_seq after which, or the aware instant at which it runs; now when
                 left out. Payload that was removed since cannot be read again.
             limit: At most this many messages.
+            batch_size: At most this many messages in a batch; all in one when left out.
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
 
         Returns:
@@ -191,7 +202,9 @@ class QueueManager:
             rehearsal.df().show()
             rehearsal.sent("payments").df().show()
         """
-        return rehearse(self._client, handler, queue, as_of, limit, where=where)
+        return rehearse(
+            self._client, handler, queue, as_of, limit, batch_size=batch_size, where=where
+        )
 
     def metrics(self) -> Metrics:
         """Measure every queue: what waits, since when, what is in flight, dead or delayed.

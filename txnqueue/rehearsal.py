@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.client.past_store import PastJournal, PastStore
@@ -26,6 +27,7 @@ from txnqueue.core.settings import (
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
 from txnqueue.errors import InvalidInput, QueueNotFound
+from txnqueue.messages.receive import now
 from txnqueue.queue import Queue
 from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
@@ -37,6 +39,7 @@ from txnqueue.reports.snapshot import schema_of
 from txnqueue.storage.payload import Part, messages_of
 from txnqueue.transaction import Transaction
 from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import commit
 from txnqueue.types import ChangedRow, Message, RehearsalRow
 
 _COLUMNS = "what queue table would really"
@@ -104,6 +107,7 @@ class Rehearsal(Report[RehearsalRow]):
         really: _Side,
         *,
         messages: int,
+        batches: int,
         consumed: int,
         transactions: Sequence[str],
         error: Exception | None,
@@ -115,14 +119,18 @@ class Rehearsal(Report[RehearsalRow]):
         self._would, self._was = would, really
         self.messages = messages
         """How many messages the handler got."""
+        self.batches = batches
+        """In how many batches it got them, each in a transaction of its own."""
         self.consumed = consumed
         """How many of them were consumed since: accepted, rejected or moved."""
         self.transactions = tuple(transactions)
         """The transactions that consumed them; those outside of a transaction have none."""
         self.error = error
-        """What the handler raised, or its commit would have; it would have been rolled back."""
+        """What the handler raised, or its commit would have; its batch would have been rolled back.
+        No other one was begun after it."""
         self.rolled_back = rolled_back
-        """Whether nothing would have been sent and changed: it failed, or rolled back itself."""
+        """Whether the last batch would have sent and changed nothing: the handler failed, or rolled
+        back itself. What the batches before it did counts."""
         self.commit_seq = commit_seq
         """The last commit of the state that it ran on."""
 
@@ -199,8 +207,9 @@ class Rehearsal(Report[RehearsalRow]):
         ended = "" if self.error is None else f", failed: {describe_error(self.error)}"
         if self.rolled_back and self.error is None:
             ended = ", rolled back"
+        several = f" in {self.batches} batches" if self.batches > 1 else ""
         return (
-            f"<Rehearsal of {self.messages} messages on commit {self.commit_seq}, "
+            f"<Rehearsal of {self.messages} messages{several} on commit {self.commit_seq}, "
             f"{self.consumed} consumed since{ended}>"
         )
 
@@ -212,51 +221,88 @@ class _Trial:
     client: Client
     past: PastJournal
     handler: Handler
-    attempt: Attempt
+    outside: Client
+    """The manager's own view of the store: a call in the handler that forgets its transaction is
+    refused there, as it is in a drain."""
+    attempts: list[Attempt] = field(default_factory=list)
+    received: list[list[Part]] = field(default_factory=list)
+    """The messages of each batch."""
     error: Exception | None = None
     done: list[Entry] = field(default_factory=list)
 
-    def of(self, info: QueueInfo, outside: Client, limit: int, where: str | None) -> list[Part]:
-        """Receive a batch, hand it to the handler, and gather what its commit would say.
+    def run(self, info: QueueInfo, limit: int, batch_size: int | None, where: str | None) -> None:
+        """Hand batches to the handler, each in a transaction, until one of them fails.
 
         Args:
             info: The queue.
-            outside: The manager's own view of the store: a call in the handler that forgets its
-                transaction is refused there, as it is in a drain.
             limit: The most messages.
+            batch_size: The most messages of a batch; None: there is one batch.
             where: Only messages that match this predicate.
-
-        Returns:
-            The messages.
         """
-        batch = Queue(self.client, info, self.attempt).receive(limit, where=where)
-        if not len(batch):
-            return []
-        received = batch._parts()
-        blocks = (self.client.blocks, outside.blocks)
+        queue = Queue(self.client, info)
+        selector = queue._selector(where, few=True)
+        snapshot = now(self.client)  # what a batch sends is not for the next one, as in a drain
+        while self.messages < limit and not self.rolled_back:
+            attempt = self._begin()
+            batch = claim_batch(
+                self.client,
+                info,
+                queue.schema,
+                min(batch_size or limit, limit - self.messages),
+                attempt,
+                upto=snapshot,
+                wanted=selector.of_lane if selector else None,
+            )
+            if not len(batch):
+                break
+            self.received.append(batch._parts())
+            self._hand(batch, attempt, goes_on=batch_size is not None and self.messages < limit)
+            if batch_size is None:
+                break
+        self.done += self._beside()
+
+    @property
+    def parts(self) -> list[Part]:
+        """The messages of all batches."""
+        return list(chain.from_iterable(self.received))
+
+    @property
+    def messages(self) -> int:
+        """How many messages they are."""
+        return sum(ranges.count(part.ranges) for part in self.parts)
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether nothing of the last batch would have happened."""
+        last = self.attempts[-1].status if self.attempts else None
+        return self.error is not None or last is Status.ROLLED_BACK
+
+    def _begin(self) -> Attempt:
+        attempt = Attempt(self.client)
+        attempt.rehearsed = True
+        attempt.begin()
+        self.attempts.append(attempt)
+        return attempt
+
+    def _hand(self, batch: Batch, attempt: Attempt, *, goes_on: bool) -> None:
+        """Hand a batch to the handler, and gather what its commit would say."""
+        blocks = (self.client.blocks, self.outside.blocks)
         try:
             for found in blocks:
-                found.append(self.attempt)
-            self.handler(batch, Transaction(self.attempt))
-            self._gather()
+                found.append(attempt)
+            self.handler(batch, Transaction(attempt))
+            self._gather(attempt, goes_on=goes_on)
         except Exception as error:
             self.error = error
         finally:
             for found in blocks:
-                if self.attempt in found:
-                    found.remove(self.attempt)
-            self.done += self._beside()
-            self.attempt.close()  # whoever kept the batch or the transaction is refused
-        return received
+                if attempt in found:
+                    found.remove(attempt)
+            attempt.close()  # whoever kept the batch or the transaction is refused
 
-    @property
-    def rolled_back(self) -> bool:
-        """Whether nothing of it would have happened."""
-        return self.error is not None or self.attempt.status is Status.ROLLED_BACK
-
-    def _gather(self) -> None:
-        """Write what its commit would say."""
-        attempt, client = self.attempt, self.client
+    def _gather(self, attempt: Attempt, *, goes_on: bool) -> None:
+        """Write what its commit would say; what comes after it stands on that."""
+        client = self.client
         if attempt.status is not Status.ACTIVE:
             return
         attempt.committing()(0)  # what a commit would refuse
@@ -265,14 +311,16 @@ class _Trial:
             attempt.work.gathered(side, attempt.owner, side.stamp()).facts
             for side in (client, client.transient)
         ]
+        if goes_on:
+            commit(attempt)
         self.done += chain.from_iterable(found)
 
     def _beside(self) -> list[Entry]:
-        """List what was done beside its transaction, by calls that said ``transaction=None``."""
+        """List what was done beside its transactions, by calls that said ``transaction=None``."""
         store = self.client.store
         landed = [*self.past.landed(), *store.transient.journal.read_all().entries]
-        attempt_id = self.attempt.attempt_id
-        return [e for e in landed if e.kind in _AT_ONCE and e.attempt != attempt_id]
+        mine = {attempt.attempt_id for attempt in self.attempts}
+        return [e for e in landed if e.kind in _AT_ONCE and e.attempt not in mine]
 
 
 def rehearse(
@@ -282,11 +330,15 @@ def rehearse(
     as_of: int | datetime.datetime | None,
     limit: int,
     *,
+    batch_size: int | None,
     where: str | None,
 ) -> Rehearsal:
     """Run a handler on a past state, as ``manager.rehearse`` says."""
     if not callable(handler):
         raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+    _check_whole("limit", limit)
+    if batch_size is not None:
+        _check_whole("batch_size", batch_size)
     client.open()
     past, at_ms = cut(client.store, as_of)
     newest = past.newest()
@@ -297,25 +349,29 @@ def rehearse(
     )
     own.open()
     info = _queue_then(own, queue)
-    attempt = Attempt(own)
-    attempt.rehearsed = True
-    attempt.begin()
-    run = _Trial(own, store.journal, handler, attempt)
-    received = run.of(info, client, limit, where)
-    now = Past(client.store)
-    entries, consumed_since = _really(now, info, past.upto, received)
+    trial = _Trial(own, store.journal, handler, client)
+    trial.run(info, limit, batch_size, where)
+    known = Past(client.store)
+    entries, consumed_since = _really(known, info, past.upto, trial.parts)
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
-    then, ever = own.cache.queues(), catalog.every_queue(now.catalog())
+    then, ever = own.cache.queues(), catalog.every_queue(known.catalog())
     return Rehearsal(
-        _side(own, {one.queue_id: one for one in then.values()}, run.done),
+        _side(own, {one.queue_id: one for one in then.values()}, trial.done),
         _side(client, ever, entries),
-        messages=sum(ranges.count(part.ranges) for part in received),
+        messages=trial.messages,
+        batches=len(trial.received),
         consumed=consumed_since,
         transactions=list(keys),
-        error=run.error,
-        rolled_back=run.rolled_back,
+        error=trial.error,
+        rolled_back=trial.rolled_back,
         commit_seq=newest.commit_seq,
     )
+
+
+def _check_whole(name: str, number: object) -> None:
+    if not isinstance(number, int):
+        raise InvalidInput(f"{name}={number!r}: give a whole number.", name=name)
+    check_number(name, number, 1, MESSAGES_PER_RECEIVE_MAX)
 
 
 def _side(client: Client, infos: Mapping[str, QueueInfo], entries: Sequence[Entry]) -> _Side:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import exchanges, markup
-from txnqueue.core.settings import check_id, check_name
+from txnqueue.core.settings import check_id, check_name, check_root
 from txnqueue.exchange_reader import ExchangeReader
 from txnqueue.queue_reader import QueueReader
 from txnqueue.reports.history import History
@@ -17,13 +18,16 @@ from txnqueue.transactions.outcome import outcome_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
 
     from txnqueue.results import Outcome
     from txnqueue.storage.store import Store
 
 
-def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
+def look(
+    root: str | os.PathLike[str], *, filesystem: FileSystem | AbstractFileSystem | None = None
+) -> StoreReader:
     """Look at a store without Spark: nothing is written, and no lock is taken.
 
     It reads Delta's log and the tables' files by pyarrow, in a second where Spark takes ten to
@@ -33,7 +37,7 @@ def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
     Args:
         root: The store's path, or its URI on an object store. A store in a catalog needs Spark.
         filesystem: Where the store is, if its root does not say it: a file system of pyarrow's
-            (``pyarrow.fs``), of which the root is a folder.
+            (``pyarrow.fs``) or of fsspec's, of which the root is a folder.
 
     Returns:
         The store, as it is now.
@@ -43,6 +47,7 @@ def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
         LayoutUnsupported: A newer version of the library wrote it.
         FilesNotReadable: It is in a catalog, on storage that Arrow does not know, or its tables
             have a feature of Delta that only Spark reads.
+        InvalidInput: The root is none, or the file system.
 
     Example::
 
@@ -50,7 +55,8 @@ def look(root: str, *, filesystem: FileSystem | None = None) -> StoreReader:
         store.queue("orders").depth()
         store.history.as_of().counts().rows()
     """
-    return StoreReader(FilesStore(root, filesystem))
+    where = os.fspath(root) if filesystem is not None else check_root(root)
+    return StoreReader(FilesStore(where, filesystem))
 
 
 class StoreReader:

@@ -18,6 +18,7 @@ from txnqueue.errors import (
     SchemaMismatch,
     StoreNotFound,
 )
+from txnqueue.storage.store import MemoryStore
 
 
 def test_a_queue_is_made_once_with_its_dead_letter_queue(world: World) -> None:
@@ -121,3 +122,27 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_for_it(alone: World) -
             call()
     manager.create_queue("orders", SCHEMA)
     assert alone.manager("b").list_queues() == ["orders", "orders.dead"]
+
+
+@pytest.mark.parametrize(
+    ("root", "said", "to_check"),
+    [
+        ("/lake", "at '/lake'", "the path"),
+        ("lake", "in the schema 'lake'", r"its name.* '\./lake'"),
+    ],
+)
+def test_an_error_says_whether_a_root_was_taken_for_a_path_or_a_schema(
+    root: str, said: str, to_check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    store.root = root
+    with pytest.raises(StoreNotFound, match=f"There is no store {said}"):
+        World(store).manager().list_queues()
+
+    def missing(*_: object) -> None:
+        raise ValueError("no such table")
+
+    monkeypatch.setattr(store.journal, "read", missing)
+    monkeypatch.setattr(store, "exists", lambda: False)
+    with pytest.raises(StoreNotFound, match=f"There is no store {said}: check {to_check}"):
+        World(store).manager().list_queues()

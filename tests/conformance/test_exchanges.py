@@ -405,7 +405,7 @@ def test_bindings_keep_their_history(world: World) -> None:
     if world.has_frames:
         (row,) = everything.df().where(f"exchange = '{events.name}'").collect()
         assert row.asDict() == {**mine, "created_at": row["created_at"]}
-        frame = events.bindings(history=True)
+        frame = events.bindings(history=True).df()
         assert [row["kind"] for row in frame.collect()] == ["bound", "unbound", "bound"]
         shown = world.manager().history.as_of().bindings().df().where(f"exchange = '{events.name}'")
         assert shown.collect()[0]["arguments"] == {"x-match": "all"}

@@ -225,6 +225,109 @@ def test_a_handler_may_send_to_the_queue_itself_and_look_into_it(world: World) -
     assert orders.depth() == 3
 
 
+@on_delta_when_long
+def test_batch_by_batch_it_is_what_a_drain_does_then(world: World, tmp_path: Path) -> None:
+    """The same handler on the same messages in the same batches: both sides are equal."""
+    orders, bills, side = world.queue(), world.queue("bills"), world.queue("side")
+    manager, table = world.manager("b"), str(tmp_path / "totals")
+    if world.has_frames:
+        empty = world.spark.createDataFrame([], "n long")
+        empty.write.format("delta").save(table)
+    else:
+        world.store.tables.create(table, plain_schema("n long"))
+    sent = orders.send(rows(1, 2, 3, 4, 5)).receipt
+    sizes: list[int] = []
+
+    def handle(batch: Any, tx: Any) -> None:
+        sizes.append(len(batch))
+        found = batch.messages()
+        earlier = tx.queue(side.name).receive(10)  # what the batch before it sent
+        tx.queue(bills.name).send(rows(*numbers(earlier)))
+        tx.send({side.name: found, orders.name: rows(*(10 * n for n in numbers(found)))})
+        tx.queue(bills.name).send(rows(*(-n for n in numbers(found))), durable=False)
+        tx.table(table).append([{"n": n} for n in numbers(found)])
+        batch.reject(matching=found[1:], reason="odd")
+
+    with untouched(manager):
+        before = manager.rehearse(handle, orders.name, batch_size=2)
+        assert (before.messages, before.batches, sizes) == (5, 3, [2, 2, 1])
+        assert "5 messages in 3 batches" in repr(before)
+        assert numbers(before.sent(bills.name).rows()) == [-1, -2, 1, 2, -3, -4, 3, 4, -5]
+        would = {what: told[0] for what, told in compared(before).items()}
+        assert would == {
+            ("accepted", orders.name): 3,
+            ("accepted", side.name): 4,
+            ("append", table): 5,
+            ("rejected", orders.name): 2,
+            ("sent", bills.name): 9,
+            ("sent", orders.name): 5,
+            ("sent", side.name): 5,
+        }
+    drained = orders.drain(handle, batch_size=2)
+    assert (drained.messages, drained.batches) == (5, 3)
+    durable = {**would, ("sent", bills.name): 4}  # no history has what was in memory only
+    with untouched(manager):
+        after = manager.rehearse(handle, orders.name, as_of=sent.commit_seq, batch_size=2)
+        found = compared(after)
+        assert {what: told[0] for what, told in found.items()} == would
+        assert {what: told[1] for what, told in found.items()} == durable
+        assert all(row["would"] == row["really"] for row in after.changes(table).rows())
+        assert (after.consumed, len(after.transactions)) == (5, 3)
+
+
+@in_memory
+def test_after_a_batch_that_fails_there_is_no_other_and_those_before_it_count(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    orders.send(rows(1, 2, 3, 4, 5))
+    seen: list[int] = []
+
+    def fails(batch: Any, tx: Any) -> None:
+        seen.extend(numbers(batch))
+        forward(bills.name)(batch, tx)
+        if 3 in seen:
+            raise ValueError("three")
+
+    def gives_up(batch: Any, tx: Any) -> None:
+        forward(bills.name)(batch, tx)
+        if 3 in numbers(batch):
+            tx.rollback()
+
+    with untouched(manager):
+        failed = manager.rehearse(fails, orders, batch_size=2)
+        assert seen == [1, 2, 3, 4]
+        assert (str(failed.error), failed.rolled_back, failed.batches) == ("three", True, 2)
+        given_up = manager.rehearse(gives_up, orders, batch_size=2)
+        assert (given_up.error, given_up.rolled_back, given_up.batches) == (None, True, 2)
+        for one in (failed, given_up):
+            assert {what: told[0] for what, told in compared(one).items()} == {
+                ("accepted", orders.name): 2,
+                ("sent", bills.name): 2,
+            }
+            assert numbers(one.sent(bills.name).rows()) == [1, 2]
+
+
+@in_memory
+def test_batches_end_at_the_limit_whatever_comes_back(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1, 2, 3))
+    seen: list[list[int]] = []
+
+    def releases(batch: Any, tx: Any) -> None:
+        seen.append(numbers(batch))
+        batch.release()
+
+    with untouched(manager):
+        rehearsal = manager.rehearse(releases, orders, limit=7, batch_size=3)
+        assert (seen, rehearsal.messages) == ([[1, 2, 3], [1, 2, 3], [1]], 7)
+        assert rehearsal.error is None and not rehearsal.rolled_back
+        for wrong in (0, 1.5, "2", -1):
+            with pytest.raises(InvalidInput):
+                manager.rehearse(releases, orders, batch_size=wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput):
+                manager.rehearse(releases, orders, limit=wrong)  # type: ignore[arg-type]
+    assert len(seen) == 3
+
+
 @in_memory
 def test_exchanges_moves_transient_messages_and_tables_are_told(world: World) -> None:
     orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
@@ -450,6 +553,14 @@ def test_changes_of_delta_tables_are_checked_and_not_made(world: World, tmp_path
         ]
         assert json.loads(shown[-1]["how"]) == {"condition": "(n = 1)", "delete": "true"}
         assert json.loads(shown[0]["how"])["update"] == {"total": "target.total + source.total"}
+        one = manager.rehearse(handle, orders, where="n = 2", batch_size=5)
+        assert (one.messages, one.batches, one.error) == (1, 1, None)
+        each = manager.rehearse(handle, orders, where="n > 0", batch_size=1)
+        assert (each.messages, each.batches, each.error) == (2, 2, None)
+        told = {row["what"]: row["would"] for row in each.rows()}
+        assert told == {"accepted": 2, "append": 2, "delete": 2, "merge": 2}
+        with pytest.raises(InvalidInput, match="where"):
+            manager.rehearse(handle, orders, where="nothing = 1")
         refused = manager.rehearse(twice, orders)
         assert isinstance(refused.error, InvalidInput), refused.error
     assert [(r.n, r.total) for r in world.spark.read.format("delta").load(table).collect()] == [

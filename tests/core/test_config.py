@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from txnqueue.core.settings import (
     RetryPolicy,
     check_name,
     check_number,
+    check_root,
     check_transaction_id,
 )
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueError
@@ -41,6 +43,18 @@ def test_a_transaction_id_has_1_to_200_characters(key: str) -> None:
     with pytest.raises(InvalidInput, match="transaction_id"):
         check_transaction_id(key)
     assert check_transaction_id("x" * 200) == "x" * 200
+
+
+@pytest.mark.parametrize("root", ["/lake", "./store", "s3a://lake/x", "../", "lake", "main.lake"])
+def test_a_root_is_a_path_or_the_name_of_a_schema(root: str) -> None:
+    assert check_root(root) == root
+    assert "/" in check_root(Path(root))  # who gives a path object means a path
+
+
+@pytest.mark.parametrize("root", [".", "..", "", "lake.", ".lake", None, 5, b"/lake"])
+def test_any_other_root_is_refused_and_named(root: object) -> None:
+    with pytest.raises(InvalidInput, match="root="):
+        check_root(root)
 
 
 @pytest.mark.parametrize("value", ["5", None, True, [1]])

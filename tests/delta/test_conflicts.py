@@ -57,9 +57,9 @@ class Waiting:
 
     def sql(self, statement: str) -> Any:
         if statement.startswith("MERGE"):
-            statement = statement.replace(
-                "WHERE array_contains(", "WHERE barrier(v.unit) AND array_contains("
-            )
+            source, condition = statement.split(") s ON ", 1)
+            source = source.replace("USING (", "USING (SELECT * FROM (", 1)
+            statement = f"{source}) WHERE barrier(unit)) s ON {condition}"
         return self._session.sql(statement)
 
     def reset(self) -> None:

@@ -12,7 +12,7 @@ from tests.inside import client_of
 from txnqueue import QueueManager
 
 pytestmark = pytest.mark.spark
-APPEND_JOBS_MAX = 6
+APPEND_JOBS_MAX = 4
 TASKS_MAX = 3
 """Over all stages of a job: the one with the guard has three stages of one task each."""
 

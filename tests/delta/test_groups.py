@@ -94,7 +94,7 @@ def test_where_nobody_else_writes_nothing_is_read(spark: Any, tmp_path: Path) ->
     with Cost(spark, str(tmp_path / "store")) as settled:
         batch.accept()
     assert (claimed.commits, settled.commits) == (1, 1)
-    assert claimed.jobs == settled.jobs == 6, "those of one MERGE"
+    assert claimed.jobs == settled.jobs == 4, "those of one MERGE"
 
 
 def test_what_others_write_is_read(spark: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.reports.views_folding import quick_session
 from txnqueue.core.exchanges import Binding, read_arguments
 from txnqueue.storage.payload import Destination, Routes, Send
 from txnqueue.storage.payload.arrangement import widened
-from txnqueue.storage.payload.frame_arrangement import headers_column
+from txnqueue.storage.payload.frame_arrangement import headers_of
 from txnqueue.storage.payload.routes import route_columns, routes_of, sets_of
 from txnqueue.storage.payload.rows import arrow_table
 
@@ -66,7 +66,7 @@ def test_routes_are_the_same_by_spark_and_in_this_process(spark: Any) -> None:
         ]
         expected = routes_of(send, table, [found or None for found in headers])
         assert len(set(expected)) > 1 or name.startswith(("fanout", "direct by"))
-        with_headers = frame.withColumn("_headers", headers_column(send))
+        with_headers = frame.selectExpr("*", f"{headers_of(send)} AS _headers")
         route, alike = route_columns(send, F.col("_place"), F.col("_headers"))
         shown = with_headers.select("n", route.alias("route"), alike.alias("alike")).collect()
         by_spark = {row["n"]: row["route"] for row in shown}

@@ -123,13 +123,12 @@ def test_a_statement_that_spark_cannot_read_is_refused_and_nothing_is_in_doubt(
     monkeypatch.setattr(
         client_of(manager).runtime, "sleep", lambda seconds: pytest.fail("it was tried again")
     )
-    for key, name, said in (
-        ("a", "merge", "MERGE INTO )"),
-        ("b", "admitted", "SELECT nothing FROM range(1)"),
+    for key, module, name, said in (
+        ("a", delta, "merge", "MERGE INTO )"),
+        ("b", insertion, "_source", "SELECT nothing FROM range(1)"),
     ):
         with monkeypatch.context() as broken, pytest.raises(StatementRefused) as refused:
-            for module in (delta, insertion):  # the MERGE is made of the other one
-                broken.setattr(module, name, lambda table, units, said=said: said)
+            broken.setattr(module, name, lambda table, units, said=said: said)
             with manager.transaction(transaction_id=key) as tx:
                 orders.send([{"n": 1}], transaction=tx)
         assert isinstance(refused.value.__cause__, AnalysisException)

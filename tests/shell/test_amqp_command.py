@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from tests.conftest import LONG
 from tests.shell.test_cli import Shell
 from tests.specifications.amqp_listener import ProtonClient, Refusal
+from tests.specifications.qpid_jms import JmsClient
 from txnqueue.cli.main import app
 from txnqueue.protocols.amqp import AccessRules
 
@@ -166,3 +167,40 @@ def test_a_killed_server_leaves_nothing_of_open_transactions(
             assert process.wait(60) == 0
     finally:
         again.end()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="starts Spark three times")
+def test_a_killed_server_leaves_nothing_of_a_jms_transaction(tmp_path: Path) -> None:
+    root = str(tmp_path / "store")
+    words = ["create", "letters", "--schema", "body string", "--root", root]
+    subprocess.run(
+        [sys.executable, "-m", "txnqueue.cli.main", *words], cwd=ROOT, check=True, timeout=120
+    )
+    named = ("--root", root, "--consumer", "amqp-1")
+    jms = JmsClient()
+    try:
+        with serving(*named) as (process, url):
+            jms("connect", url)
+            jms("session", "transacted")
+            jms("send", "letters", "one")
+            jms("send", "letters", "two")
+            jms("commit")
+            assert jms("receive", "letters", 60_000) == "one"
+            jms("send", "letters", "three")
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            with pytest.raises(Refusal, match="JMS"):
+                jms("commit")
+        with serving(*named) as (process, url):
+            jms("connect", url)
+            jms("session", "transacted")
+            assert {jms("receive", "letters", 60_000) for _ in range(2)} == {"one", "two"}
+            assert jms("receive", "letters", 3_000) == "none"
+            jms("commit")
+            jms("close")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+    finally:
+        jms.end()

@@ -426,6 +426,22 @@ def test_report_counts_what_came_and_went_and_writes_a_page(
     shell("report", "--from", "2026-01-01T00:00:00", code=2)
 
 
+def test_a_report_that_cannot_be_made_is_refused_before_the_store_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(_: object) -> None:
+        raise AssertionError("the store was opened")
+
+    def code(*words: str) -> int:
+        return CliRunner().invoke(app, ["report", "--root", "x/y", *words], obj=opened).exit_code
+
+    assert code("--from", "2026-01-01T00:00:00") == 2
+    assert code("--html", str(tmp_path / "missing" / "audit.html")) == 2
+    if os.access(tmp_path, os.W_OK):
+        monkeypatch.setitem(sys.modules, "jinja2", None)
+        assert code("--html", str(tmp_path / "audit.html")) == 3
+
+
 def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     sent = shell.json("send", "orders", three, "--actor", "ann", "--run-id", "r1")[0]
     message = shell.json("receive", "orders", "--limit", "1", "--accept")[0]["_message"]["id"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -117,10 +118,12 @@ def test_a_sensor_works_with_a_manager_too() -> None:
 # -------------------------------------------------------------------------- the exporter
 
 
-@pytest.fixture
-def served(store: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+@pytest.fixture(params=["127.0.0.1"])
+def served(
+    store: str, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     pytest.importorskip("prometheus_client")
-    words = ["metrics", "--serve", "--port", "0", "--root", store]
+    words = ["metrics", "--serve", "--address", request.param, "--port", "0", "--root", store]
     process = subprocess.Popen(
         [sys.executable, "-m", "txnqueue.cli.main", *words],
         stderr=subprocess.PIPE,
@@ -128,7 +131,7 @@ def served(store: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         cwd=ROOT,
     )
     assert process.stderr is not None
-    found = re.search(r"http://127\.0\.0\.1:\d+/metrics", process.stderr.readline())
+    found = re.search(r"http://(127\.0\.0\.1|\[::1\]):\d+/metrics", process.stderr.readline())
     try:
         assert found
         yield process, found[0]
@@ -158,6 +161,20 @@ def test_prometheus_gets_the_numbers_of_now(served: Any, store: str) -> None:
     assert "txnqueue_up 1.0" in asked(address)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize("served", ["::1"], indirect=True)
+def test_an_address_of_ipv6_can_be_asked_as_it_is_told(served: Any) -> None:
+    assert "txnqueue_up 1.0" in asked(served[1])
 
 
 def test_a_port_that_is_taken_is_refused(served: Any, store: str) -> None:

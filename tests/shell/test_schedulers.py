@@ -6,9 +6,13 @@ it is called and ends with the code that it is told.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +29,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "schedulers.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PROGRAM = """#!/bin/sh
 echo "$@" >> {calls}
-[ "$1" = consume ] && exit $(cat {code})
-exit 0
+[ "$1" = consume ] || exit 0
+[ "$(cat {code})" = waits ] || exit $(cat {code})
+trap 'echo finished >> {calls}; kill $!; exit 0' TERM
+sleep 60 &
+echo waiting >> {calls}
+wait
 """
 
 
@@ -85,7 +93,13 @@ class Scene:
                 exec(text, self.names)
         self._calls.write_text("")
 
-    def end(self, code: int, call: Callable[[], object]) -> tuple[type[BaseException] | None, Any]:
+    def calls(self) -> list[str]:
+        """List the first words of what was called, and of what the program said."""
+        return [line.split()[0] for line in self._calls.read_text().splitlines()]
+
+    def end(
+        self, code: int | str, call: Callable[[], object]
+    ) -> tuple[type[BaseException] | None, Any]:
         """Let a run end with a code: what the scheduler hears, and what was called."""
         self._code.write_text(str(code))
         self._calls.write_text("")
@@ -94,7 +108,7 @@ class Scene:
             call()
         except Exception as error:
             heard = type(error)
-        return heard, [line.split()[0] for line in self._calls.read_text().splitlines()]
+        return heard, self.calls()
 
 
 CODES = {0: "done", 1: "retry", 2: "stop", 3: "stop", 4: "stop", 6: "stop", 75: "retry",
@@ -118,6 +132,34 @@ def test_schedulers_hear_what_may_be_repeated(
     dagster = {"done": None, "retry": RetryRequested, "stop": Failure}
     heard = scene.end(code, lambda: scene.names["consume_orders_op"](Context))
     assert heard == (dagster[CODES[code]], calls)
+
+
+def test_a_task_that_is_ended_lets_its_run_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+
+    class Terminated(BaseException):
+        """What schedulers raise in a task that gets SIGTERM."""
+
+    def terminate() -> None:
+        while "waiting" not in scene.calls():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def terminated(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    scheduler = threading.Thread(target=terminate)
+    try:
+        scheduler.start()
+        with pytest.raises(Terminated):
+            scene.end("waits", lambda: scene.names["consume"]("night"))
+    finally:
+        scheduler.join()
+        signal.signal(signal.SIGTERM, before)
+    assert scene.calls() == ["consume", "waiting", "finished"]
 
 
 def test_the_page_names_every_exit_code() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,6 +70,51 @@ class ProtonClient:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+class Wire:
+    """A way to a listener that can be cut while both ends live."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it begins."""
+        return int(self._listening.getsockname()[1])
+
+    def cut(self) -> None:
+        """Cut what is connected; a new connection is a new way."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Cut it, and take no more connections."""
+        self._listening.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._ends += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _carry(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while octets := one.recv(65_536):
+                other.sendall(octets)
+        for end in (one, other):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 class Ending(Protocol):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
 
 from tests.conftest import LONG
-from tests.specifications.amqp_listener import Listener, Refusal, eventually, listening
+from tests.specifications.amqp_listener import Listener, Refusal, Wire, eventually, listening
 from tests.specifications.qpid_jms import JmsClient
 from txnqueue.protocols.amqp import AccessRules, hashed
 
@@ -109,6 +109,41 @@ def test_a_client_that_dies_leaves_nothing_of_its_transaction(
         jms("die")
     assert eventually(lambda: (letters.depth(), letters.in_flight()) == (2, 0))
     assert bodies(listener, "answers") == []
+
+
+@pytest.fixture
+def wire(listener: Listener) -> Iterator[Wire]:
+    made = Wire(listener.port)
+    yield made
+    made.end()
+
+
+@pytest.mark.rule("S1-07")
+@pytest.mark.parametrize("url", ["amqp://127.0.0.1:{}", "failover:(amqp://127.0.0.1:{})"])
+def test_a_transaction_does_not_outlive_a_cut_wire(
+    listener: Listener, wire: Wire, jms: JmsClient, url: str
+) -> None:
+    letters = listener.manager.queue("letters")
+    letters.send([{"body": "one"}, {"body": "two"}])
+    jms("connect", url.format(wire.port))
+    jms("session", "transacted")
+    assert jms("receive", "letters", 5000) == "one"
+    jms("send", "answers", "to-one")
+    wire.cut()
+    with pytest.raises(Refusal, match="RolledBack" if "failover" in url else "JMSException"):
+        jms("commit")
+    if "failover" not in url:
+        assert eventually(lambda: (letters.depth(), letters.in_flight()) == (2, 0))
+        jms("connect", url.format(wire.port))
+        jms("session", "transacted")
+    # What was prefetched may come back before what the transaction held.
+    assert {jms("receive", "letters", 5000) for _ in range(2)} == {"one", "two"}
+    assert bodies(listener, "answers") == []
+    jms("send", "answers", "to-both")
+    jms("commit")
+    jms("close")
+    assert bodies(listener, "answers") == ["to-both"]
+    assert eventually(lambda: (letters.depth(), letters.in_flight()) == (0, 0))
 
 
 def test_transactions_move_each_message_once(listener: Listener, jms: JmsClient) -> None:

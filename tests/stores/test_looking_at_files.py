@@ -19,6 +19,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import txnqueue
+from tests.stores import looking
 from txnqueue import errors
 from txnqueue.storage.files.delta_log import DeltaLog
 
@@ -152,6 +153,8 @@ def test_what_needs_spark_says_so(store: txnqueue.StoreReader) -> None:
         txnqueue.look("lake.messaging")
     with pytest.raises(errors.FilesNotReadable, match="filesystem="):
         txnqueue.look("nowhere://bucket/store")
+    with pytest.raises(errors.InvalidInput, match=r"root='\.'"):
+        txnqueue.look(".")
 
 
 def test_no_store_is_an_error_that_names_the_path(tmp_path: Path) -> None:
@@ -180,12 +183,81 @@ def test_a_store_that_was_never_maintained_has_no_archive(folder: Path, tmp_path
 def test_a_store_is_found_by_uri_and_on_a_file_system_of_arrow(folder: Path) -> None:
     inside = SubTreeFileSystem(str(folder), LocalFileSystem())
     for store in (
+        txnqueue.look(folder / "store"),
         txnqueue.look((folder / "store").as_uri()),
         txnqueue.look("store", filesystem=inside),
         txnqueue.look("", filesystem=SubTreeFileSystem(str(folder / "store"), LocalFileSystem())),
     ):
         assert store.queue("orders").depth() == 7
         assert len(store.queue("orders").peek_messages()) == 7
+
+
+def test_each_answer_that_differs_from_sparks_is_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the long run compares all stores by; files stand in for Spark here."""
+    real, root = txnqueue.look, str(folder / "store")
+    monkeypatch.setattr(looking, "QueueManager", lambda _spark, root: real(root))
+    assert looking.stores(folder) == [folder / "store"]
+    assert looking.disagreements(None, folder) == []
+
+    def careless(root: str) -> Any:
+        store = real(root)
+        monkeypatch.setattr(store, "list_queues", lambda: ["orders"])
+        monkeypatch.setattr(store._store.journal, "version", lambda: 1)
+        return store
+
+    monkeypatch.setattr(txnqueue, "look", careless)
+    found = looking.disagreements(None, folder)
+    assert {f"{root}: queues", f"{root}: version", f"{root}: messages of unique"} < {*found}
+
+    def refuses(root: str) -> Any:
+        raise errors.StoreNotFound(f"{root} is gone", root=root)
+
+    monkeypatch.setattr(txnqueue, "look", refuses)
+    assert f"{root}: entries" in looking.disagreements(None, folder)
+    monkeypatch.setattr(looking, "QueueManager", lambda _spark, root: refuses(root))
+    assert looking.disagreements(None, folder) == []
+
+
+def test_a_file_system_of_fsspec_is_asked_anew_for_each_look(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    from fsspec.implementations.local import LocalFileSystem as Local
+
+    class Remembering(Local):  # type: ignore[misc]
+        """Lists each folder once, as those of object stores do."""
+
+        cachable = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.known: dict[str, Any] = {}
+
+        def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+            if path not in self.known:
+                self.known[path] = super().ls(path, detail=True, **options)
+            found = self.known[path]
+            return found if detail else [one["name"] for one in found]
+
+        def invalidate_cache(self, path: str | None = None) -> None:
+            self.known.clear()
+
+    root = tmp_path / "store"
+    shutil.copytree(folder / "store", root)
+    log = root / "journal" / "_delta_log"
+    version = max(log.glob("[0-9]*.json")).stem
+    newest = [file for file in log.iterdir() if version in file.name]
+    for file in newest:
+        file.rename(tmp_path / file.name)
+    store = txnqueue.look(str(root), filesystem=Remembering())
+    before = store.entries().num_rows
+    for file in newest:
+        (tmp_path / file.name).rename(file)
+    store.refresh()
+    assert store.entries().equals(txnqueue.look(root).entries())
+    assert store.entries().num_rows != before
+    with pytest.raises(errors.InvalidInput, match="filesystem="):
+        txnqueue.look(str(root), filesystem="s3")
 
 
 def test_the_package_alone_is_enough(folder: Path) -> None:

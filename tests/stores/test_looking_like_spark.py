@@ -12,6 +12,7 @@ import pytest
 
 import txnqueue
 from tests.inside import client_of
+from tests.stores.looking import told
 from txnqueue import QueueManager
 
 pytestmark = pytest.mark.spark
@@ -53,9 +54,6 @@ def compare(spark: Any, root: str, store: txnqueue.StoreReader) -> int:
     manager = QueueManager(spark, root)
     journal, mine = client_of(manager).store.journal, store._client.store.journal
     store.refresh()
-
-    def told(entries: Any) -> list[str]:
-        return sorted(map(repr, entries))
 
     entries = told(journal.read_all().entries)
     assert told(mine.read_all().entries) == entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_a_look_refuses_a_newer_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "LAYOUT", 0)
     with pytest.raises(LayoutUnsupported, match="has layout 1, this library writes 0: use a newer"):
         txnqueue.look(upgrading.unpacked()).list_queues()
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.dead", "invoices", "unique"])
+def test_a_rehearsal_on_an_older_store_has_the_batches_of_a_drain(name: str) -> None:
+    """Also of what failed before, what dead clients hold, and what is a duplicate."""
+    manager = upgrading.Upgrade().client("later")
+    seen: list[list[str]] = []
+
+    def handle(batch: Any, tx: Any) -> None:
+        found = batch.messages()
+        seen.append([message["_message"]["id"] for message in found])
+        tx.queue(name).send([{k: v for k, v in found[0].items() if k != "_message"}])
+
+    rehearsal = manager.rehearse(handle, name, batch_size=2)
+    rehearsed = seen.copy()
+    seen.clear()
+    assert manager.queue(name).drain(handle, batch_size=2).messages == rehearsal.messages > 0
+    assert seen == rehearsed
+    assert rehearsal.error is None
 
 
 def test_verify_tells_an_archive_that_was_copied_later_than_its_journal() -> None:

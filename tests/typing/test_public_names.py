@@ -67,8 +67,8 @@ FOR_USERS = {
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",
-    "Rehearsal": "changes commit_seq consumed df error json limits messages rolled_back rows sent "
-    "transactions was_sent",
+    "Rehearsal": "batches changes commit_seq consumed df error json limits messages rolled_back "
+    "rows sent transactions was_sent",
     "ReplayedBatch": "accept df extend_lease heartbeat held_until holds keep messages modify move "
     "reject release to_arrow",
     "Report": "df json rows",

@@ -11,6 +11,7 @@ import typer
 
 from txnqueue.cli.console import OpenStore, app, command
 from txnqueue.cli.files import read_yaml
+from txnqueue.cli.presentation import written_address
 from txnqueue.cli.signals import on_sigterm
 from txnqueue.errors import InvalidInput
 
@@ -74,7 +75,9 @@ def serve(
     with on_sigterm(grace_seconds + WAIT_SECONDS) as stop:
         server.start()
         host, port = server.address
-        session.printer.fact({"host": host, "port": port}, f"AMQP 1.0 on {host}:{port}.")
+        session.printer.fact(
+            {"host": host, "port": port}, f"AMQP 1.0 on {written_address(host, port)}."
+        )
         sys.stdout.flush()  # a supervisor may read it from a pipe
         try:
             while not stop():

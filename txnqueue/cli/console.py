@@ -22,6 +22,7 @@ import typer
 
 from txnqueue import errors
 from txnqueue.cli.presentation import Output, Printer, complain
+from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
 def _root_of(options: Options) -> str:
     if not options.root:
         raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
-    return options.root
+    return check_root(options.root)
 
 
 def _may_be_elsewhere() -> bool:

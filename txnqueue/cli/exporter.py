@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.cli.presentation import written_address
 from txnqueue.cli.sensor import refresh
 from txnqueue.cli.signals import on_sigterm
 from txnqueue.errors import InvalidInput, PlatformMissing
@@ -85,9 +86,11 @@ def serve(
     try:
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
-        raise InvalidInput(f"{address}:{port} cannot be listened at: {error}.") from error
+        raise InvalidInput(
+            f"{written_address(address, port)} cannot be listened at: {error}."
+        ) from error
     try:
-        note(f"Serving http://{address}:{server.server_port}/metrics")
+        note(f"Serving http://{written_address(address, server.server_port)}/metrics")
         with on_sigterm(5) as stop:
             while not stop():
                 thread.join(_LOOK_SECONDS)

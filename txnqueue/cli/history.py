@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from txnqueue.cli.arguments import Limit
 from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.reports.audit.page import new_environment
 from txnqueue.reports.history import moment_of
 
 if TYPE_CHECKING:
@@ -184,6 +186,8 @@ def report(
     verify: Annotated[bool, typer.Option(help="Whether the store is verified.")] = True,
 ) -> None:
     """Report what happened between two moments: in figures, and as a page for an auditor."""
+    if html is not None:
+        _check_page(html)
     given = {"--from": after, "--to": upto}
     moments = [None if text is None else moment_of(text, name) for name, text in given.items()]
     log = (session.manager if verify else session.looking).history  # the change feed
@@ -195,6 +199,17 @@ def report(
     if found.proof is not None and not found.proof.ok:
         session.printer.note("The store could not be verified: history --verify tells more.")
         raise typer.Exit(1)
+
+
+def _check_page(html: Path) -> None:
+    """Check that a page can be written, before the store is read and verified.
+
+    Raises:
+        PlatformMissing: jinja2 is not installed.
+    """
+    new_environment()
+    if not os.access(html if html.exists() else html.parent, os.W_OK):
+        raise typer.BadParameter(f"--html: {str(html)!r} cannot be written.")
 
 
 @command("sql")

@@ -100,6 +100,11 @@ class Printer:
         print(json.dumps(plain(row), ensure_ascii=False, allow_nan=False), file=sys.stdout)
 
 
+def written_address(host: str, port: int) -> str:
+    """Write where something listens; what IPv6 calls a host stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def complain(message: str) -> None:
     """Print an error: one line on stderr, whatever is in the message."""
     print(f"txnqueue: {printable(' '.join(message.split()))}", file=sys.stderr)

@@ -58,16 +58,12 @@ class Cache:
         except Exception as error:
             if self.store.exists():
                 raise
-            raise StoreNotFound(
-                f"There is no store at {self.store.root!r}: check the path; create_queue makes a "
-                "new store.",
-                root=self.store.root,
-            ) from error
+            raise _not_found(self.store.root) from error
         layouts = _layouts(found)
         if not layouts:
             raise StoreNotFound(
-                f"There is no store at {self.store.root!r} yet, or its creation was interrupted: "
-                "create_queue makes it, or finishes it.",
+                f"There is no store {_place(self.store.root)} yet, or its creation was "
+                "interrupted: create_queue makes it, or finishes it.",
                 root=self.store.root,
             )
         newest = max(layouts, key=lambda entry: entry.sequence or 0)
@@ -252,6 +248,20 @@ class Cache:
             return False
         self.check_known(owner)
         return True
+
+
+def _not_found(root: str) -> StoreNotFound:
+    to_check = "the path"
+    if "/" not in root:
+        to_check = f"its name, or give a path, which has a '/', such as './{root}'"
+    return StoreNotFound(
+        f"There is no store {_place(root)}: check {to_check}; create_queue makes a new store.",
+        root=root,
+    )
+
+
+def _place(root: str) -> str:
+    return f"at {root!r}" if "/" in root else f"in the schema {root!r}"
 
 
 def _layouts(fence: Iterable[model.Entry]) -> list[model.Entry]:

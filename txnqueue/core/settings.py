@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -106,6 +107,24 @@ def check_text(name: str, value: object) -> str | None:
     if value is None or _is_text(value):
         return str(value) if value is not None else None
     raise InvalidInput(f"{name}={value!r}: give text, or leave it out.", name=name)
+
+
+def check_root(root: object) -> str:
+    """Check where a store is said to be; a path object is a path, also without a "/".
+
+    Raises:
+        InvalidInput: It is neither a path nor the name of a catalog schema.
+    """
+    said = os.fspath(root) if isinstance(root, os.PathLike) else root
+    if isinstance(said, str) and said is not root and "/" not in said:
+        return f"./{said}"
+    if isinstance(said, str) and ("/" in said or all(said.split("."))):
+        return said
+    raise InvalidInput(
+        f"root={root!r}: give a path, which has a '/', such as './store', or the name of a catalog "
+        "schema.",
+        name="root",
+    )
 
 
 def check_flag(name: str, value: object) -> bool:

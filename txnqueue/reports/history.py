@@ -363,17 +363,21 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
         name: What it is given as.
 
     Raises:
-        InvalidInput: It is neither.
+        InvalidInput: It is neither, or its time zone is missing.
     """
     if text.isdecimal():
         return int(text)
     try:
-        return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+        instant = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
         raise InvalidInput(
-            f"{name}={text!r}: say a commit_seq, or an instant such as 2026-09-30T22:00:00+00:00.",
+            f"{name}={text!r}: say a commit_seq, or an instant with its time zone, such as "
+            "2026-09-30T22:00:00+00:00.",
             name=name,
-        ) from None
+        )
+    return instant
 
 
 def cut(

@@ -328,7 +328,7 @@ def _happened(attempt: Attempt, decision: Entry) -> Receipt:
     attempt.receipt = Receipt.of(decision, applied=not follows)
     attempt.status = Status.COMMITTED
     _carry_out(attempt)
-    if follows:
+    if follows and not attempt.rehearsed:
         attempt.receipt = Receipt.of(decision, applied=follow(attempt.client, decision))
     return attempt.receipt
 

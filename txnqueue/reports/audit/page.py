@@ -19,6 +19,8 @@ from txnqueue.reports.report import plain
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from txnqueue.reports.audit_report import AuditReport
 
 FILTERS_MAX = 500
@@ -160,8 +162,8 @@ _FLOWS = (
 )
 
 
-def page_of(report: AuditReport) -> str:
-    """Write the page of a report.
+def new_environment() -> Environment:
+    """Make what pages are written by.
 
     Raises:
         PlatformMissing: jinja2 is not installed.
@@ -173,9 +175,16 @@ def page_of(report: AuditReport) -> str:
             f"The audit page needs {error.name}: pip install 'txnqueue[report]'.",
             missing=error.name,
         ) from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+
+
+def page_of(report: AuditReport) -> str:
+    """Write the page of a report.
+
+    Raises:
+        PlatformMissing: jinja2 is not installed.
+    """
+    environment = new_environment()
     environment.filters.update(shown=_shown, counted=_counted, at=_at, pretty=_pretty)
     styles = [_resource("uPlot.min.css"), _resource("page.css")]
     scripts = [_resource("uPlot.iife.min.js"), _resource("page.js")]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import FilesNotReadable
+from txnqueue.errors import FilesNotReadable, InvalidInput
 from txnqueue.storage.journal.locks import canonical_root
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 _HADOOP_S3 = re.compile(r"s3[an]://")
 
 
-def located(root: str, filesystem: FileSystem | None = None) -> tuple[FileSystem, str]:
+def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
     """Find a root's file system, and its folder there.
 
     Args:
@@ -23,9 +24,10 @@ def located(root: str, filesystem: FileSystem | None = None) -> tuple[FileSystem
 
     Raises:
         FilesNotReadable: It is in a catalog, or Arrow knows no such file system.
+        InvalidInput: What is given is no file system.
     """
     if filesystem is not None:
-        return filesystem, root.rstrip("/")
+        return _of_arrow(filesystem), root.rstrip("/")
     if not is_by_path(root):
         raise FilesNotReadable(
             f"The store {root!r} is in a catalog, whose tables only Spark finds: use QueueManager, "
@@ -50,3 +52,24 @@ def located(root: str, filesystem: FileSystem | None = None) -> tuple[FileSystem
 def is_by_path(root: str) -> bool:
     """Return whether a root is a path or a URI, and not a catalog's schema."""
     return "/" in root
+
+
+def _of_arrow(given: object) -> FileSystem:
+    """Take a file system of Arrow, or of fsspec.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    from pyarrow.fs import FileSystem
+
+    if isinstance(given, FileSystem):
+        return given
+    fsspec = sys.modules.get("fsspec")  # whoever has made one has imported it
+    if fsspec is None or not isinstance(given, fsspec.AbstractFileSystem):
+        raise InvalidInput(
+            f"filesystem={given!r}: give a file system of pyarrow.fs or of fsspec.",
+            name="filesystem",
+        )
+    from txnqueue.storage.files.fsspec_files import of_arrow
+
+    return of_arrow(given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,9 +17,6 @@ from txnqueue.storage.files.payload import FilesPayload
 from txnqueue.storage.files.roots import located
 from txnqueue.storage.journal.memory import MemoryJournal
 
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-
 _TRIES = 5
 """How often the tables are looked at anew, while maintenance changes the archive."""
 
@@ -34,7 +30,7 @@ class FilesStore:
         archive_files: The entries of the archive.
     """
 
-    def __init__(self, root: str, filesystem: FileSystem | None = None) -> None:
+    def __init__(self, root: str, filesystem: object = None) -> None:
         """Find the file system; nothing is read yet.
 
         Args:

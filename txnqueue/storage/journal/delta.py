@@ -20,7 +20,7 @@ from txnqueue.storage.journal.feed import ChangeFeed, changes
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.groups import Groups, Request, groups_of
 from txnqueue.storage.journal.history import JournalHistory
-from txnqueue.storage.journal.insertion import admitted, merge
+from txnqueue.storage.journal.insertion import inserted, merge
 from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
@@ -169,7 +169,7 @@ class DeltaJournal:
                 request.answer, lambda: groups.submit(request)
             )
         except Exception as error:
-            if surely_not_begun(error, lambda: self._analyse(admitted(self._table, units))):
+            if surely_not_begun(error, lambda: self._analyse(inserted(self._table, units))):
                 raise StatementRefused() from error
             raise
         appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
@@ -186,16 +186,16 @@ class DeltaJournal:
         def run(session: SparkSession) -> tuple[int, str | None]:
             session.conf.set(USER_METADATA, json.dumps(metadata))
             session.conf.unset(LAST_COMMIT)
-            inserted = session.sql(statement).collect()[0]["num_inserted_rows"]
-            return int(inserted), session.conf.get(LAST_COMMIT, None)
+            count = session.sql(statement).collect()[0]["num_inserted_rows"]
+            return int(count), session.conf.get(LAST_COMMIT, None)
 
-        inserted, version = self._statements.append(run)
-        if inserted and version is None:
+        count, version = self._statements.append(run)
+        if count and version is None:
             raise StoreCorrupt(
                 "The MERGE inserted rows, and the session does not tell in which Delta commit: ask "
                 "manager.outcome() what became of it, and report the versions of Spark and Delta."
             )
-        return inserted, int(version) if inserted and version is not None else None
+        return count, int(version) if count and version is not None else None
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
         """Delete entries that stand in the archive under a day, by one MERGE.

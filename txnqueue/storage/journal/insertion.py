@@ -14,75 +14,91 @@ _RANGES = "array<struct<first:bigint,last:bigint>>"
 
 
 def merge(table: str, units: Sequence[Unit]) -> str:
-    """Write the MERGE that appends some units.
+    """Write the MERGE that appends some units, each wholly or not at all.
 
-    The guard is one aggregate over the literal shards of all conditions, evaluated on the
-    MERGE's own snapshot; it yields the units that may go in. The shards stand as literals
-    in the match condition too, so that Delta knows what was read, and nothing more.
-
-    Which rows could break or fulfil a condition, and which appends are meant, stands besides as
-    predicates on columns that Delta keeps statistics of: so it opens only the files that may
-    hold them, of thousands. What counts as read is told by the shards alone.
+    What must not be there is its match condition: an entry of the journal that breaks a unit
+    matches every row of that unit, whatever the row says. So one look at the MERGE's own snapshot
+    decides on the entries of a unit together.
     """
-    shards = _reads(units)
-    appends = literals(sorted({unit.append_id for unit in units}))
     return (
-        f"MERGE INTO {table} t USING ({admitted(table, units)}) s "
-        f"ON t.shard IN ({shards}) AND t.append_id IN ({appends}) "
-        f"AND t.shard = s.shard AND t.append_id = s.append_id "
-        f"AND t.`index` = s.`index` WHEN NOT MATCHED THEN INSERT *"
+        f"MERGE INTO {table} t USING ({_source(table, units)}) s ON {_broken(units)} "
+        "WHEN NOT MATCHED THEN INSERT *"
     )
 
 
-def admitted(table: str, units: Sequence[Unit]) -> str:
-    """Write the query of the entries whose units may go in, as the journal stands."""
-    conditions = dict.fromkeys(_meant(c) for unit in units for c in unit.conditions)
-    concerned = " OR ".join(f"({terms})" for terms in conditions) or "false"
-    verdicts = ", ".join(_verdict(number, unit) for number, unit in enumerate(units))
+def inserted(table: str, units: Sequence[Unit]) -> str:
+    """Write the query of the rows that the MERGE of some units would insert now."""
+    source = _source(table, units)
+    return f"SELECT s.* FROM ({source}) s LEFT ANTI JOIN {table} t ON {_broken(units)}"
+
+
+def _source(table: str, units: Sequence[Unit]) -> str:
+    """Write the query of the new entries, without units that lack what they need."""
     rows = ", ".join(
         _values(number, replace(entry, ordinal=number))
         for number, unit in enumerate(units)
         for entry in unit.entries
     )
-    source = ", ".join(identifier(name) for name in ["unit", *NAMES])
+    names = ", ".join(identifier(name) for name in ["unit", *NAMES])
     columns = ", ".join(map(_typed, JOURNAL_COLUMNS))
-    return (
-        f"SELECT {columns} FROM VALUES {rows} AS v({source}) "
-        f"WHERE array_contains((SELECT array({verdicts}) FROM {table} g "
-        f"WHERE g.shard IN ({_reads(units)}) AND ({concerned})), v.unit)"
+    needed = " AND ".join(
+        f"(v.unit <> {number} OR (SELECT count(*) FROM {table} g "
+        f"WHERE g.shard IN ({literal(condition.shard)}) AND {_meant(condition, 'g')}) > 0)"
+        for number, unit in enumerate(units)
+        for condition in unit.conditions
+        if condition.present
     )
+    query = f"SELECT v.unit, {columns} FROM VALUES {rows} AS v({names})"
+    return f"{query} WHERE {needed}" if needed else query
+
+
+def _broken(units: Sequence[Unit]) -> str:
+    """Write the condition on which an entry `t` of the journal keeps the row `s` out.
+
+    What counts as read is told by the shards alone, which stand as literals, as Delta asks for.
+    What the entries are about stands besides as predicates on columns that Delta keeps statistics
+    of: so it opens only the files that may hold them, of thousands. Which entries concern which
+    unit is told at last, and by CASE: from predicates that mix the shard with other columns Spark
+    would infer one more, and Delta would list the files again.
+    """
+    absent = [c for unit in units for c in unit.conditions if not c.present]
+    concerned = [f"({meant})" for meant in dict.fromkeys(_meant(c, "t") for c in absent)]
+    own = f"t.append_id IN ({literals(sorted({unit.append_id for unit in units}))})"
+    cases = " ".join(f"WHEN {number} THEN {_breaks(unit)}" for number, unit in enumerate(units))
+    return (
+        f"t.shard IN ({_reads(units)}) AND ({' OR '.join([*concerned, own])}) "
+        f"AND CASE s.unit {cases} END"
+    )
+
+
+def _breaks(unit: Unit) -> str:
+    """Write the condition on which an entry `t` keeps a unit out: one of its own does, too."""
+    terms = [
+        f"t.shard = {literal(condition.shard)} AND {_meant(condition, 't')}"
+        for condition in unit.conditions
+        if not condition.present
+    ]
+    return " OR ".join([*terms, f"t.append_id = {literal(unit.append_id)}"])
 
 
 def _reads(units: Sequence[Unit]) -> str:
     return literals(sorted({shard for unit in units for shard in unit.reads}))
 
 
-def _verdict(number: int, unit: Unit) -> str:
-    """The unit's number if all its conditions hold, else a number that no unit has."""
-    broken = " OR ".join(
-        f"count_if(g.shard = {literal(c.shard)} AND {_meant(c)}) {'=' if c.present else '>'} 0"
-        for c in unit.conditions
-    )
-    return f"if({broken or 'false'}, -1, {number})"
-
-
-def _meant(condition: Condition) -> str:
-    """What a condition is about in its shard, which is no part of it.
-
-    From predicates that mix the shard with other columns Spark would infer one more, and Delta
-    would list the files again.
-    """
-    terms = [f"g.stream = {literal(condition.stream)}"]
+def _meant(condition: Condition, entry: str) -> str:
+    """Write which entries of its shard a condition is about."""
+    terms = [f"{entry}.stream = {literal(condition.stream)}"]
     if condition.kinds is not None:
-        terms.append(f"g.kind IN ({literals(condition.kinds)})")
+        terms.append(f"{entry}.kind IN ({literals(condition.kinds)})")
     if condition.attempts is not None:
-        terms.append(f"g.attempt IN ({literals(condition.attempts)})")
+        terms.append(f"{entry}.attempt IN ({literals(condition.attempts)})")
     if condition.attempts_except is not None:
-        terms.append(f"coalesce(g.attempt NOT IN ({literals(condition.attempts_except)}), true)")
+        others = literals(condition.attempts_except)
+        terms.append(f"coalesce({entry}.attempt NOT IN ({others}), true)")
     if condition.sequence_from is not None:
-        terms.append(f"g.sequence >= {literal(condition.sequence_from)}")
+        terms.append(f"{entry}.sequence >= {literal(condition.sequence_from)}")
     if condition.begun_above is not None:
-        terms.append(f"g.begun > {literal(condition.begun_above)}")
+        terms.append(f"{entry}.begun > {literal(condition.begun_above)}")
     return " AND ".join(terms)
 
 

@@ -24,6 +24,7 @@ MEANING = {
     "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.stalenessLimit": "0",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",

@@ -24,7 +24,7 @@ from txnqueue.storage.payload.nulls import failure, fitted
 from txnqueue.storage.payload.routes import crc_lane, route_columns
 from txnqueue.storage.payload.rows import lane_of
 from txnqueue.storage.payload.schemas import matched_columns
-from txnqueue.storage.payload.types import frame_of
+from txnqueue.storage.payload.types import forbids_null, frame_of, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 NO_PRIORITY = "txnqueue: this is no priority"
 NO_SECONDS = "txnqueue: so many seconds cannot be waited, column"
 TASK_BITS = OFFSETS_PER_TASK.bit_length() - 1
+_NUMBER = "monotonically_increasing_id()"
 _SPARK_BITS = 33
+_OFFSET = (
+    f"shiftleft(shiftright({_NUMBER}, {_SPARK_BITS}), {TASK_BITS}) "
+    f"| ({_NUMBER} & {(1 << _SPARK_BITS) - 1}L) AS _offset"
+)
+"""Numbers the rows of each task as they come."""
 _PLACE = {
     "_lane": pa.int32(),
     "_priority": pa.int32(),
@@ -46,17 +52,26 @@ _ROWS = 10_000
 
 def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
     """Bring a DataFrame or a large table to the queue's columns."""
-    from pyspark.sql import functions as F
-
     if isinstance(rows, pa.Table):  # which was checked
         return frame_of(session, rows)
     have = {column.name for column in matched_columns(schema, rows.schema)}
-    columns = [
-        fitted(rows[identifier(c.name)] if c.name in have else F.lit(None), c)
-        for c in schema.fields
-    ]
-    aligned: DataFrame = rows.select(*columns)
-    return aligned
+    frame: DataFrame = rows
+    if any(forbids_null(column.dataType) for column in schema.fields):
+        from pyspark.sql import functions as F
+
+        return frame.select(
+            *[
+                fitted(frame[identifier(c.name)] if c.name in have else F.lit(None), c)
+                for c in schema.fields
+            ]
+        )
+    return frame.selectExpr(
+        *[
+            f"CAST({identifier(c.name) if c.name in have else 'NULL'} "
+            f"AS {sql_type(c.dataType)}) AS {identifier(c.name)}"
+            for c in schema.fields
+        ]
+    )
 
 
 def stands_anywhere(send: Send) -> bool:
@@ -74,11 +89,11 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
 
     if stands_anywhere(send) and not send.order_by:
         columns = [identifier(column.name) for column in send.schema.fields]
-        return frame.select(*columns, headers_column(send).alias("_headers"), _offset())
+        return frame.selectExpr(*columns, f"{headers_of(send)} AS _headers", _OFFSET)
     if send.order_by:
         frame = frame.orderBy(*[identifier(name) for name in send.order_by])
     placed = frame.withColumn("_place", F.monotonically_increasing_id())
-    placed = placed.withColumn("_headers", headers_column(send))
+    placed = placed.withColumn("_headers", F.expr(headers_of(send)))
     lane, route, alike = F.lit(0), F.lit(""), F.lit("")
     if send.routes is not None:
         route, alike = route_columns(send, F.col("_place"), F.col("_headers"))
@@ -103,48 +118,29 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
         arranged = arranged.sortWithinPartitions(
             "_alike", "_lane", F.desc("_priority"), "_available", "_expires", "_place"
         )
-    return arranged.select("*", _offset())
-
-
-def _offset() -> Column:
-    """Number the rows of each task as they come."""
-    from pyspark.sql import functions as F
-
-    number = F.monotonically_increasing_id()
-    offset = F.shiftleft(F.shiftright(number, _SPARK_BITS), TASK_BITS).bitwiseOR(
-        number.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
-    )
-    return offset.alias("_offset")
+    return arranged.selectExpr("*", _OFFSET)
 
 
 def stored(send: Send, numbered: DataFrame) -> DataFrame:
     """Give numbered rows the columns of the payload table."""
-    from pyspark.sql import functions as F
-
-    return numbered.select(
-        F.lit(send.send_id).alias("send_id"),
-        F.col("_offset").alias("send_offset"),
-        F.lit(send.slice).cast("bigint").alias("slice"),
-        *[F.col(identifier(column.name)) for column in send.schema.fields],
-        F.col("_headers").alias("headers"),
-        _arrangement(send).alias("arrangement"),
+    return numbered.selectExpr(
+        f"{literal(send.send_id)} AS send_id",
+        "_offset AS send_offset",
+        f"{literal(send.slice)} AS slice",
+        *[identifier(column.name) for column in send.schema.fields],
+        "_headers AS headers",
+        f"{_arrangement(send)} AS arrangement",
     )
 
 
-def _arrangement(send: Send) -> Column:
+def _arrangement(send: Send) -> str:
     """Write where each row stands; null if that follows from its number."""
-    from pyspark.sql import functions as F
-
     if stands_anywhere(send):
-        return F.lit(None).cast(ARRANGEMENT_TYPE)
-    standing = F.col("_lane").alias("lane")
-    if send.routes is not None:
-        standing = F.col("_route").alias("route")
-    return F.struct(
-        standing,
-        F.col("_priority").alias("priority"),
-        F.col("_available").alias("available_step"),
-        F.col("_expires").alias("expires_step"),
+        return f"CAST(NULL AS {ARRANGEMENT_TYPE})"
+    standing = "'lane', _lane" if send.routes is None else "'route', _route"
+    return (
+        f"named_struct({standing}, 'priority', _priority, "
+        "'available_step', _available, 'expires_step', _expires)"
     )
 
 
@@ -160,21 +156,19 @@ def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> Dat
             added[name] = pa.array([place[number] for place in arranged.places], kind)
     for name, values in added.items():
         table = table.append_column(name, values)
-    frame = frame_of(session, table).coalesce(1)
-    return frame.select(*added, *[frame[identifier(c.name)] for c in send.schema.fields])
+    columns = [identifier(name) for name in (*added, *send.schema.names)]
+    return frame_of(session, table).coalesce(1).selectExpr(*columns)
 
 
-def headers_column(send: Send) -> Column:
-    """Write the headers of each row; without any they are null."""
-    from pyspark.sql import functions as F
-
-    pairs = [cell for item in send.headers.items() for cell in map(F.lit, item)]
+def headers_of(send: Send) -> str:
+    """Write the headers of each row in SQL; without any they are null."""
+    pairs = [literal(cell) for item in send.headers.items() for cell in item]
     for header, column in send.header_columns.items():
-        pairs += [F.lit(header), F.col(identifier(column)).cast("string")]
+        pairs += [literal(header), f"CAST({identifier(column)} AS string)"]
     if not pairs:
-        return F.lit(None).cast("map<string,string>")
-    found = F.map_filter(F.create_map(*pairs), lambda _, value: value.isNotNull())
-    return F.when(F.size(found) > 0, found)
+        return "CAST(NULL AS map<string,string>)"
+    found = f"map_filter(map({', '.join(pairs)}), (header, value) -> value IS NOT NULL)"
+    return f"if(size({found}) > 0, {found}, NULL)"
 
 
 def _priority(placing: Placing) -> Column:
