@@ -3,6 +3,7 @@
 #
 #   bash tests/reliability.sh                          all kinds, an hour in all
 #   bash tests/reliability.sh simulator --minutes 480  one kind, for a night
+#   bash tests/reliability.sh upgrade --again          what has failed in it, with the code of now
 #   bash tests/reliability.sh --page                   only write docs/reliability.md anew
 #   bash tests/reliability.sh --help                   the kinds
 #

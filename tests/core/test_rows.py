@@ -19,6 +19,7 @@ from tests import generated
 from tests.conftest import LONG
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.payload import rows
+from txnqueue.storage.payload.schemas import matched_columns
 from txnqueue.storage.payload.types import arrow_schema
 from txnqueue.testing import plain_schema
 
@@ -234,6 +235,9 @@ def test_a_pandas_column_of_mixed_types_is_named() -> None:
 def test_a_column_that_stands_twice_is_refused() -> None:
     twice = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
     assert mismatch(SCHEMA, twice) == "id"
+    column = T.StructField("id", T.LongType())
+    with pytest.raises(SchemaMismatch, match="'id' is given twice"):  # as a DataFrame may have it
+        matched_columns(SCHEMA, T.StructType([column, column]))
 
 
 @pytest.mark.parametrize("given", [None, "rows", 5, {"id": [1]}, ["x"], [ROW, None], iter([ROW])])

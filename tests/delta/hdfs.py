@@ -46,7 +46,7 @@ spark.stop()
 
 
 class MiniHdfs:
-    """HDFS until ``stop`` is called; ``url`` is where it is."""
+    """HDFS until ``close`` is called; ``url`` is where it is."""
 
     def __init__(self, folder: Path) -> None:
         """Fetch Hadoop by Spark's own package mechanism, and start it."""
@@ -77,7 +77,7 @@ class MiniHdfs:
                 ready.set()
         ready.set()  # it has ended
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End it."""
         assert self._process.stdin is not None
         self._process.stdin.close()

@@ -88,7 +88,7 @@ def journals(
     root = tmp_path_factory.mktemp("conflicts")
     if request.param == "hdfs":
         hdfs = MiniHdfs(root)
-        request.addfinalizer(hdfs.stop)  # noqa: PT021 - there is not always one to stop
+        request.addfinalizer(hdfs.close)  # noqa: PT021 - there is not always one to close
         names = TableNames.of(f"{hdfs.url}/store")
     else:
         names = TableNames.of(str(root))

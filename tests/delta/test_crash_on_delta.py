@@ -18,7 +18,8 @@ MESSAGES = 2
 AT_MOST = 15
 """So many cells are run by default: they cost seconds each."""
 WRITES = ("append", "stage", "create", "add_columns", "apply", "add", "remove", "forget")
-"""The long run has each of these calls of each operation with each fault, some hours of it."""
+"""The long run has each of these calls of each operation with each fault, some hours of it; the
+long kind has them with each recovery."""
 BY_DEFAULT = """
     create queue, drop queue, send, purge, dead letter,
     commit, commit prepared, commit with a table change,
@@ -49,10 +50,15 @@ def sample() -> list[Case]:
     return chosen
 
 
-def long_sample() -> list[Case]:
-    """Each writing call of each operation with each fault."""
+def everything() -> list[Case]:
+    """Each writing call of each operation with each fault and each recovery."""
     found = (case for operation in HERE for case in cases(operation, MESSAGES))
-    return [case for case in found if case.call in WRITES and case.recovery == "other"]
+    return [case for case in found if case.call in WRITES]
+
+
+def long_sample() -> list[Case]:
+    """Each writing call of each operation with each fault, recovered by another client."""
+    return [case for case in everything() if case.recovery == "other"]
 
 
 def new_world(store: DeltaStore) -> World:
@@ -74,6 +80,7 @@ def test_the_samples_are_large_enough() -> None:
     assert len(sample()) <= AT_MOST
     assert {case.operation.name for case in long_sample()} == {one.name for one in HERE}
     assert len(long_sample()) >= 500
+    assert len(everything()) == 3 * len(long_sample())
 
 
 @pytest.mark.timeout(120)

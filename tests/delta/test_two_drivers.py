@@ -1,11 +1,12 @@
 """Two real driver processes on one store, killed at random; nothing is lost, nothing twice.
 
-With a Java of their own, which dies with them in the middle of whatever it writes; and
-attached to one that lives on, and carries out what the dead had asked of it.
+With a Java of their own, which is killed with them in the middle of whatever it writes, or ends
+once it notices; and attached to one that lives on, and carries out what the dead had asked of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import tempfile
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.conftest import LONG
@@ -69,9 +71,14 @@ class Driver:
         above = "\n".join(lines[-20:])
         return f"the driver failed: {lines[-1]}; {self._arguments}\n{above}"
 
-    def kill(self) -> bool:
-        """Kill it; whether it was still alive."""
+    def kill(self, *, java: bool = False) -> bool:
+        """Kill it, with or without the Java that it has started; whether it was still alive."""
+        alive = self.process.poll() is None
+        others = psutil.Process(self.process.pid).children(recursive=True) if alive and java else []
         self.process.kill()
+        for other in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                other.kill()
         return self.process.wait() == -signal.SIGKILL
 
     def finish(self) -> None:
@@ -122,6 +129,8 @@ def kill(
     assert got == sent, f"seed {seed}: lost {set(sent) - set(got)}, {len(got)} of {len(sent)}"
     ends = {entry.kind for entry in ledger.retired.values()}
     assert ends == {model.ACCEPTED}, f"seed {seed}: {ends}"
+    proof = manager.history.verify()
+    assert proof.ok, f"seed {seed}: {proof}"
     return alive
 
 
@@ -129,7 +138,7 @@ def _killed(dice: random.Random, drivers: Sequence[Driver]) -> bool:
     """Kill one of two drivers at a random moment, and start it again; whether it was alive."""
     time.sleep(dice.uniform(0.0, 4.0))  # not a wait for something
     victim = dice.choice(drivers)
-    alive = victim.kill()
+    alive = victim.kill(java=dice.random() < 0.5)
     victim.done = False
     victim.start()
     return alive

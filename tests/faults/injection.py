@@ -103,9 +103,9 @@ class Injector:
         if name == self.stop_at:
             self.dead = True
             raise Crash(name)
-        number = len(self.calls)
+        turn = self._is_turn_of(name)
         self.calls.append(name)
-        if number != self.at:
+        if not turn:
             return perform()
         fault = self.fault
         if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
@@ -126,6 +126,20 @@ class Injector:
                 raise AppendConflict(f"{name}: Delta met its own commit")
             raise ConnectionError(f"{name}: reply lost")
         raise ConnectionError(f"{name}: failed")
+
+    def _is_turn_of(self, name: str) -> bool:
+        return len(self.calls) == self.at
+
+
+class InjectorOfCall(Injector):
+    """Spoils the nth call of a name: what else is called may differ from what was recorded."""
+
+    def __init__(self, name: str, nth: int, fault: Fault) -> None:
+        super().__init__(nth, fault)
+        self._name = name
+
+    def _is_turn_of(self, name: str) -> bool:
+        return name == self._name and self.calls.count(name) == self.at
 
 
 class Meanwhile(Injector):

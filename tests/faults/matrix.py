@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.faults.audit import Ledger
 from tests.faults.injection import Crash, Fault, Injector, faults_of
 from tests.faults.scenarios import Operation
 from tests.faults.world import World, check_exactly_once, drain
@@ -92,9 +93,21 @@ def run(world: World, case: Case) -> None:
 
 def check(world: World, operation: Operation, reported: str, case: str) -> None:
     """Drain a world after its recovery, and check all promises and what was reported."""
+    ledger = drained(world)
+    judge(world, ledger, operation, reported, case)
+    check_exactly_once(world, ledger, world.sent)
+    world.next()
+
+
+def drained(world: World) -> Ledger:
+    """Consume whatever is left after the last lease, and replay everything."""
     world.lease_over()
     drain(world.helper("Z"))
-    ledger = world.ledger()
+    return world.ledger()
+
+
+def judge(world: World, ledger: Ledger, operation: Operation, reported: str, case: str) -> None:
+    """Check what a client was told of an operation, and count what it has sent."""
     landed = operation.landed(world, ledger)
     if reported == "ok":
         assert landed, f"{case}: reported done, and is not in the journal"
@@ -106,8 +119,6 @@ def check(world: World, operation: Operation, reported: str, case: str) -> None:
         assert (status is Status.COMMITTED) == (key in ledger.committed), f"{case}: {status}"
     if operation.sends and landed:
         world.sent += operation.sends
-    check_exactly_once(world, ledger, world.sent)
-    world.next()
 
 
 def act(operation: Operation, client: QueueManager, subject: object) -> str:

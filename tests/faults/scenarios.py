@@ -69,7 +69,7 @@ def _wrote(kind: str, key: str | None = None) -> Callable[[World, Ledger], bool]
         return any(
             e.kind == kind
             and e.version > world.began_at
-            and e.actor == "A"
+            and e.actor == world.actor
             and (key is None or e.stream == f"{key}{world.suffix}")
             for e in world.known
         )
@@ -439,7 +439,11 @@ def _published(world: World, ledger: Ledger) -> bool:
     """What an exchange posted stands in both queues, or in neither."""
     standing: dict[str, set[tuple[str, int]]] = {"in": set(), "also": set()}
     for (_, offset), entry in ledger.posted.items():
-        if entry.actor == "A" and entry.version > world.began_at and "exchange" in entry.body:
+        if (
+            entry.actor == world.actor
+            and entry.version > world.began_at
+            and "exchange" in entry.body
+        ):
             for name, found in standing.items():
                 if entry.queue_id == world.queue_id(name):
                     found.add((entry.body["send"], offset))

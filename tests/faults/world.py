@@ -29,7 +29,7 @@ class World:
     """One store, one clock, any number of clients.
 
     A world is used for one scenario after another: ``next`` gives ids and numbers that no
-    scenario had before.
+    scenario had before. What its ``actor`` has written since it began is the scenario's operation.
     """
 
     store: Any = field(default_factory=MemoryStore)
@@ -46,6 +46,7 @@ class World:
     helpers: dict[str, QueueManager] = field(default_factory=dict)
     sessions: dict[str, Any] = field(default_factory=dict)
     began_at: int = 0
+    actor: str = "A"
     schema_of: str = "in"
 
     @property

@@ -16,13 +16,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests/reliability.sh", description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="kind", help=f"of: {', '.join(KINDS)}")
     parser.add_argument("--minutes", type=float, default=60, help="for all kinds together")
+    parser.add_argument("--again", action="store_true", help="only do again what has failed")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.kinds if name not in KINDS]
     if unknown:
         parser.error(f"no such kind: {', '.join(unknown)}")
     names = [] if chosen.page else chosen.kinds or list(KINDS)
-    failed = _run(names, chosen.minutes * 60)
+    failed = _again(names) if chosen.again else _run(names, chosen.minutes * 60)
     page.write()
     return 1 if failed else 0
 
@@ -40,6 +41,19 @@ def _run(names: list[str], seconds: float) -> bool:
             for failure in found.failures:
                 print(f"  {failure.number}: {failure.what}")
             failed = failed or bool(found.failures)
+    finally:
+        session.close()
+    return failed
+
+
+def _again(names: list[str]) -> bool:
+    logging.getLogger("txnqueue").setLevel(logging.CRITICAL)
+    session, failed = Session(), False
+    try:
+        for kind in map(KINDS.__getitem__, names):
+            for one in [] if kind.found else longrun.run_again(kind, session):
+                print(f"{kind.name} {one.number}: {one.n} done again, {len(one.failed)} failed")
+                failed = failed or bool(one.failed)
     finally:
         session.close()
     return failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import re
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from tests.delta import failing_storage
+from tests.delta import hostile_frames as frames
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
+from tests.delta.hdfs import MiniHdfs
 from tests.delta.storage_calls import compiled
+from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import interrupts, matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
@@ -23,6 +27,7 @@ from tests.histories import checker, runs
 from tests.histories.history import History
 from tests.reliability.session import Session
 from tests.stores import test_damage
+from txnqueue import QueueManager
 from txnqueue.storage.store import DeltaStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +89,20 @@ def crash_matrix(_: Session, number: int) -> tuple[int, Counter[str]]:
     return 1, Counter({case.fault.value: 1})
 
 
+@cache
+def ordered_pairs() -> list[spoiled_pairs.Pair]:
+    return spoiled_pairs.pairs()
+
+
+def crash_pairs(_: Session, number: int) -> tuple[int, Counter[str]]:
+    pair = ordered_pairs()[number % len(ordered_pairs())]
+    try:
+        spoiled_pairs.run(matrix.fresh(), pair)
+    except Exception as error:
+        raise AssertionError(f"{pair}: {type(error).__name__}: {error}") from error
+    return 1, Counter(case.fault.value for case in (pair.first, pair.second))
+
+
 def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
     operation, nth = interrupts.cases()[number % len(interrupts.cases())]
     told = interrupts.run(matrix.fresh(unique=operation.unique), operation, nth)
@@ -92,7 +111,10 @@ def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
 
 @cache
 def cells_on_delta() -> list[matrix.Case]:
-    return on_delta.long_sample()
+    """List the cells, shuffled: those that were run are of all operations, whenever it stops."""
+    found = on_delta.everything()
+    random.Random(0).shuffle(found)
+    return found
 
 
 def crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
@@ -152,10 +174,25 @@ def kills_with_java(session: Session, number: int) -> tuple[int, Counter[str]]:
     return alive, Counter({"messages": SENDS_EACH * 10})
 
 
+def kills_on_hdfs(session: Session, number: int) -> tuple[int, Counter[str]]:
+    hdfs = session.kept.get("hdfs") or MiniHdfs(session.folder())
+    session.kept["hdfs"] = hdfs
+    root = f"{hdfs.url}/store-{number}"
+    alive = two_drivers.kill(session.spark, root, number, KILLS_EACH, SENDS_EACH, attached=False)
+    return alive, Counter({"messages": SENDS_EACH * 10})
+
+
 def damage(session: Session, number: int) -> tuple[int, Counter[str]]:
     if "damage" not in session.kept:
         session.kept["damage"] = test_damage.Damaged(session.folder())
     said = session.kept["damage"].say(number)
+    return 1, Counter(said)
+
+
+def damage_proved(session: Session, number: int) -> tuple[int, Counter[str]]:
+    if "damage" not in session.kept:
+        session.kept["damage"] = test_damage.Damaged(session.folder())
+    said = session.kept["damage"].prove(session.spark, number, session.folder())
     return 1, Counter(said)
 
 
@@ -205,6 +242,30 @@ def _broken_files() -> list[str]:
 
 
 HOSTILE = ("tests/core/test_rows.py", "tests/specifications/test_amqp_columns.py")
+
+
+HOSTILE_FILES = (
+    "tests/shell/test_hostile_commands.py",
+    "tests/specifications/test_amqp_hostile_frames.py",
+)
+
+
+def hostile_commands(_: Session, number: int) -> tuple[int, Counter[str]]:
+    return examples(number, *HOSTILE_FILES), Counter()
+
+
+def hostile_frames(session: Session, number: int) -> tuple[int, Counter[str]]:
+    """Offer a frame to the store of the last ones, unless they failed or were one of each sort."""
+    manager = session.kept.pop("offers", None) or QueueManager(
+        session.spark, str(session.folder() / "store")
+    )
+    told = frames.offer(manager, session.spark, number)
+    if (number + 1) % len(frames.SORTS):
+        session.kept["offers"] = manager
+    else:
+        proof = manager.history.verify()
+        assert proof.ok, str(proof)
+    return 1, Counter({told: 1})
 
 
 def hostile_input(_: Session, number: int) -> tuple[int, Counter[str]]:

@@ -1,13 +1,16 @@
-"""The conformance suite over a Spark Connect server: one number for each of its modules."""
+"""What is run over a Spark Connect server: the conformance suite by module, hostile frames."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from tests.delta.connect_server import Server, conform, modules
+from tests.delta.connect_server import run as run_program
+from tests.delta.hostile_frames import SORTS
 from tests.reliability.session import Session
 
 MODULE_SECONDS = 900
+ROUND_SECONDS = 1_200
 
 
 def total() -> int:
@@ -26,3 +29,18 @@ def run(session: Session, number: int) -> tuple[int, Counter[str]]:
         raise
     session.kept["connect"] = server
     return passed, Counter({"modules": 1} if passed else {"modules that Delta is not asked in": 1})
+
+
+def hostile_frames(session: Session, number: int) -> tuple[int, Counter[str]]:
+    """Offer one frame of each sort; whoever fails gets a new server after it."""
+    server = session.kept.pop("connect", None) or Server(session.folder())
+    program = ("tests.delta.hostile_frames", server.address, session.folder() / "store")
+    try:
+        said = run_program(*program, number * len(SORTS), seconds=ROUND_SECONDS)
+    except BaseException:
+        server.close()
+        raise
+    session.kept["connect"] = server
+    told = [line.removeprefix("offered ").strip() for line in said if line.startswith("offered ")]
+    assert len(told) == len(SORTS), told
+    return len(told), Counter(told)

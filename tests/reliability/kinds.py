@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import interrupts
 from tests.reliability import (
     cases,
@@ -20,7 +21,7 @@ from tests.reliability import (
     soak_page,
     versions,
 )
-from tests.reliability.results import Run, Told
+from tests.reliability.results import Failure, Run, Told
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -44,6 +45,8 @@ class Kind:
         looked_at: What came of looking at a failure, by what it said.
         told: What came of each number, if each is a thing of its own.
         shown: What else the page shows of it, from the folder of the result files.
+        names: The names of a list's cases, if another commit may have another list: a failure
+            begins with one of them.
     """
 
     name: str
@@ -59,6 +62,14 @@ class Kind:
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
     told: Callable[[Sequence[Run]], Told] | None = None
     shown: Callable[[Path], Iterable[str]] | None = None
+    names: Callable[[], Sequence[str]] | None = None
+
+    def numbers_of(self, failure: Failure) -> list[int]:
+        """Find the numbers that a failure is looked for with: its own, unless they have names."""
+        if self.names is None:
+            return [failure.number]
+        said = failure.what.removeprefix("AssertionError: ")
+        return [number for number, name in enumerate(self.names()) if said.startswith(name)]
 
 
 KINDS: dict[str, Kind] = {
@@ -109,11 +120,26 @@ KINDS: dict[str, Kind] = {
             "cells of the crash matrix on Delta",
             "cells",
             "Delta on a local disk",
-            "Each operation × each writing store call in it × each fault, recovered by another "
-            "client.",
-            "Faults inside of a store call: those of the file system are a kind of their own.",
+            "Each operation × each writing store call in it × each fault × each recovery: by the "
+            "same client, by another one, by two at once. They are run in a shuffled order, in one "
+            "store.",
+            "Operations on queues that tell duplicates. Faults inside of a store call: those of "
+            "the file system are a kind of their own.",
             cases.crash_matrix_delta,
             lambda: len(cases.cells_on_delta()),
+        ),
+        Kind(
+            "crash-pairs",
+            "ordered pairs of operations that are both spoiled, in memory",
+            "pairs",
+            "in memory",
+            "Each operation after each other one: a client is spoiled at a call that writes, then "
+            "a second one comes to what is left and is spoiled, too, before anybody recovers. Of "
+            f"each ordered pair {spoiled_pairs.OF_EACH} of the faults, places and recoveries are "
+            "drawn; they are run in a shuffled order.",
+            "Two faults in one operation; most of what two faults can be.",
+            cases.crash_pairs,
+            lambda: len(cases.ordered_pairs()),
         ),
         Kind(
             "interrupts",
@@ -129,6 +155,7 @@ KINDS: dict[str, Kind] = {
             "it: a call then asks for transaction=None, or for another manager.",
             cases.interrupts_in_memory,
             lambda: len(interrupts.cases()),
+            names=lambda: [f"{one.name} / place " for one, _ in interrupts.cases()],
         ),
         Kind(
             "pairs-memory",
@@ -149,6 +176,7 @@ KINDS: dict[str, Kind] = {
             "Meetings inside of a store call: test_conflicts.py forces those of two appends.",
             meetings.on_delta,
             meetings.total,
+            names=meetings.names,
         ),
         Kind(
             "kills",
@@ -166,9 +194,21 @@ KINDS: dict[str, Kind] = {
             "kills of driver processes with their Java",
             "kills",
             "Delta on a local disk, a producer and a consumer with a Java of their own",
-            "The same with a Java that dies with its process, in the middle of whatever it writes.",
+            "The same with a Java that is killed at the same moment, in the middle of whatever it "
+            "writes, or that ends once it notices that its process is gone: one half each.",
             "Power failures: Delta does not force its files to the disk.",
             cases.kills_with_java,
+        ),
+        Kind(
+            "kills-hdfs",
+            "kills of driver processes on HDFS",
+            "kills",
+            "Delta on HDFS, which has a name node and a data node in a process beside; a producer "
+            "and a consumer with a Java of their own, and no lock",
+            "The same where nothing but HDFS decides which of two commits is the first: whoever is "
+            "started anew does not wait for a Java that may still be writing.",
+            "Name nodes and data nodes that fail; other object stores.",
+            cases.kills_on_hdfs,
         ),
         Kind(
             "notebook-life",
@@ -221,6 +261,17 @@ KINDS: dict[str, Kind] = {
             "they had before, or an error that names the damage.",
             "Damage to two files; commits that are older than the checkpoint.",
             cases.damage,
+            lambda: 2 * test_damage.CELLS,
+        ),
+        Kind(
+            "damage-proof",
+            "damaged files, proved by Spark",
+            "cells",
+            "Delta on a local disk, with Hadoop's sums beside the files and without",
+            "The same damages: with Spark the proof of the history fails or names the damage, or "
+            "what was damaged made no difference: each message that waits is read as before.",
+            "Damage to two files; payload of what is consumed, which nobody reads any more.",
+            cases.damage_proved,
             lambda: 2 * test_damage.CELLS,
         ),
         Kind(
@@ -287,6 +338,40 @@ KINDS: dict[str, Kind] = {
             cases.hostile_input,
         ),
         Kind(
+            "hostile-commands",
+            "hostile command lines, files, YAML and AMQP frames",
+            "examples",
+            "in memory",
+            "Hypothesis draws commands with whichever words, files to send, YAML for declarations "
+            "and for the rules of the AMQP listener, and what a client of it says: any exit code "
+            "but that of an unexpected failure, any answer but an internal error; nothing is held "
+            "and the history proves itself.",
+            "Sockets; commands that look at the machine, wait or serve.",
+            cases.hostile_commands,
+        ),
+        Kind(
+            "hostile-frames",
+            "hostile DataFrames on Delta",
+            "frames",
+            "Delta on a local disk",
+            "Frames without rows, of thousands of partitions, with any types and names, decimals "
+            "of 38 digits, keys that are null, strings of 10 MB, deep values, hundreds of "
+            "columns, rows that are drawn anew, names twice, other columns and types, nulls, "
+            "values that cannot be computed and files that are gone: each comes out as it went in, "
+            "or is refused, and nothing of it is there.",
+            "Frames of other sorts; sources that change while they are read.",
+            cases.hostile_frames,
+        ),
+        Kind(
+            "hostile-connect",
+            "hostile DataFrames over a Spark Connect server",
+            "frames",
+            "Delta on a local disk, a server in another process",
+            "The same by clients of a Spark Connect server: a number is a frame of each sort.",
+            "Servers that many clients share.",
+            connect.hostile_frames,
+        ),
+        Kind(
             "upgrade",
             "store calls of an upgrade",
             "calls",
@@ -297,6 +382,7 @@ KINDS: dict[str, Kind] = {
             "Two faults at once; what Delta makes of tables that 0.1.0 wrote.",
             older.upgrade,
             lambda: len(older.spoiled_upgrades()),
+            names=lambda: list(map(str, older.spoiled_upgrades())),
         ),
         Kind(
             "two-versions",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.reliability import results
 from tests.reliability.kinds import Kind
-from tests.reliability.results import Run
+from tests.reliability.results import Again, Run
 from tests.reliability.session import Session
 
 LINE_MAX = 300
@@ -58,7 +58,7 @@ def run(
     """
     before = results.read(kind.name, folder)
     first = results.next_number(before)
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
+    now = _now()
     of = kind.total() if kind.total is not None else None
     found = Run(kind.name, now, _commit(), first, first, of)
     began = time.monotonic()
@@ -70,13 +70,46 @@ def run(
             return found
 
 
+def run_again(kind: Kind, session: Session, folder: Path = results.FOLDER) -> list[Again]:
+    """Do again what has failed in a kind, and write down what comes of it.
+
+    Returns:
+        What was done, for each failure.
+    """
+    done = []
+    for run in results.read(kind.name, folder):
+        for failure in run.failures:
+            now, numbers = _now(), kind.numbers_of(failure)
+            said = [_failed(kind, session, number) for number in numbers]
+            failed = [one for one in said if one is not None]
+            done.append(Again(kind.name, failure.number, now, _commit(), len(numbers), failed))
+            results.add_again(done[-1], folder)
+    return done
+
+
+def _failed(kind: Kind, session: Session, number: int) -> str | None:
+    """Do a number, and return what it failed with."""
+    try:
+        kind.run(session, number)
+    except Exception as error:
+        return _line(error)
+    return None
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:LINE_MAX]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
+
+
 def _one(kind: Kind, session: Session, found: Run) -> None:
     began, n, counts, failed = time.monotonic(), 1, Counter[str](), None
     try:
         n, counts = kind.run(session, found.next)
     except Exception as error:
-        lines = f"{type(error).__name__}: {error}".splitlines()
-        failed = lines[0][:LINE_MAX]
+        failed = _line(error)
     found.add(n, counts, time.monotonic() - began, failed)
 
 

@@ -40,6 +40,11 @@ def total_in_memory() -> int:
     return len(_all_in_memory())
 
 
+def names() -> list[str]:
+    """Name the meetings that can be forced on Delta."""
+    return list(map(str, _meetings()))
+
+
 def _counted(told: str) -> Counter[str]:
     refused = [one for one in told.split(", ") if one != "ok"]
     return Counter(refused or ["both done"])

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tests.reliability import results, soak_page
 from tests.reliability.kinds import KINDS, Kind
-from tests.reliability.results import Failure, Run
+from tests.reliability.results import Again, Failure, Run
 
 DOCS = results.FOLDER.parent
 BEGIN = "<!-- written from docs/reliability/ by tests/reliability/page.py: begin -->"
@@ -50,8 +50,9 @@ def _lines(folder: Path) -> Iterator[str]:
     yield "| what | store | how often | failed | share that may fail, at 95 % | hours | last run |"
     yield "|---|---|---:|---:|---:|---:|---|"
     yield from (_row(kind, found) for kind, found in done.items())
+    again = {(one.kind, one.number): one for one in results.read_again(folder)}
     for kind, found in done.items():
-        yield from _section(kind, found)
+        yield from _section(kind, found, again)
         yield from kind.shown(folder) if kind.shown is not None else ()
     yield from _findings(folder)
     missing = [kind.title for kind, found in runs.items() if not found]
@@ -98,7 +99,7 @@ def _share(kind: Kind, found: list[Run]) -> str:
     return f"{hits / max(n, 1):.1%} {kind.found[0]} ({low:.1%} to {high:.1%})"
 
 
-def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
+def _section(kind: Kind, found: list[Run], again: Mapping[tuple[str, int], Again]) -> Iterator[str]:
     yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
     counts = sum((Counter(run.counts) for run in found), Counter[str]())
     if kind.told is not None:
@@ -111,18 +112,34 @@ def _section(kind: Kind, found: list[Run]) -> Iterator[str]:
     failures = [(run, one) for run in found for one in run.failures]
     if failures and kind.looked_at is not None:
         yield from _looked_at(kind, results.total(found), counts, failures)
+        yield from _by_run(kind, found)
+        yield from _verdicts(kind, failures)
     elif failures:
-        yield from ("", "| number | commit | failed with |", "|---:|---|---|")
-        yield from (f"| {f.number} | {run.commit} | {_literal(f.what)} |" for run, f in failures)
+        yield from ("", "| number | commit | failed with | done again |", "|---:|---|---|---|")
+        for run, f in failures:
+            since = _since(again.get((kind.name, f.number)))
+            yield f"| {f.number} | {run.commit} | {_literal(f.what)} | {since} |"
+
+
+def _since(again: Again | None) -> str:
+    """Say what came of a case that failed when it was done again."""
+    if again is None:
+        return "not yet"
+    where = f"{again.commit}, {again.date[:10]}"
+    if not again.n:
+        return f"there is no such case any more: {where}"
+    if again.failed:
+        return f"failed again: {where}: {_literal(again.failed[0])}"
+    return f"passes: {where}" if again.n == 1 else f"all {again.n:,} of its sort pass: {where}"
 
 
 def _looked_at(
     kind: Kind, n: int, counts: Counter[str], failures: list[tuple[Run, Failure]]
 ) -> Iterator[str]:
-    """Say of each failure what it is, and of all of them how many are what."""
+    """Say of all failures how many are what."""
     assert kind.looked_at is not None
-    seen = [(run, one, kind.looked_at(one.what)) for run, one in failures]
-    shares = Counter("not looked at yet" if v is None else v.verdict for _, _, v in seen)
+    seen = [kind.looked_at(one.what) for _, one in failures]
+    shares = Counter("not looked at yet" if v is None else v.verdict for v in seen)
     shares["equivalent"] += counts["equivalent"]
     said = ", ".join(f"{number} {what}" for what, number in shares.most_common())
     found = sum(counts[count] for count in kind.found)
@@ -131,9 +148,34 @@ def _looked_at(
     first, last = (f"{number / max(rest, 1):.1%}" for number in (found, now))
     yield f"Of the {rest} that are not equivalent {first} were found then, {last} are found now."
     yield "The latter says nothing of those that were not drawn: tests were written for these."
+
+
+def _by_run(kind: Kind, found: list[Run]) -> Iterator[str]:
+    """Tell each run's share at first sight: tests were written after one, and before the next."""
+    yield "Each run drew new ones, before tests were written for its own:"
     yield ""
-    yield from ("| number | commit | failed with | what it is |", "|---:|---|---|---|")
-    for run, one, v in seen:
+    yield "| commit | drawn | found at first sight | without those that are equivalent |"
+    yield "|---|---:|---:|---:|"
+    for run in found:
+        hits = sum(run.counts.get(count, 0) for count in kind.found)
+        equal = run.counts.get("equivalent", 0) + sum(
+            _is_equivalent(kind, failure) for failure in run.failures
+        )
+        shares = [f"{hits / max(n, 1):.1%}" for n in (run.n, run.n - equal)]
+        yield f"| {run.commit} | {run.n} | {shares[0]} | {shares[1]} |"
+
+
+def _is_equivalent(kind: Kind, failure: Failure) -> bool:
+    known = kind.looked_at(failure.what) if kind.looked_at is not None else None
+    return known is not None and known.verdict == "equivalent"
+
+
+def _verdicts(kind: Kind, failures: list[tuple[Run, Failure]]) -> Iterator[str]:
+    """Say of each failure what it is."""
+    assert kind.looked_at is not None
+    yield from ("", "| number | commit | failed with | what it is |", "|---:|---|---|---|")
+    for run, one in failures:
+        v = kind.looked_at(one.what)
         what = "" if v is None else f"{v.verdict}: {v.why}"
         yield f"| {one.number} | {run.commit} | {_literal(one.what)} | {_cell(what)} |"
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reliability"
+AGAIN = "again"
+"""The file of the cases that failed and were done again."""
 
 
 @dataclass
@@ -61,6 +63,28 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Again:
+    """A case that failed, done again.
+
+    Attributes:
+        kind: Of which kind it is.
+        number: The number that it failed with.
+        date: When it was done again (ISO, UTC).
+        commit: With what.
+        n: How many numbers that was: a place in the code is another one in other code, so that
+            all of its operation are done.
+        failed: What those said that failed.
+    """
+
+    kind: str
+    number: int
+    date: str
+    commit: str
+    n: int
+    failed: list[str]
+
+
+@dataclass(frozen=True)
 class Told:
     """What the page says of a kind each of whose numbers is told of.
 
@@ -100,6 +124,19 @@ def write(kind: str, runs: Sequence[Run], folder: Path = FOLDER) -> None:
     lines = [json.dumps(asdict(run), ensure_ascii=False) + "\n" for run in runs]
     beside.write_text("".join(lines), encoding="utf-8")
     os.replace(beside, path)
+
+
+def read_again(folder: Path = FOLDER) -> list[Again]:
+    """Read which cases were done again, oldest first."""
+    path = path_of(AGAIN, folder)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [Again(**json.loads(line)) for line in lines]
+
+
+def add_again(done: Again, folder: Path = FOLDER) -> None:
+    """Write down that a case was done again."""
+    with path_of(AGAIN, folder).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(done), ensure_ascii=False) + "\n")
 
 
 # ------------------------------------------------------------------------------- figures

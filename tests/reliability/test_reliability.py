@@ -87,6 +87,39 @@ def test_a_failure_is_written_down_and_the_count_begins_anew(
     assert results.clean(again) == 10
 
 
+def test_what_has_failed_is_done_again_and_the_page_says_what_came_of_it(
+    session: Session, tmp_path: Path
+) -> None:
+    mended = {7}
+
+    def fails(_: Session, number: int) -> tuple[int, Counter[str]]:
+        assert number in mended, f"case {number}: lost"
+        return 1, Counter()
+
+    what = [f"AssertionError: case {number}: lost" for number in (7, 8)]
+    failed = Run("simulator", "2026-11-23", "abc", 7, 9, failures=list(map(Failure, (7, 8), what)))
+    results.write("simulator", [failed], tmp_path)
+    done = longrun.run_again(kind(fails), session, tmp_path)
+    assert [(one.number, one.n, one.failed) for one in done] == [(7, 1, []), (8, 1, what[1:])]
+    text = page.with_figures(f"{page.BEGIN}\n{page.END}\n", tmp_path)
+    assert f"`{what[0]}` | passes: {done[0].commit}" in text
+    assert f"`{what[1]}` | failed again: {done[1].commit}" in text
+    mended.add(8)
+    longrun.run_again(kind(fails), session, tmp_path)
+    text = page.with_figures(f"{page.BEGIN}\n{page.END}\n", tmp_path)
+    assert "failed again" not in text and text.count("| passes: ") == 2
+
+
+def test_a_case_is_found_again_by_its_name_where_the_list_is_another_one() -> None:
+    def names() -> list[str]:
+        return ["send / place ", "drain / place ", "send / place "]
+
+    one = dataclasses.replace(kind(once, lambda: 3), names=names)
+    assert one.numbers_of(Failure(1, "AssertionError: send / place 4 x.py: lost")) == [0, 2]
+    assert one.numbers_of(Failure(1, "AssertionError: purge / place 4: lost")) == []
+    assert kind(once).numbers_of(Failure(1, "AssertionError: send")) == [1]
+
+
 def test_a_list_ends_with_its_last_case(session: Session, tmp_path: Path) -> None:
     for _ in range(2):
         run = longrun.run(kind(once, lambda: 3), session, 60, tmp_path)
@@ -149,7 +182,11 @@ def test_the_stored_page_has_the_stored_figures() -> None:
 
 
 def test_the_stored_files_leave_no_number_out() -> None:
-    assert {path.stem for path in results.FOLDER.glob("*.jsonl")} <= {*KINDS, points.NAME}
+    assert {path.stem for path in results.FOLDER.glob("*.jsonl")} <= {
+        *KINDS,
+        points.NAME,
+        results.AGAIN,
+    }
     for name in KINDS:
         runs = results.read(name)
         assert [run.first for run in runs[1:]] == [run.next for run in runs[:-1]]

@@ -137,6 +137,26 @@ def looks(root: str) -> dict[str, Callable[[], Any]]:
     }
 
 
+def proofs(spark: Any, root: str) -> dict[str, Callable[[], Any]]:
+    """What is asked of a store with Spark: whether its history proves itself, and what waits."""
+
+    @cache
+    def manager() -> txnqueue.QueueManager:
+        return txnqueue.QueueManager(spark, root)
+
+    def verified() -> bool:
+        proof = manager().history.verify()
+        if not proof.ok:
+            raise StoreCorrupt(str(proof))
+        return True
+
+    def peeked() -> dict[str, Any]:
+        names = sorted(manager().list_queues())
+        return {name: manager().queue(name).peek_messages(100) for name in names}
+
+    return {"proof": verified, "messages": peeked}
+
+
 def asked(questions: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     """Ask: the answers, or the errors instead of them."""
     found: dict[str, Any] = {}

@@ -36,10 +36,11 @@ class Damaged:
         damage.without_sums(self._wholes[1])
         cells = [damage.cells(whole) for whole in self._wholes]
         assert {len(one) for one in cells} == {CELLS}
-        self._cells = list(zip(*cells, strict=True))
+        self._cells: list[tuple[damage.Cell, ...]] = list(zip(*cells, strict=True))
         random.Random(23).shuffle(self._cells)
         for whole, copy in zip(self._wholes, self._copies, strict=True):
             shutil.copytree(whole, copy)
+        self._proved: dict[str, Any] = {}
         self._before = [damage.asked(damage.looks(str(copy))) for copy in self._copies]
 
     def say(self, number: int) -> list[str]:
@@ -49,17 +50,33 @@ class Damaged:
             AssertionError: One is another one than before.
         """
         which = number % 2
-        cell, whole, copy = (
-            self._cells[number // 2][which],
-            self._wholes[which],
-            self._copies[which],
-        )
+        cell, whole, copy = self.cell(number), self._wholes[which], self._copies[which]
         cell.do(copy)
         after = damage.asked(damage.looks(str(copy)))
         shutil.copy2(whole / cell.path, copy / cell.path)
         found = damage.problems(self._before[which], after)
         assert not found, f"{cell}: {found}"
         return list(damage.judged(self._before[which], after).values())
+
+    def cell(self, number: int) -> damage.Cell:
+        """Find the cell of a number."""
+        return self._cells[number // 2][number % 2]
+
+    def prove(self, spark: Any, number: int, folder: Path) -> list[str]:
+        """Harm a store that no session has seen, and let Spark prove it; how its answers are.
+
+        Raises:
+            AssertionError: One is another one than before.
+        """
+        if not self._proved:
+            self._proved = damage.asked(damage.proofs(spark, str(self._copies[0])))
+        store = folder / "store"
+        shutil.copytree(self._wholes[number % 2], store)
+        self.cell(number).do(store)
+        after = damage.asked(damage.proofs(spark, str(store)))
+        found = damage.problems(self._proved, after)
+        assert not found, f"{self.cell(number)}: {found}"
+        return [f"{name} {what}" for name, what in damage.judged(self._proved, after).items()]
 
 
 def _unpacked(folder: Path) -> Path:

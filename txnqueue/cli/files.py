@@ -77,7 +77,11 @@ def spelled_out(path: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        UnicodeDecodeError,
+    ) as error:  # the last: of a column's name
         raise InvalidInput(f"{path!r} cannot be read: {_said(error)}") from error
     except Exception as error:
         home = type(error).__module__.partition(".")[0]
@@ -156,8 +160,8 @@ def read_yaml(file: str) -> dict[str, Any]:
     try:
         with open(file, encoding="utf-8") as opened:
             found = yaml.safe_load(opened)
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidInput(f"{file}: {error}") from error
+    except Exception as error:  # PyYAML fails with whatever a tag's value makes of its own code
+        raise InvalidInput(f"{file}: {error or type(error).__name__}") from error
     if not isinstance(found, dict):
         raise InvalidInput(f"{file}: give names with their values, such as 'queues:'.")
     return found

@@ -215,10 +215,11 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
         The queue's columns that the DataFrame has; the others are nullable, and get null.
 
     Raises:
-        SchemaMismatch: A column is unknown, missing or of another type.
+        SchemaMismatch: A column is unknown, missing, given twice or of another type.
     """
-    given = {column.name: column for column in have.fields if column.name != MESSAGE_COLUMN}
-    check_names(schema, list(given))
+    columns = [column for column in have.fields if column.name != MESSAGE_COLUMN]
+    check_names(schema, [column.name for column in columns])
+    given = {column.name: column for column in columns}
     matched = []
     for column in schema.fields:
         found = given.get(column.name)

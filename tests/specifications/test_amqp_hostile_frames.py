@@ -1,0 +1,258 @@
+"""Frames from strangers: each is answered by what the specification has for it, never by a fault.
+
+A client opens, works in transactions, and says something else in between: wrong values in a field,
+frames in another order, octets that are bent. Nothing is held for it when it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import LONG
+from txnqueue.protocols.amqp import (
+    Accepted,
+    AmqpValue,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    Disposition,
+    Header,
+    Modified,
+    Properties,
+    ProtonCodec,
+    Received,
+    Rejected,
+    Released,
+    Role,
+    TransactionalResource,
+    TransactionalState,
+)
+from txnqueue.protocols.amqp.frame_codec import FrameCodec
+from txnqueue.protocols.amqp.frames import Close, End, FrameReader
+from txnqueue.protocols.amqp.peer import Peer
+from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import Clock, memory_manager
+
+VALUES = ProtonCodec()
+HEADER_OCTETS = 8
+SENT = 3
+"""So many messages are there before."""
+IN_TRANSACTION, DISCHARGED = 7777, 3
+"""What is sent in the transaction, and the number of the delivery that commits it."""
+OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
+SOURCE, TARGET = 0x28, 0x29
+OFTEN = settings(
+    max_examples=2_000 if LONG else 200,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def octets(code: int, *fields: Any) -> bytes:
+    """Write a performative."""
+    return VALUES.encode_described(code, fields)
+
+
+def message(body: object) -> bytes:
+    return VALUES.encode((AmqpValue(body),))
+
+
+def attach(handle: int, role: Role, source: str | None, target: Any) -> bytes:
+    """Write the attach of a link."""
+    here = VALUES.described(SOURCE, [source])
+    there = target if isinstance(target, Coordinator) else VALUES.described(TARGET, [target])
+    return octets(
+        *(ATTACH, f"link{handle}", VALUES.uint(handle), role.value, VALUES.ubyte(2)),
+        *(VALUES.ubyte(0), here, there, None, None, VALUES.uint(0)),
+    )
+
+
+def usual(txn_id: bytes) -> list[bytes]:
+    """Write what a client says that works as it should."""
+    uint = VALUES.uint
+    state = TransactionalState(txn_id)
+    accepted = TransactionalState(txn_id, Accepted())
+    return [
+        attach(1, Role.SENDER, None, "orders"),
+        attach(2, Role.RECEIVER, "orders", None),
+        octets(FLOW, uint(0), uint(100), uint(0), uint(100), uint(2), uint(0), uint(10)),
+        octets(TRANSFER, uint(1), uint(1), b"a", uint(0), False, False, None, state)
+        + message({"n": IN_TRANSACTION}),
+        octets(TRANSFER, uint(1), uint(2), b"b", uint(0), True, True) + message({"n": 8})[:3],
+        octets(TRANSFER, uint(1), uint(2), b"b", uint(0), True, False) + message({"n": 8})[3:],
+        octets(DISPOSITION, True, uint(0), uint(0), True, accepted),
+        octets(TRANSFER, uint(0), uint(DISCHARGED), b"c") + message(Discharge(txn_id, False)),
+        octets(DETACH, uint(1), True),
+        octets(FLOW, uint(0), uint(100), uint(0), uint(100)),
+        octets(END),
+        octets(BEGIN, None, uint(0), uint(100), uint(100)),
+        octets(CLOSE),
+    ]
+
+
+NUMBERS = st.sampled_from((0, 1, 2, 5, 255, 2**31 - 1, 2**31, 2**32 - 1))
+STATES = st.sampled_from(
+    (
+        *(Accepted(), Released(), Modified(), Modified(undeliverable_here=True), Received(0, 0)),
+        *(
+            Rejected(None),
+            Declared(b"t"),
+            Declare(),
+            Header(),
+            Properties(),
+            TransactionalState(b""),
+        ),
+        TransactionalState(b"x" * 33, Released()),
+    )
+)
+FIELDS = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        NUMBERS.map(VALUES.uint),
+        st.floats(),
+        st.text(max_size=4),
+        st.binary(max_size=4),
+        st.sampled_from(("orders", "", "orders.dead", "\x00")),
+        st.sampled_from(("amqp:accepted:list", "copy", "amqp:local-transactions")).map(
+            VALUES.symbol
+        ),
+        STATES,
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.text(max_size=3), inner, max_size=2),
+        st.tuples(st.sampled_from((SOURCE, TARGET, 0x30, 0x34, 0x1D, 0, 2**40)), inner).map(
+            lambda made: VALUES.described(made[0], made[1] if isinstance(made[1], list) else [])
+        ),
+    ),
+    max_leaves=5,
+)
+DRAWN = st.tuples(
+    st.one_of(st.integers(OPEN, CLOSE), st.sampled_from((0x00, 0x19, 0x35, 0x41, 2**40))),
+    st.lists(st.one_of(FIELDS, NUMBERS.map(VALUES.uint)), max_size=12),
+    st.one_of(st.just(b""), FIELDS.map(message), st.binary(max_size=20)),
+).map(lambda drawn: octets(drawn[0], *drawn[1]) + drawn[2])
+
+
+@st.composite
+def bent(draw: st.DrawFn) -> tuple[int, int, bytes | None]:
+    """Draw what happens to one of the usual frames: other octets, an end, or another place."""
+    return (
+        draw(st.integers(0, 12)),
+        draw(st.integers(0, 60)),
+        draw(st.one_of(st.none(), st.binary(max_size=3))),
+    )
+
+
+class Client:
+    """A client without a socket, and what it was told."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.manager = memory_manager(self.store, Clock(), "broker")
+        self.manager.create_queue("orders", "n long").send([{"n": n} for n in range(SENT)])
+        self._reader, self._codec = FrameReader(1 << 20), FrameCodec(VALUES)
+        self.peer = Peer(
+            TransactionalResource(self.manager), self._codec, self._reader.feed, "here", None
+        )
+        uint = VALUES.uint
+        self.say(octets(OPEN, "client"))
+        self.say(octets(BEGIN, None, uint(0), uint(100), uint(100)))
+        self.say(attach(0, Role.SENDER, None, Coordinator()))
+        self.say(octets(TRANSFER, uint(0), uint(0), b"d") + message(Declare()))
+        declared = [
+            frame.state
+            for frame in self.told()
+            if isinstance(frame, Disposition) and isinstance(frame.state, Declared)
+        ]
+        self.txn_id = declared[0].txn_id
+
+    def say(self, *bodies: bytes, channel: int = 0) -> None:
+        self.peer.work([(channel, body) for body in bodies])
+        self.peer.tick()
+
+    def told(self) -> Iterator[Any]:
+        """Take what it was told: it must be able to read all of it."""
+        for _, _, body in self._reader.frames():
+            yield self._codec.read(body)
+
+
+def left(client: Client, caplog: pytest.LogCaptureFixture) -> tuple[list[int], bool]:
+    """Let the client go, and check that it was answered and that nothing is held for it.
+
+    Returns:
+        What waits in the queue then, and whether the discharge was accepted.
+    """
+    accepted = False
+    for frame in client.told():
+        if isinstance(frame, Close | End) and frame.error is not None:
+            assert frame.error.symbol != "amqp:internal-error", frame
+        if isinstance(frame, Disposition) and isinstance(frame.state, Accepted):
+            last = frame.first if frame.last is None else frame.last
+            accepted |= frame.first <= DISCHARGED <= last
+    client.peer.abandon()
+    faults = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not faults, [(one.getMessage(), one.exc_info) for one in faults]
+    orders = client.manager.queue("orders")
+    assert orders.in_flight() == 0
+    proof = client.manager.history.verify()
+    assert proof.ok, str(proof)
+    return sorted(row["n"] for row in orders.peek_messages(100)), accepted
+
+
+def test_what_such_a_client_asks_for_happens_if_it_says_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = Client()
+    client.say(*usual(client.txn_id))
+    assert left(client, caplog) == ([1, 2, 8, IN_TRANSACTION], True)
+
+
+@OFTEN
+@given(
+    frames=st.lists(
+        st.tuples(st.integers(0, 12), DRAWN, st.sampled_from((0, 0, 0, 1, 9))), max_size=4
+    )
+)
+def test_whatever_a_frame_says_the_answer_is_in_the_specification(
+    frames: Sequence[tuple[int, bytes, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    client = Client()
+    for at, body in enumerate(usual(client.txn_id)):
+        for before, odd, channel in frames:
+            if before == at:
+                client.say(odd, channel=channel)
+        client.say(body)
+    waiting, accepted = left(client, caplog)
+    assert accepted or IN_TRANSACTION not in waiting
+
+
+@OFTEN
+@given(changes=st.lists(bent(), min_size=1, max_size=3))
+def test_bent_octets_and_frames_out_of_order_are_answered(
+    changes: Sequence[tuple[int, int, bytes | None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    client = Client()
+    bodies = usual(client.txn_id)
+    for which, at, other in changes:
+        body = bodies[which]
+        if other is None:
+            bodies.insert(at % len(bodies), bodies.pop(which))
+        else:
+            at %= len(body)
+            bodies[which] = body[:at] + other + body[at + len(other) :]
+    client.say(*bodies)
+    left(client, caplog)
