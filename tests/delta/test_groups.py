@@ -18,6 +18,7 @@ from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.core.receipt import Status
 from txnqueue.storage.journal.delta import DeltaJournal
+from txnqueue.storage.journal.log import CommitLog
 
 pytestmark = pytest.mark.spark
 THREADS = 5
@@ -161,6 +162,29 @@ def test_a_store_that_was_made_anew_has_nothing_of_the_old_one(spark: Any, tmp_p
         queue.send([{"n": 10 + n}])
     assert [m["n"] for m in queue.receive(10).messages()] == [10, 11]
     assert new.history.verify().ok
+
+
+def test_a_table_that_was_just_made_is_known_without_asking(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path / "a store, 100 % new")
+    with monkeypatch.context() as watched:
+        watched.setattr(CommitLog, "_describe", asked_only_if_known(CommitLog._describe))
+        manager = QueueManager(spark, root)
+        orders = manager.create_queue("orders", "n long", dead_letter=False)
+        orders.send([{"n": 1}])
+    stranger = _stranger(spark, root)
+    assert journal_of(manager)._log.table_id == journal_of(stranger)._log.table_id
+    assert journal_of(manager)._log.is_newest(journal_of(stranger).version())
+    assert orders.depth() == 1
+
+
+def asked_only_if_known(describe: Any) -> Any:
+    def asked(log: CommitLog) -> Any:
+        assert log._described is not None, "Spark was asked for what this process has just made"
+        return describe(log)
+
+    return asked
 
 
 def test_a_log_that_was_cut_off_is_told_from_one_that_ends(spark: Any, tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class DeltaJournal:
             return session.conf.get(LAST_COMMIT, None)
 
         if self._statements.committing("journal", statement) == "0":
+            self._log.learn_created()
             self._groups.tail.add(0, ())  # a journal that was there may begin with entries
 
     def version(self) -> int:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import InvalidInput, StoreNotFound
@@ -195,6 +195,9 @@ class Locks:
     def _jvm_pid(self) -> int | None:
         query = "SELECT reflect('java.lang.ProcessHandle', 'current')"
         try:
+            if not is_connect(self._user):
+                session: Any = self._session
+                return int(session._jvm.java.lang.ProcessHandle.current().pid())
             return int(self._session.sql(query).collect()[0][0])
         except Exception:  # refused by the platform; the lock then says what to do
             return None

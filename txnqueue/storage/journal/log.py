@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 from txnqueue.errors import StoreCorrupt, StoreSetBack
 from txnqueue.storage import setbacks
@@ -38,6 +40,28 @@ class CommitLog:
     def table_id(self) -> str:
         """What tells the table from another one that was created in its place."""
         return self._statements.run(self._describe)[0]
+
+    def learn_created(self) -> None:
+        """Read what the table is from its first commit, which this process has just made.
+
+        It takes no Spark job, as asking would, which in a new process is the second one ever. What
+        is not as expected is asked for when it is needed.
+        """
+        names = self._statements.names
+        if not names.by_path or is_connect(self._statements.user):
+            return
+        folder = f"{names.root}/journal/_delta_log"
+        try:
+            text = self._statements.run(lambda: self._text(f"{folder}/{0:020d}.json"))
+            actions = {
+                key: one for line in text.splitlines() for key, one in json.loads(line).items()
+            }
+            if not _is_elsewhere(actions["protocol"].get("writerFeatures") or ()):
+                self._described = str(actions["metaData"]["id"]), folder
+        except Exception as error:
+            if self._statements.closed:
+                raise
+            logger.info("commit not read table=%s error=%s", self._table, type(error).__name__)
 
     def is_newest(self, version: int) -> bool:
         """Return whether a version of the table surely is the newest one.
@@ -115,7 +139,8 @@ class CommitLog:
 
     def _last(self, folder: str) -> int:
         """Find the newest commit in the folder; -1: there is none."""
-        found = self._files.listStatus(self._path(folder))
+        path = self._path(folder)
+        found = self._files_of(path).listStatus(path)
         names = (_COMMIT.fullmatch(str(one.getPath().getName())) for one in found)
         return max((int(name[1]) for name in names if name), default=-1)
 
@@ -129,11 +154,24 @@ class CommitLog:
 
     def _is_there(self, name: str) -> bool:
         path = self._path(name)
+        return bool(self._files_of(path).exists(path))
+
+    def _text(self, name: str) -> str:
+        path, session = self._path(name), cast("Any", self._statements.session)
+        stream = self._files_of(path).open(path)
+        try:
+            read = session._jvm.org.apache.hadoop.io.IOUtils.readFullyToByteArray(stream)
+        finally:
+            stream.close()
+        return bytes(read).decode()
+
+    def _files_of(self, path: Any) -> Any:
+        """Give the file system of the commits; it is found by the first one that is asked for."""
         if self._files is None:
             session: Any = self._statements.session
             settings = session._jsparkSession.sessionState().newHadoopConf()
             self._files = path.getFileSystem(settings)
-        return bool(self._files.exists(path))
+        return self._files
 
     def _path(self, name: str) -> Any:
         session: Any = self._statements.session
@@ -144,8 +182,12 @@ class CommitLog:
         if self._described is None:
             query = self._statements.session.sql(f"DESCRIBE DETAIL {self._table}")
             (detail,) = query.select("id", "location", "tableFeatures").collect()
-            features = [str(feature).lower() for feature in detail["tableFeatures"] or ()]
-            elsewhere = any(sign in feature for feature in features for sign in _COORDINATED)
+            elsewhere = _is_elsewhere(detail["tableFeatures"] or ())
             folder = "" if elsewhere else f"{detail['location']}/_delta_log"
             self._described = str(detail["id"]), folder
         return self._described
+
+
+def _is_elsewhere(features: Iterable[str]) -> bool:
+    """Return whether a table's features say that its commits are not all in the folder."""
+    return any(sign in str(feature).lower() for feature in features for sign in _COORDINATED)
