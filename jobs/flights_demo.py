@@ -5,7 +5,7 @@
     python jobs/flights_demo.py --root /tmp/queues  # keeps the store; again is harmless
     python jobs/flights_demo.py --file my.csv --reject-where 'amount < 0'
 
-This process sends the flights week by week, each week in one transaction, to the queue
+Threads of this process send the flights week by week, each week in one transaction, to the queue
 ``departures``. Other processes consume them: cancelled flights become dead letters,
 delayed ones go to ``rebooking``, totals per carrier to ``totals`` and into a Delta table,
 each batch in one transaction. It is killed (SIGKILL) while it holds a batch that it has not
@@ -24,8 +24,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from txnqueue import QueueManager, Transaction
 from txnqueue.errors import TxnQueueError
 
 BATCHES = 4
+SENDERS = 4
 
 
 def arguments() -> argparse.Namespace:
@@ -77,18 +80,27 @@ def create_queues(spark: Any, manager: QueueManager, work: Work) -> None:
 def produce(manager: QueueManager, work: Work, report: Report) -> int:
     """Send chunk by chunk, each in a transaction that happens once however often it is run.
 
+    Some threads do it: what they commit at the same time goes in together.
+
     Returns:
         The commit_seq of the last commit.
     """
+
+    def send(number: int, chunk: Any) -> int:
+        receipt = manager.run_transaction(
+            partial(_send, work.queue, chunk),
+            transaction_id=f"produce/{number}",
+            digest=digest(chunk),
+        )
+        return receipt.commit_seq
+
     commit_seq = -1
-    with report.progress("sending", work.table.num_rows) as advance:
-        for number, chunk in enumerate(work.chunks):
-            receipt = manager.run_transaction(
-                partial(_send, work.queue, chunk),
-                transaction_id=f"produce/{number}",
-                digest=digest(chunk),
-            )
-            commit_seq = max(commit_seq, receipt.commit_seq)
+    with (
+        report.progress("sending", work.table.num_rows) as advance,
+        ThreadPoolExecutor(SENDERS) as senders,
+    ):
+        for chunk, sent in zip(work.chunks, senders.map(send, count(), work.chunks), strict=True):
+            commit_seq = max(commit_seq, sent)
             advance(chunk.num_rows)
     return commit_seq
 

@@ -20,7 +20,7 @@ from tests.conftest import LONG
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.payload import rows
 from txnqueue.storage.payload.schemas import matched_columns
-from txnqueue.storage.payload.types import arrow_schema
+from txnqueue.storage.payload.types import arrow_schema, spark_schema
 from txnqueue.testing import plain_schema
 
 SCHEMA = plain_schema("id long not null, name string, amount double, day date, at timestamp")
@@ -238,6 +238,13 @@ def test_a_column_that_stands_twice_is_refused() -> None:
     column = T.StructField("id", T.LongType())
     with pytest.raises(SchemaMismatch, match="'id' is given twice"):  # as a DataFrame may have it
         matched_columns(SCHEMA, T.StructType([column, column]))
+
+
+def test_a_name_that_is_no_text_is_refused_wherever_a_table_is_taken() -> None:
+    odd = pa.table([pa.array([1])], names=[b"id\xff"])
+    assert mismatch(SCHEMA, odd) == "id\\xff"
+    with pytest.raises(SchemaMismatch, match="is no text in UTF-8"):
+        spark_schema(odd.schema)  # as create_queue(like=) reads it
 
 
 @pytest.mark.parametrize("given", [None, "rows", 5, {"id": [1]}, ["x"], [ROW, None], iter([ROW])])

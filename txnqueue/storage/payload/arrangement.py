@@ -35,7 +35,7 @@ from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Ru
 from txnqueue.storage.payload.places import Place, sort_key
 from txnqueue.storage.payload.routes import routes_of, sets_of
 from txnqueue.storage.payload.rows import header_text, lane_of, texts_of
-from txnqueue.storage.payload.types import folded, sql_type
+from txnqueue.storage.payload.types import folded, names_of, sql_type
 
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
@@ -194,7 +194,7 @@ def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
 
 def _names(rows: Any) -> set[str]:
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
-        return set(rows.schema.names)
+        return set(names_of(rows.schema))
     if isinstance(rows, Sequence):
         return {name for row in rows for name in row}
     return set(rows.columns)  # a DataFrame, of Spark or pandas

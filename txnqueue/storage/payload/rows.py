@@ -38,6 +38,7 @@ from txnqueue.storage.payload.types import (
     check_staged,
     folded,
     has_type,
+    names_of,
     spark_schema,
     spark_type,
     sql_type,
@@ -207,7 +208,7 @@ def lane_of(key: object, lanes: int) -> int:
 def _given(rows: object) -> tuple[list[str], Callable[[int], Any]] | None:
     """List the columns of a pandas or Arrow table, and say how to read one; None: it is neither."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
-        return list(rows.schema.names), rows.column
+        return names_of(rows.schema), rows.column
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc"):
         table: Any = rows
         if hasattr(table, "columns"):

@@ -246,13 +246,29 @@ def spark_type(path: str, kind: pa.DataType) -> DataType:
         ) from error
 
 
+def names_of(schema: pa.Schema) -> list[str]:
+    """List the names of Arrow's columns, which may be any octets.
+
+    Raises:
+        SchemaMismatch: One of them is no text.
+    """
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError as error:
+        name = error.object.decode("utf-8", "backslashreplace")
+        raise SchemaMismatch(
+            f"The name of column {name!r} is no text in UTF-8: rename the column.", column=name
+        ) from error
+
+
 def spark_schema(schema: pa.Schema) -> StructType:
     """Find the columns that can hold what an Arrow table may.
 
     Raises:
-        SchemaMismatch: There is no type for one of them.
+        SchemaMismatch: There is no type for one of them, or its name is no text.
     """
-    return StructType([StructField(c.name, spark_type(c.name, c.type), c.nullable) for c in schema])
+    columns = zip(names_of(schema), schema, strict=True)
+    return StructType([StructField(n, spark_type(n, c.type), c.nullable) for n, c in columns])
 
 
 def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
