@@ -76,6 +76,7 @@ def groups(world: World) -> list[Group]:
         Group("cold", cold.makers(world), 2),
         Group("bytes", amplification.makers(world), 0.3),
         Group("receive from many", receiving.full_makers(world), 1, full=True),
+        Group("bulk", sending.full_makers(world), 1, full=True),
         Group("growth", growth.makers(world), 6, full=True),
         Group("maintenance", growth.maintenance_makers(world), 2, full=True),
     ]
