@@ -20,6 +20,7 @@ def start(
     module: str,
     *arguments: object,
     attach_to: Any = None,
+    stdin: int | None = None,
     stderr: int = subprocess.DEVNULL,
     folder: Path = FOLDER,
 ) -> subprocess.Popen[str]:
@@ -29,6 +30,7 @@ def start(
         module: The module that is run.
         arguments: What it is called with.
         attach_to: The session whose Java it attaches to; None: it starts its own.
+        stdin: Where it reads from; None: as this process does.
         stderr: Where its warnings go.
         folder: Where the code is.
 
@@ -43,6 +45,7 @@ def start(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=folder,
         env=environment,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,

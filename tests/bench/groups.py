@@ -79,7 +79,9 @@ def groups(world: World) -> list[Group]:
         Group("bytes", amplification.makers(world), 0.3),
         Group("receive from many", receiving.full_makers(world), 1, full=True),
         Group("questions to many", questions.full_makers(world), 1, full=True),
+        Group("bulk", sending.full_makers(world), 1, full=True),
         Group("growth", growth.makers(world), 6, full=True),
+        Group("maintenance", growth.maintenance_makers(world), 2, full=True),
     ]
 
 

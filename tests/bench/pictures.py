@@ -35,12 +35,14 @@ def draw(document: dict[str, Any], folder: Path) -> None:
 
 
 Row = tuple[str, dict[str, Any]]
+_APART = ("threads", "growth", "maintenance")
+"""Groups that compare the library with itself."""
 
 
 def _compared(document: dict[str, Any], *, peers: bool) -> Iterator[Row]:
     for case in document["cases"]:
         for one in case["comparisons"]:
-            if case["group"] not in ("threads", "growth") and peers == one["at_least"] | (
+            if case["group"] not in _APART and peers == one["at_least"] | (
                 one["below"] == "txnqueue"
             ):
                 yield f"{one['above']}, {case['name']}" if peers else case["name"], one

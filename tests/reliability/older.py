@@ -7,6 +7,7 @@ from functools import cache
 
 from tests.reliability.session import Session
 from tests.stores import copying, upgrading, versions
+from tests.stores.older_code import HistoryMissing
 
 
 @cache
@@ -29,7 +30,7 @@ def two_versions(session: Session, number: int) -> tuple[int, Counter[str]]:
     """Let 0.1.0 and this version work on one store; nothing is counted without its code."""
     try:
         counts = versions.beside(session.spark, session.folder(), number)
-    except versions.HistoryMissing as error:
+    except HistoryMissing as error:
         print(f"skipped: {error}")
         return 0, Counter({"skipped, because git has no history here": 1})
     return versions.KILLS, counts

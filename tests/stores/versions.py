@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import tarfile
 from collections import Counter
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from tests.delta.test_two_drivers import kill
 from tests.drivers import FOLDER, start
+from tests.stores.older_code import code_of
 from txnqueue import QueueManager
 
-COMMITS = {"0.1.0": "aeb22d588fa5fa1d59130575c787289b30eb1d82"}
-"""The last commit of each version."""
-_NEEDED = ["txnqueue", "tests/__init__.py", "tests/drivers.py", "tests/delta/__init__.py"]
-_NEEDED += ["tests/delta/driver.py"]
 KILLS, SENDS = 4, 12
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 MAKER = """
@@ -35,30 +29,6 @@ drivers.leave()
 """
 
 
-class HistoryMissing(Exception):
-    """The commit of an older version is not there: this is no clone of the whole repository."""
-
-
-def code_of(version: str, folder: Path) -> Path:
-    """Write the code of an older version, and the driver of the tests of then, into a folder.
-
-    Raises:
-        HistoryMissing: Git does not have it.
-    """
-    done = subprocess.run(
-        ["git", "-C", str(FOLDER), "archive", COMMITS[version], *_NEEDED],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        told = done.stderr.decode().strip()
-        raise HistoryMissing(f"the code of {version} is not in this clone of git: {told}")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as packed:
-        packed.extractall(folder, filter="data")
-    (folder / "maker.py").write_text(MAKER, encoding="utf-8")
-    return folder
-
-
 def said(folder: Path, root: str, what: str, attach_to: Any) -> str:
     """Let the older code make a store, or look at one, and read what it says."""
     process = start("maker", root, what, attach_to=attach_to, folder=folder)
@@ -75,8 +45,8 @@ def beside(spark: Any, folder: Path, number: int) -> Counter[str]:
         number: A seed; it also says which version produces and which one consumes.
     """
     older = folder / "code"
-    older.mkdir()
-    code_of("0.1.0", older)
+    code_of("0.1.0", older, "tests/delta/__init__.py", "tests/delta/driver.py")
+    (older / "maker.py").write_text(MAKER, encoding="utf-8")
     shared, new = str(folder / "shared"), str(folder / "new")
     assert said(older, shared, "make", spark) == "make 2"
     manager = QueueManager(spark, shared)

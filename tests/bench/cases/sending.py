@@ -13,6 +13,10 @@ from tests.bench.world import World
 
 ALONE = {1: 1.2, 1_000: 1.15, 100_000: 1.15, 1_000_000: 1.2}
 """Rows of one send, and what its time may be beside the floor's."""
+IN_BULK = 10_000_000
+IN_BULK_QUICK = 100_000
+IN_BULK_TARGET = 1.4
+"""So many rows are sent in the full run, beside a raw append alone: a MERGE is little of it."""
 TOGETHER = {2: 1.15, 5: 0.8}
 """Queues that one transaction sends 1,000 rows each to; raw appends go one after the other."""
 
@@ -25,6 +29,26 @@ def makers(world: World) -> Mapping[str, Callable[[], Case]]:
         for n, target in TOGETHER.items()
     }
     return {**alone, **together}
+
+
+def full_makers(world: World) -> Mapping[str, Callable[[], Case]]:
+    """Name the case of the full run, and what prepares it."""
+    return {f"bulk send {IN_BULK}": lambda: _in_bulk(world)}
+
+
+def _in_bulk(world: World) -> Case:
+    count = IN_BULK_QUICK if world.quick else IN_BULK
+    queue, raw, frame = world.queue(), world.raw_table(), orders(world.spark, count)
+    return Case(
+        f"bulk send {IN_BULK}",
+        f"send {count:,} rows, beside an append alone",
+        {
+            "txnqueue": Side("send", steps(send=lambda: queue.send(frame))),
+            "floor": Side("raw append", steps(**{"raw append": lambda: raw.append(frame)})),
+        },
+        [Comparison(target=IN_BULK_TARGET)],
+        rounds_max=5,
+    )
 
 
 def _alone(world: World, count: int, target: float) -> Case:
