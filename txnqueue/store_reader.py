@@ -9,6 +9,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import exchanges, markup
 from txnqueue.core.settings import check_id, check_name, check_root
+from txnqueue.errors import InvalidInput
 from txnqueue.exchange_reader import ExchangeReader
 from txnqueue.queue_reader import QueueReader
 from txnqueue.reports.history import History
@@ -55,8 +56,16 @@ def look(
         store.queue("orders").depth()
         store.history.as_of().counts().rows()
     """
-    where = os.fspath(root) if filesystem is not None else check_root(root)
+    where = check_root(root) if filesystem is None else _path_in(root)
     return StoreReader(FilesStore(where, filesystem))
+
+
+def _path_in(root: object) -> str:
+    """Check a path in a file system of the user's, where any text may be one."""
+    said = os.fspath(root) if isinstance(root, os.PathLike) else root
+    if not isinstance(said, str):
+        raise InvalidInput(f"root={root!r}: give the store's path in the file system.", name="root")
+    return said
 
 
 class StoreReader:

@@ -115,3 +115,12 @@ def test_headers_that_cannot_be_are_refused(world: World, said: Any, error: Any)
     with pytest.raises(error):
         queue.send([{"n": 1, "amount": 1.0}], **said)
     assert queue.depth() == 0
+
+
+@in_memory
+def test_a_header_column_that_a_session_would_substitute_is_refused(world: World) -> None:
+    queue, name = world.queue(), "${spark.app.name}"
+    with pytest.raises(SchemaMismatch, match="rename it") as refused:
+        queue.send([{"n": 1, "key": "a", name: "x"}], header_columns={"h": name})
+    assert refused.value.column == name
+    assert queue.depth() == 0

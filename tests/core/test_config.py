@@ -48,7 +48,16 @@ def test_a_transaction_id_has_1_to_200_characters(key: str) -> None:
 @pytest.mark.parametrize("root", ["/lake", "./store", "s3a://lake/x", "../", "lake", "main.lake"])
 def test_a_root_is_a_path_or_the_name_of_a_schema(root: str) -> None:
     assert check_root(root) == root
-    assert "/" in check_root(Path(root))  # who gives a path object means a path
+    if ":" not in root:
+        assert "/" in check_root(Path(root))  # who gives a path object means a path
+
+
+@pytest.mark.parametrize("uri", ["s3a://lake/x", "hdfs://node:8020/lake", "abfss:/x"])
+def test_a_path_object_of_a_uri_is_refused_because_it_is_another_place(uri: str) -> None:
+    assert str(Path(uri)) == uri.replace("//", "/")
+    with pytest.raises(InvalidInput, match="give the URI as text"):
+        check_root(Path(uri))
+    assert check_root(Path("file:/lake/x")) == "file:/lake/x"
 
 
 @pytest.mark.parametrize("root", [".", "..", "", "lake.", ".lake", None, 5, b"/lake"])

@@ -36,12 +36,16 @@ def test_what_several_managers_do_at_once_shares_commits(spark: Any, tmp_path: P
     queue.send([{"n": n} for n in range(THREADS * 20)])
     seen: list[int] = []
     errors: list[BaseException] = []
+    together = threading.Barrier(THREADS, timeout=120)
 
     def work() -> None:
         try:
             manager = QueueManager(spark, root)
+            mine = manager.queue("orders")
+            mine.depth()
+            together.wait()
             with manager.transaction() as tx:
-                batch = manager.queue("orders").receive(10, transaction=tx)
+                batch = mine.receive(10, transaction=tx)
                 rows = [m["n"] for m in batch.messages()]
             seen.extend(rows)
         except BaseException as error:

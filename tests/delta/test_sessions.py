@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
@@ -275,3 +276,34 @@ def test_after_its_session_was_stopped_a_manager_says_so(
             act()
     monkeypatch.undo()
     assert queue.depth() == 0
+
+
+def test_an_append_waits_for_a_core_however_long_the_platform_lets_a_broadcast_take(
+    spark: Any, tmp_path: Path
+) -> None:
+    context = spark.sparkContext
+    application = context._jsc.sc().conf()
+    application.set("spark.sql.broadcastTimeout", "1")  # of each session that is made from now on
+    tasks, seconds = 4 * context.defaultParallelism, 2.5
+    try:
+        manager = QueueManager(spark, str(tmp_path / "store"))
+        orders = manager.create_queue("orders", "n long", dead_letter=False)
+        orders.send([{"n": 1}])
+        with ThreadPoolExecutor(1) as beside:
+            busy = beside.submit(context.parallelize(range(tasks), tasks).foreach, _sleeps(seconds))
+            while not context.statusTracker().getActiveStageIds():
+                assert not busy.done()
+            orders.receive(1).accept()
+            busy.result()
+    finally:
+        application.remove("spark.sql.broadcastTimeout")
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+def _sleeps(seconds: float) -> Callable[[int], None]:
+    def sleep(_number: int) -> None:
+        import time
+
+        time.sleep(seconds)
+
+    return sleep

@@ -220,6 +220,12 @@ def test_each_answer_that_differs_from_sparks_is_listed(
     assert looking.disagreements(None, folder) == []
 
 
+@pytest.mark.parametrize("root", [5, None, b"store"])
+def test_a_root_in_a_file_system_is_text_or_a_path(root: Any) -> None:
+    with pytest.raises(errors.InvalidInput, match="root="):
+        txnqueue.look(root, filesystem=LocalFileSystem())
+
+
 def test_a_file_system_of_fsspec_is_asked_anew_for_each_look(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     from fsspec.implementations.local import LocalFileSystem as Local

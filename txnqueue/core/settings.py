@@ -49,6 +49,8 @@ RESERVED_COLUMNS = frozenset(
     {"slice", "send_id", "send_offset", "headers", "arrangement", MESSAGE_COLUMN}
 )
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+_CUT_URI = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
+"""What a path object makes of a URI."""
 
 
 def check_name(name: object, what: str = "queue") -> str:
@@ -116,8 +118,15 @@ def check_root(root: object) -> str:
         InvalidInput: It is neither a path nor the name of a catalog schema.
     """
     said = os.fspath(root) if isinstance(root, os.PathLike) else root
-    if isinstance(said, str) and said is not root and "/" not in said:
-        return f"./{said}"
+    if isinstance(said, str) and said is not root:
+        if _CUT_URI.match(said):
+            raise InvalidInput(
+                f"root={root!r}: a path object makes one slash of the two of a URI, which is "
+                "another place; give the URI as text.",
+                name="root",
+            )
+        if "/" not in said:
+            return f"./{said}"
     if isinstance(said, str) and ("/" in said or all(said.split("."))):
         return said
     raise InvalidInput(

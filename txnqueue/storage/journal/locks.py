@@ -193,11 +193,14 @@ class Locks:
             ) from error
 
     def _jvm_pid(self) -> int | None:
+        session: Any = self._session
         query = "SELECT reflect('java.lang.ProcessHandle', 'current')"
-        try:
-            if not is_connect(self._user):
-                session: Any = self._session
-                return int(session._jvm.java.lang.ProcessHandle.current().pid())
-            return int(self._session.sql(query).collect()[0][0])
-        except Exception:  # refused by the platform; the lock then says what to do
-            return None
+        ways: list[Callable[[], Any]] = [lambda: session.sql(query).collect()[0][0]]
+        if not is_connect(self._user):  # without a Spark job
+            ways.insert(0, lambda: session._jvm.java.lang.ProcessHandle.current().pid())
+        for ask in ways:
+            try:
+                return int(ask())
+            except Exception as error:  # refused by the platform
+                logger.info("process of Java not told error=%s", type(error).__name__)
+        return None  # the lock then says what to do

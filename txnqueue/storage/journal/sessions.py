@@ -30,6 +30,7 @@ MEANING = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.broadcastTimeout": "86400",
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",

@@ -93,6 +93,11 @@ def widened(send: Send, rows: Any) -> StructType:
         if given and name not in given:
             near = did_you_mean(name, given)
             raise SchemaMismatch(f"{use}={name!r} is no column of the rows: {near}", column=name)
+        if "${" in name:  # in SQL text a session puts the value of a variable there
+            raise SchemaMismatch(
+                f"{use}={name!r}: a column whose name has '${{' cannot say that; rename it.",
+                column=name,
+            )
         if taken.setdefault(folded(name), name) != name:
             raise SchemaMismatch(
                 f"{use}={name!r}: the name is taken, or differs from another one by capitals "

@@ -168,7 +168,7 @@ def headers_of(send: Send) -> str:
     if not pairs:
         return "CAST(NULL AS map<string,string>)"
     found = f"map_filter(map({', '.join(pairs)}), (header, value) -> value IS NOT NULL)"
-    return f"if(size({found}) > 0, {found}, NULL)"
+    return f"CASE WHEN size({found}) > 0 THEN {found} END"
 
 
 def _priority(placing: Placing) -> Column:
