@@ -130,13 +130,17 @@ def test_a_transaction_does_not_outlive_a_cut_wire(
     assert jms("receive", "letters", 5000) == "one"
     jms("send", "answers", "to-one")
     wire.cut()
-    with pytest.raises(Refusal, match="RolledBack" if "failover" in url else "JMSException"):
+    # Without failover the name depends on how much the client has noticed of the cut.
+    with pytest.raises(Refusal, match="RolledBack" if "failover" in url else "Exception"):
         jms("commit")
-    if "failover" not in url:
+    if "failover" in url:
+        # Qpid JMS still hands out what it prefetched before it was reconnected, or has released
+        # after a refused commit, and sends no outcome for it: a roll back empties its prefetch.
+        jms("rollback")
+    else:
         assert eventually(lambda: (letters.depth(), letters.in_flight()) == (2, 0))
         jms("connect", url.format(wire.port))
         jms("session", "transacted")
-    # What was prefetched may come back before what the transaction held.
     assert {jms("receive", "letters", 5000) for _ in range(2)} == {"one", "two"}
     assert bodies(listener, "answers") == []
     jms("send", "answers", "to-both")

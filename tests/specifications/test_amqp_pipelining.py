@@ -219,6 +219,16 @@ def of_a_settled_delivery(pipe: Pipe, txn_id: bytes) -> None:
     pipe.dispose(State(txn_id, Accepted()), 0)
 
 
+def of_a_delivery_that_came_again(pipe: Pipe, txn_id: bytes) -> None:
+    pipe.held(5)
+    again = pipe.receiver(pipe.scene.name, 1)
+    pipe.dispose(Released(), 0, settled=True)
+    pipe.connection.tick()
+    assert [one.link.handle for one in pipe.session.unsettled.values()] == [again]
+    pipe.dispose(State(txn_id, Accepted()), 0)
+    assert list(pipe.session.unsettled) == [1]
+
+
 def of_no_delivery(pipe: Pipe, txn_id: bytes) -> None:
     pipe.dispose(State(txn_id, Accepted()), 1, 0)
 
@@ -249,6 +259,7 @@ DISPOSITIONS = [
     of_a_link_that_has_ended,
     of_a_link_that_was_closed,
     of_a_settled_delivery,
+    of_a_delivery_that_came_again,
     of_no_delivery,
     of_another_session,
     with_what_is_no_outcome,
