@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,12 @@ def test_what_several_managers_do_at_once_shares_commits(spark: Any, tmp_path: P
     seen: list[int] = []
     errors: list[BaseException] = []
     together = threading.Barrier(THREADS, timeout=120)
+    # Each begins with another lane: claims of one lane come one after the other.
+    consumers = {zlib.crc32(f"c{n}".encode()) % THREADS: f"c{n}" for n in range(100)}
 
-    def work() -> None:
+    def work(consumer: str) -> None:
         try:
-            manager = QueueManager(spark, root)
+            manager = QueueManager(spark, root, consumer=consumer)
             mine = manager.queue("orders")
             mine.depth()
             together.wait()
@@ -52,7 +55,7 @@ def test_what_several_managers_do_at_once_shares_commits(spark: Any, tmp_path: P
             errors.append(error)
 
     with Cost(spark, root) as cost:
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
+        threads = [threading.Thread(target=work, args=(one,)) for one in consumers.values()]
         for thread in threads:
             thread.start()
         for thread in threads:
