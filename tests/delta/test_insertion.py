@@ -20,6 +20,13 @@ NUMBERS = (None, 1, 2, 3)
 NAMES = ("x", "it's", "y%_\\")
 
 
+def journal_of(spark: Any, folder: Path) -> Any:
+    """Make a store, and give its journal."""
+    manager = QueueManager(spark, str(folder / "store"))
+    manager.create_queue("orders", "n long", dead_letter=False)
+    return client_of(manager).store.journal
+
+
 def _entry(drawn: random.Random) -> Entry:
     return Entry(
         f"shard/{drawn.choice(NAMES)}",
@@ -63,10 +70,7 @@ def _place(entry: Entry) -> tuple[int, int]:
 def test_a_unit_goes_in_wholly_if_its_conditions_hold_and_else_not_at_all(
     spark: Any, tmp_path: Path
 ) -> None:
-    root = str(tmp_path / "store")
-    manager = QueueManager(spark, root)
-    manager.create_queue("orders", "n long", dead_letter=False)
-    journal: Any = client_of(manager).store.journal
+    journal = journal_of(spark, tmp_path)
     drawn, torn, refused = random.Random(7), 0, 0
     for number in range(ROUNDS):
         units, known = _units(drawn, number), journal.read_all().entries
@@ -89,13 +93,9 @@ def test_a_unit_goes_in_wholly_if_its_conditions_hold_and_else_not_at_all(
 def test_a_unit_that_is_there_does_not_go_in_again_whatever_it_expects(
     spark: Any, tmp_path: Path
 ) -> None:
-    root = str(tmp_path / "store")
-    manager = QueueManager(spark, root)
-    manager.create_queue("orders", "n long", dead_letter=False)
-    journal: Any = client_of(manager).store.journal
+    journal = journal_of(spark, tmp_path)
     entries = [Entry("s", "a", "k", recorded_at_ms=1), Entry("t", "b", "k", recorded_at_ms=1)]
     unit = Unit.of("twice", entries, [Condition("s", "none")])
     assert journal.append([unit], {}).won == (True,)
-    session, table = client_of(manager).store.statements.session, f"delta.`{root}/journal`"  # type: ignore[attr-defined]
-    assert session.sql(inserted(table, [unit])).collect() == []
+    assert journal._session.sql(inserted(journal._table, [unit])).collect() == []
     assert journal.append([unit], {}).won == (False,)
