@@ -47,6 +47,8 @@ class Kind:
         shown: What else the page shows of it, from the folder of the result files.
         names: The names of a list's cases, if another commit may have another list: a failure
             begins with one of them.
+        side_by_side: How many numbers are done at the same time, each with what is its own: a
+            number on Delta waits for Spark more than it computes.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Kind:
     told: Callable[[Sequence[Run]], Told] | None = None
     shown: Callable[[Path], Iterable[str]] | None = None
     names: Callable[[], Sequence[str]] | None = None
+    side_by_side: int = 1
 
     def numbers_of(self, failure: Failure) -> list[int]:
         """Find the numbers that a failure is looked for with: its own, unless they have names."""
@@ -95,6 +98,7 @@ KINDS: dict[str, Kind] = {
             "each version is read again from Delta's log alone.",
             "Object stores, clusters; maintenance at the same time.",
             cases.histories_threads,
+            side_by_side=3,
         ),
         Kind(
             "histories-processes",
@@ -104,6 +108,7 @@ KINDS: dict[str, Kind] = {
             "The same by two processes, each killed twice at a random moment and started again.",
             "A Java that dies with its driver: test_two_drivers.py kills those.",
             cases.histories_processes,
+            side_by_side=2,
         ),
         Kind(
             "crash-matrix",
@@ -127,6 +132,7 @@ KINDS: dict[str, Kind] = {
             "the file system are a kind of their own.",
             cases.crash_matrix_delta,
             lambda: len(cases.cells_on_delta()),
+            side_by_side=3,
         ),
         Kind(
             "crash-pairs",
@@ -177,6 +183,7 @@ KINDS: dict[str, Kind] = {
             meetings.on_delta,
             meetings.total,
             names=meetings.names,
+            side_by_side=3,
         ),
         Kind(
             "kills",

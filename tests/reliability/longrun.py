@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import signal
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
 
 from tests.reliability import results
 from tests.reliability.kinds import Kind
@@ -15,6 +20,16 @@ from tests.reliability.results import Again, Run
 from tests.reliability.session import Session
 
 LINE_MAX = 300
+AHEAD = 2
+"""So many numbers for each that is done at the same time are begun before the first is written."""
+
+
+class Done(NamedTuple):
+    """What came of a number: how many cases it was, what happened, and what it failed with."""
+
+    n: int
+    counts: Counter[str]
+    failed: str | None
 
 
 class Stop:
@@ -58,16 +73,52 @@ def run(
     """
     before = results.read(kind.name, folder)
     first = results.next_number(before)
-    now = _now()
     of = kind.total() if kind.total is not None else None
-    found = Run(kind.name, now, _commit(), first, first, of)
-    began = time.monotonic()
-    while True:
-        _one(kind, session, found)
+    found = Run(kind.name, _now(), _commit(), first, first, of)
+    began = written = time.monotonic()
+
+    def over() -> bool:
+        return time.monotonic() - began >= seconds or (stop is not None and stop.wanted)
+
+    for n, counts, failed in _each(kind, session, _numbers(first, of, over)):
+        now = time.monotonic()
+        found.add(n, counts, now - written, failed)
+        written = now
         results.write(kind.name, [*before, found], folder)
-        over = time.monotonic() - began >= seconds or (stop is not None and stop.wanted)
-        if over or (of is not None and found.next % of == 0):
-            return found
+    return found
+
+
+def _numbers(first: int, of: int | None, over: Callable[[], bool]) -> Iterator[int]:
+    """Count from a number on until the time is over, or to the end of a list."""
+    for number in itertools.count(first):
+        yield number
+        if over() or (of is not None and (number + 1) % of == 0):
+            return
+
+
+def _each(kind: Kind, session: Session, numbers: Iterable[int]) -> Iterator[Done]:
+    """Do numbers, in threads if several are done at the same time, and tell of each in order."""
+    if kind.side_by_side == 1:
+        yield from (_one(kind, session, number) for number in numbers)
+        return
+    idle: SimpleQueue[Session] = SimpleQueue()
+    for _ in range(kind.side_by_side):
+        idle.put(session.beside())
+
+    def do(number: int) -> Done:
+        mine = idle.get()
+        try:
+            return _one(kind, mine, number)
+        finally:
+            idle.put(mine)
+
+    with ThreadPoolExecutor(kind.side_by_side) as threads:
+        begun: deque[Future[Done]] = deque()
+        for number in numbers:
+            begun.append(threads.submit(do, number))
+            if len(begun) == AHEAD * kind.side_by_side:
+                yield begun.popleft().result()
+        yield from (one.result() for one in begun)
 
 
 def run_again(kind: Kind, session: Session, folder: Path = results.FOLDER) -> list[Again]:
@@ -104,13 +155,12 @@ def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
 
 
-def _one(kind: Kind, session: Session, found: Run) -> None:
-    began, n, counts, failed = time.monotonic(), 1, Counter[str](), None
+def _one(kind: Kind, session: Session, number: int) -> Done:
     try:
-        n, counts = kind.run(session, found.next)
+        n, counts = kind.run(session, number)
     except Exception as error:
-        failed = _line(error)
-    found.add(n, counts, time.monotonic() - began, failed)
+        return Done(1, Counter(), _line(error))
+    return Done(n, counts, None)
 
 
 def _commit() -> str:

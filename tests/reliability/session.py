@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import tempfile
-from functools import cached_property
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,19 @@ class Session:
         self._numbers = itertools.count()
         self._temporary = tempfile.TemporaryDirectory(prefix="txnqueue-reliability-")
         self.kept: dict[str, Any] = {}
+        self._others: list[Session] = []
+        self._started: list[Any] = []
+        self._starting = threading.Lock()
 
-    @cached_property
+    @property
     def spark(self) -> Any:
         """A session as the tests have one."""
+        with self._starting:
+            if not self._started:
+                self._started.append(self._new_spark())
+            return self._started[0]
+
+    def _new_spark(self) -> Any:
         from txnqueue.platform.local_spark import local_spark
 
         return local_spark(
@@ -38,6 +48,13 @@ class Session:
             },
         )
 
+    def beside(self) -> Session:
+        """Make one for another thread: it keeps things of its own, and shares all else."""
+        made = copy.copy(self)
+        made.kept = {}
+        self._others.append(made)
+        return made
+
     def folder(self) -> Path:
         """Make a new folder."""
         path = Path(self._temporary.name) / str(next(self._numbers))
@@ -46,9 +63,10 @@ class Session:
 
     def close(self) -> None:
         """End what was started."""
-        for one in self.kept.values():
-            if hasattr(one, "close"):
-                one.close()
-        if "spark" in self.__dict__:
-            self.spark.stop()
+        for session in (self, *self._others):
+            for one in session.kept.values():
+                if hasattr(one, "close"):
+                    one.close()
+        for spark in self._started:
+            spark.stop()
         self._temporary.cleanup()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,25 @@ def test_a_signal_ends_a_run_after_its_number(session: Session, tmp_path: Path) 
         for one, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(one, handler)
     assert (run.next, run.n, stop.wanted) == (3, 6, True)
+
+
+def test_numbers_that_are_done_side_by_side_are_written_in_order(
+    session: Session, tmp_path: Path
+) -> None:
+    together = threading.Barrier(3)
+
+    def meets(mine: Session, number: int) -> tuple[int, Counter[str]]:
+        mine.kept.setdefault("first", number)
+        together.wait(60)
+        assert number != 4, "lost"
+        return 1, Counter({f"with what {mine.kept['first']} left": 1})
+
+    one = dataclasses.replace(kind(meets, lambda: 9), side_by_side=3)
+    run = longrun.run(one, session, 60, tmp_path)
+    assert (run.first, run.next, run.n) == (0, 9, 9)
+    assert [failure.number for failure in run.failures] == [4]
+    assert sum(run.counts.values()) == 8 and len(run.counts) <= 3
+    assert results.read("simulator", tmp_path) == [run]
 
 
 def test_no_failure_in_n_bounds_their_share_by_three_in_n() -> None:
