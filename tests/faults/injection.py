@@ -78,6 +78,7 @@ class Injector:
         self.late: list[Callable[[], Any]] = []
         self.armed = False
         self.dead = False
+        self.spoiled = False
         self.stop_at: str | None = None
 
     def arm(self) -> None:
@@ -107,6 +108,7 @@ class Injector:
         self.calls.append(name)
         if not turn:
             return perform()
+        self.spoiled = True
         fault = self.fault
         if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
             if fault is Fault.CRASH_AFTER:

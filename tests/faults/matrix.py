@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tests.faults.audit import Ledger
-from tests.faults.injection import Crash, Fault, Injector, faults_of
+from tests.faults.injection import Crash, Fault, Injector, InjectorOfCall, faults_of
 from tests.faults.scenarios import Operation
 from tests.faults.world import World, check_exactly_once, drain
 from txnqueue import QueueManager
@@ -17,6 +18,10 @@ from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.transaction import Transaction
 
 RECOVERIES = ("same", "other", "two")
+
+
+class NoSuchCall(AssertionError):
+    """The operation made fewer calls of that name: what was there before it was something else."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,15 @@ def cases(operation: Operation, messages: int = 6) -> Iterator[Case]:
                 yield Case(operation, at, call, fault, recovery)
 
 
+@cache
+def nth_of(case: Case, messages: int) -> int:
+    """Count the calls of the same name before a cell's, in a world where so many messages wait.
+
+    In a world that was used before, an operation reads more often.
+    """
+    return calls_of(case.operation, messages)[: case.at].count(case.call)
+
+
 def fresh(messages: int = 6, *, unique: bool = False) -> World:
     """Make a world in memory with its queues."""
     world = World(messages=messages)
@@ -75,14 +89,20 @@ def begin(world: World, operation: Operation, client: QueueManager) -> object:
 
 
 def run(world: World, case: Case) -> None:
-    """Run one cell in a world, which is drained and whole again afterwards."""
+    """Run one cell in a world, which is drained and whole again afterwards.
+
+    Raises:
+        NoSuchCall: The world was used before, and in it the operation makes no such call.
+    """
     operation = case.operation
-    injector = Injector(case.at, case.fault)
+    injector = InjectorOfCall(case.call, nth_of(case, world.messages), case.fault)
     client = world.manager("A", injector)
     subject = begin(world, operation, client)
     injector.arm()
     reported = act(operation, client, subject)
     injector.disarm()
+    if not injector.spoiled:
+        raise NoSuchCall(f"{case}: it made {injector.calls}")
     if case.recovery != "two":
         injector.flush()  # what was on its way lands before the recovery
     world.ledger()
@@ -171,6 +191,8 @@ def finish(world: World, clients: list[QueueManager]) -> None:
         for client in clients:
             client.commit(key)
     for client in clients:
+        if waiting:
+            client.recover()  # confirms what it has changed, which else waits for its next append
         drain(client)
 
 

@@ -36,6 +36,8 @@ FOUND = ROOT / "build" / "reliability"
 PYTEST_SECONDS = 3_600
 UNKNOWN_MAX = 0.1
 KILLS_EACH, SENDS_EACH = 10, 20
+CELLS_IN_ONE_STORE = 20
+"""So many cells are run in one store, before its journal has grown too long."""
 CALLS_MAX = 40
 """More than any of the operations makes of a kind."""
 OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
@@ -118,16 +120,24 @@ def cells_on_delta() -> list[matrix.Case]:
 
 
 def crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
+    """Run a cell in the store of the last ones, unless they failed or were many."""
     case = cells_on_delta()[number % len(cells_on_delta())]
-    world: World = session.kept.pop("world", None) or on_delta.new_world(
-        DeltaStore(session.spark, str(session.folder()))
-    )
+    world = session.kept.pop("world", None) or _new_world(session)
     try:
-        matrix.run(world, case)
+        try:
+            matrix.run(world, case)
+        except matrix.NoSuchCall:
+            world = _new_world(session)
+            matrix.run(world, case)
     except Exception as error:  # what it left behind is not for the next one
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
-    session.kept["world"] = world
+    if world.scenario < CELLS_IN_ONE_STORE:
+        session.kept["world"] = world
     return 1, Counter({case.fault.value: 1})
+
+
+def _new_world(session: Session) -> World:
+    return on_delta.new_world(DeltaStore(session.spark, str(session.folder())))
 
 
 def simulator(_: Session, number: int) -> tuple[int, Counter[str]]:

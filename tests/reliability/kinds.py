@@ -126,8 +126,8 @@ KINDS: dict[str, Kind] = {
             "cells",
             "Delta on a local disk",
             "Each operation × each writing store call in it × each fault × each recovery: by the "
-            "same client, by another one, by two at once. They are run in a shuffled order, in one "
-            "store.",
+            "same client, by another one, by two at once. They are run in a shuffled order, twenty "
+            "in one store.",
             "Operations on queues that tell duplicates. Faults inside of a store call: those of "
             "the file system are a kind of their own.",
             cases.crash_matrix_delta,
