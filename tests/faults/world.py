@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from tests.faults import files
 from tests.faults.audit import Ledger, Message, Standing, accepted, check
+from tests.faults.files import SPARK_EACH, Files
 from tests.faults.injection import FaultyStore, Injector
-from tests.faults.pasts import everything
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import RetryPolicy
@@ -109,8 +111,11 @@ class World:
         if self.store.spark is None:
             rows = self.store.tables.rows(self.table)
             return rows.column("i").to_pylist() if rows.num_columns else []
-        frame = self.store.spark.read.format("delta").load(self.table)
-        return [row[0] for row in frame.collect()]
+        found = self.files.table_numbers()
+        if self.asks_spark:
+            frame = self.store.spark.read.format("delta").load(self.table)
+            assert sorted(found) == sorted(row[0] for row in frame.collect())
+        return found
 
     def lease_over(self) -> None:
         """Turn the clock past every lease."""
@@ -119,11 +124,25 @@ class World:
     def entries(self) -> tuple[Entry, ...]:
         """Read everything: what is new since it was read last."""
         after = max((entry.version for entry in self.known), default=-1)
-        new = self.store.journal.read_all(after).entries
-        if model.horizon(new) > after:  # some may have left for the archive since
-            new = tuple(e for e in everything(self.store) if e.version > after)
+        if self.store.spark is None:
+            new = files.entries_after(self.store, after)
+        else:
+            new = self.files.entries_after(after)
+        if self.asks_spark:
+            theirs = files.entries_after(self.store, after)
+            assert sorted(new, key=repr) == sorted(theirs, key=repr), "Spark and the files differ"
         self.known += new
         return tuple(self.known)
+
+    @cached_property
+    def files(self) -> Files:
+        """The files of a store on Delta, and of its user's table."""
+        return Files(self.store.root, self.table)
+
+    @property
+    def asks_spark(self) -> bool:
+        """Whether Spark is asked what the files have told."""
+        return self.store.spark is not None and self.scenario % SPARK_EACH == 0
 
     def ledger(self) -> Ledger:
         """Replay everything and fail on a breach."""
@@ -153,9 +172,14 @@ class World:
         }
         if parts:
             schema = self.helper("reader").queue(self.schema_of).schema
-            for row in self.store.payload.table(schema, list(parts.values())).to_pylist():
-                message = row["_message"]
-                self.carried[message["send_id"], message["send_offset"]] = row["i"]
+            wanted = list(parts.values())
+            if self.store.spark is None:
+                found = files.carried(self.store, schema, wanted)
+            else:
+                found = self.files.carried(schema, wanted)
+            if self.asks_spark:
+                assert found == files.carried(self.store, schema, wanted)
+            self.carried |= found
         return self.carried
 
 
