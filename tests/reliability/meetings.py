@@ -63,7 +63,8 @@ def on_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
     )
     meeting = _meetings()[number % total()]
     told = pairs.run(world, meeting)
-    dropped = "drop" in meeting.pair  # who has opened the queue before goes on with that one
-    if world.scenario <= IN_ONE_STORE and not dropped:
+    if "drop" in meeting.pair:  # who has opened the queue before goes on with that one
+        world.helpers.clear()
+    if world.scenario <= IN_ONE_STORE:
         session.kept["pairs"] = world
     return 1, _counted(told)
