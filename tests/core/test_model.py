@@ -209,10 +209,22 @@ def test_a_newer_layout_refuses_every_append() -> None:
 
 
 def test_a_unit_reads_the_shards_of_its_conditions_and_no_others() -> None:
-    entries = [Entry("backlog/q", "lane/0", model.POSTED)]
+    entries = [Entry("backlog/q", "lane/0", model.POSTED), Entry("lane/q/0", "lane/0", "x")]
     conditions = [Condition("fence", "layout"), Condition("lane/q/0", "lane/0")]
     unit = Unit.of("a", entries, conditions)
     assert unit.reads == {"fence", "lane/q/0"}
+
+
+def test_a_unit_reads_where_one_of_its_entries_would_stand() -> None:
+    entries = [Entry("table/2", "t", "x"), Entry("table/1", "t", "x")]
+    assert Unit.of("a", entries, [Condition("fence", "layout")]).reads == {"fence", "table/1"}
+    assert Unit.of("a", entries, []).reads == {"table/1"}
+
+
+def test_of_an_entry_that_stands_twice_the_first_counts() -> None:
+    first = replace(Entry("s", "t", "x", append_id="a"), version=6)
+    later, other = replace(first, version=7), replace(first, append_id="b", version=5)
+    assert model.each_once([later, other, first, first]) == (first, other)
 
 
 def test_a_unit_stamps_its_entries_with_its_id_and_their_index() -> None:

@@ -448,6 +448,33 @@ def test_a_change_whose_reply_was_lost_is_applied_once(lake: Lake) -> None:
     assert lake.rows(path) == [("a", 1.0)]
 
 
+def test_a_confirmation_that_stands_twice_is_archived_once(spark: Any, tmp_path: Any) -> None:
+    """In older stores a late try of it landed beside the next one."""
+    lake = Lake(spark, World(store=DeltaStore(spark, str(tmp_path))), str(tmp_path))
+    lake.world.create("in")
+    path, journal = lake.table(), f"{tmp_path}/journal"
+    append = lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}])  # noqa: E731
+    lake.decided_only(append, "dead")
+    lake.manager("B").recover()
+    confirmed = "kind = 'change_applied'"
+    lake.sql(f"INSERT INTO {{t}} SELECT * FROM {{t}} WHERE {confirmed}", journal)
+    standing = lake.sql(f"SELECT count(*) FROM {{t}} WHERE {confirmed}", journal)
+    assert standing == [(2,)]
+    keeper = lake.manager("keeper")
+    for _ in range(2):
+        keeper.queue("in").send([{"i": 1}])
+        keeper.maintain(transaction_seconds_max=0, vacuum=False)
+    assert lake.sql(f"SELECT count(*) FROM {{t}} WHERE {confirmed}", journal) == [(0,)]
+    told = [row["kind"] for row in keeper.history.changes().rows()]
+    assert told.count("change_applied") == 1
+    proof = keeper.history.verify()  # Delta's log knows of both, and an auditor is told
+    wrong = [claim for claim in proof.claims if not claim.holds]
+    assert [(one.expected - one.found, proof.problems) for one in wrong] == [(1, ())]
+    assert "inserted" in wrong[0].claim
+    receipt = lake.manager("C").outcome("dead").receipt
+    assert receipt is not None and receipt.applied
+
+
 def test_the_user_and_optimize_may_write_meanwhile(lake: Lake) -> None:
     path = lake.table(rows="('a', 1.0)")
     lake.decided_only(lambda tx: tx.table(path).merge([{"k": "a", "total": 1.0}], on="k", **TOTALS))

@@ -50,6 +50,9 @@ def audit(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:
     for entry in entries:
         commits[entry.version, entry.ordinal].append(entry)
     sequences: set[tuple[str, str, int]] = set()
+    landed = Counter(entry.entry_id for commit in commits.values() for entry in commit)
+    twice = sorted(name for name, times in landed.items() if times > 1)
+    ledger.problems += [f"P1 the entry {name} landed twice" for name in twice]
     for place in sorted(commits):
         commit = sorted(commits[place], key=lambda e: e.index)
         ids = {e.append_id for e in commit}

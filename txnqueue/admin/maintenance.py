@@ -257,7 +257,7 @@ class _Run:
         day = model.archive_day(entries)
         if day < self._today.isoformat() and not self._dry_run:
             return set()  # payload is kept from that day on: it must be said first
-        finished = retention.finished(entries, horizon)
+        finished = model.each_once(retention.finished(entries, horizon))
         families: dict[str, list[Entry]] = defaultdict(list)
         for entry in sorted(finished, key=lambda e: (e.kind not in _FIRST, e.place)):
             families[entry.shard.partition("/")[0]].append(entry)

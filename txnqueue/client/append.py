@@ -237,8 +237,8 @@ class Append:
                 beginning = model.beginning(journal.read([model.FENCE]).entries)
         except Exception as error:
             raise self._unknown(cause) from error
-        known = {e.entry_id: e for e in found if e.append_id in ids}
-        mine = sorted(known.values(), key=lambda e: e.place)
+        known = model.each_once(e for e in found if e.append_id in ids)
+        mine = sorted(known, key=lambda e: e.place)
         if not mine and self._unsure and beginning > self._since:
             raise self._unknown(cause)
         return Landed(tuple(mine), mine[0].version) if mine else None

@@ -85,7 +85,7 @@ class Past:
         while True:
             found: tuple[Entry, ...] = journal.find(*narrowed)
             if self._has_archive():
-                found = distinct((*found, *journal.archive.find(*narrowed)))
+                found = model.each_once((*found, *journal.archive.find(*narrowed)))
             if not self._has_moved():
                 return list(self._decided(sorted(found, key=Order.COMMIT.key)))
 
@@ -272,7 +272,7 @@ def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry
     found += past.find(*about) if lanes else []
     found += _of_attempts(past, found)
     found += past.catalog()
-    return sorted(distinct(found), key=Order.COMMIT.key)
+    return sorted(model.each_once(found), key=Order.COMMIT.key)
 
 
 def _of_attempts(past: Past, entries: Iterable[Entry]) -> list[Entry]:
@@ -314,7 +314,7 @@ def of_append(store: Store, append_id: str, shard: str) -> list[Entry]:
     journal = store.journal
     found = _and_fence(journal, shard)
     if model.horizon(found) >= 0:
-        found = distinct((*found, *journal.archive.read(append_ids=[append_id])))
+        found = model.each_once((*found, *journal.archive.read(append_ids=[append_id])))
     return [e for e in found if e.append_id == append_id and e.shard == shard]
 
 
@@ -323,13 +323,8 @@ def of_shard(store: Store, shard: str, prefix: str) -> list[Entry]:
     journal = store.journal
     found = _and_fence(journal, shard)
     if model.horizon(found) >= 0:
-        found = distinct((*found, *journal.archive.read(stream_prefix=prefix)))
+        found = model.each_once((*found, *journal.archive.read(stream_prefix=prefix)))
     return [e for e in found if e.shard == shard and e.stream.startswith(prefix)]
-
-
-def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Take each entry once: one that is being moved is in both tables."""
-    return tuple({entry.entry_id: entry for entry in entries}.values())
 
 
 def _and_fence(journal: Journal, shard: str) -> tuple[Entry, ...]:

@@ -172,6 +172,20 @@ class Entry:
         return commit_seq(self.version, self.ordinal)
 
 
+def each_once(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Take each entry once (pure): as it landed first.
+
+    One that is being archived is in both tables. And a confirmation of a table change may stand
+    twice in the journal of an older store: there a late try of it could land beside the next one.
+    """
+    found: dict[PositionId, Entry] = {}
+    for entry in entries:
+        known = found.setdefault(entry.entry_id, entry)
+        if entry.place < known.place:
+            found[entry.entry_id] = entry
+    return tuple(found.values())
+
+
 def commit_seq(version: int, ordinal: int = 0) -> int:
     """Number a commit by the journal's Delta version and the unit's place in its append."""
     return (version << 10) + ordinal
@@ -242,8 +256,13 @@ class Unit:
 
     @property
     def reads(self) -> frozenset[str]:
-        """The shards that the append reads: those of its conditions, and no others."""
-        return frozenset(condition.shard for condition in self.conditions)
+        """The shards that the append reads: those of its conditions, and one of its entries'.
+
+        So a try that lands late finds that another one, with the same append id, has landed.
+        """
+        shards = frozenset(condition.shard for condition in self.conditions)
+        own = {entry.shard for entry in self.entries}
+        return shards if shards & own else shards | set(sorted(own)[:1])
 
     def same_content(self, other: Unit) -> bool:
         """Return whether another unit says the same, whatever its append id."""

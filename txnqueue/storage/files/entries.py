@@ -108,7 +108,7 @@ class EntryFiles:
         since = min((one.after for one in wanted), default=-1)
         entries = self.entries(shards_of(wanted), (since >> 10) - 1 if since >= 0 else -1)
         found = (entry for entry in entries if any(one.matches(entry) for one in wanted))
-        return tuple({entry.entry_id: entry for entry in found}.values())
+        return model.each_once(found)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order; all of them are in memory then."""

@@ -109,8 +109,7 @@ class DeltaArchive:
             frame = session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
             return rows_of(frame, "shiftright(commit_seq, 10)")
 
-        found = map(entry_of, self._statements.alone(statement))
-        return tuple({entry.entry_id: entry for entry in found}.values())
+        return model.each_once(map(entry_of, self._statements.alone(statement)))
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that one of some filters lets through."""

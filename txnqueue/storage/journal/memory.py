@@ -64,8 +64,8 @@ class MemoryArchive:
         self._check_created()
         self.step("read archive")
         wanted = None if among is None else {entry.entry_id for entry in among}
-        found = {
-            entry.entry_id: entry
+        found = (
+            entry
             for (day, _), entry in list(self.kept.items())
             if (streams is None or entry.stream in streams)
             and (stream_prefix is None or entry.stream.startswith(stream_prefix))
@@ -74,15 +74,14 @@ class MemoryArchive:
             and (kinds is None or entry.kind in kinds)
             and (days is None or days[0] <= day <= days[1])
             and (before is None or entry.version < before)
-        }
-        return tuple(found.values())
+        )
+        return model.each_once(found)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that one of some filters lets through."""
         self._check_created()
         self.step("read archive")
-        found = _matching(list(self.kept.values()), wanted)
-        return tuple({entry.entry_id: entry for entry in found}.values())
+        return model.each_once(_matching(list(self.kept.values()), wanted))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
@@ -260,6 +259,9 @@ class MemoryJournal:
         return None
 
     def _admitted(self, unit: Unit, snapshot: int) -> bool:
+        own = (e for shard in unit.reads for e in self._between(shard, -1, snapshot))
+        if any(entry.append_id == unit.append_id for entry in own):
+            return False
         return all(
             condition.holds(self._between(condition.shard, -1, snapshot))
             for condition in unit.conditions

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.journal.filters import EntryFilter, any_of
@@ -47,7 +48,7 @@ class EntrySelection:
         """Read the entries that one of some filters lets through, each once."""
         session = self._statements.session
         rows = self._statements.run(lambda: rows_of(self._frame(session, wanted), "version"))
-        return tuple({entry.entry_id: entry for entry in map(entry_of, rows)}.values())
+        return model.each_once(map(entry_of, rows))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order: Spark sorts them, and hands over one part after the other."""
