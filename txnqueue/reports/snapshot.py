@@ -298,7 +298,9 @@ class Snapshot:
 
     @cached_property
     def _catalog(self) -> list[Entry]:
-        return self._past.catalog()
+        """What the catalog said then; nothing of it ever leaves the journal, nor the cache."""
+        known = self._client.cache.catalog_entries()
+        return [entry for entry in known if entry.commit_seq <= self._past.upto]
 
     @cached_property
     def _infos(self) -> dict[str, QueueInfo]:
@@ -335,7 +337,7 @@ class Snapshot:
         placed: dict[str, list[Posting]] = {state: [] for state in states}
         for lane in fold.lanes.values():
             for segment in lane.available:
-                ready = segment.receivable(self.at_ms, info.redelivery)
+                ready = segment.timeless or segment.receivable(self.at_ms, info.redelivery)
                 found = (segment.first, segment.last)
                 one = part_of(
                     segment.position, (found,), info.name, lane.lane, segment.delivery_count

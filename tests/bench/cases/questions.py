@@ -31,6 +31,7 @@ def _questions(world: World, transactions: int) -> Case:
     """Ask a store of its own, in which nothing else has happened."""
     manager = QueueManager(world.spark, str(world.path("store")))
     queue, raw = manager.create_queue("orders", SCHEMA, dead_letter=False), world.raw_table()
+    pieces = world.raw_table()
     transactions = 4 if world.quick else transactions
     each = MESSAGES // transactions
 
@@ -40,6 +41,8 @@ def _questions(world: World, transactions: int) -> Case:
     with ThreadPoolExecutor(THREADS) as threads:
         sent = list(threads.map(send, range(transactions)))
     raw.append(orders(world.spark, MESSAGES))
+    for number in range(transactions):
+        pieces.append(orders(world.spark, each, number * each))
     with manager.transaction() as tx:
         claimed = queue.receive(1_000, transaction=tx)
         traced = next(iter(claimed.messages()))["_message"]["id"]
@@ -66,9 +69,13 @@ def _questions(world: World, transactions: int) -> Case:
             "trace": Side("trace of a message", steps(trace=trace)),
             "verify": Side("verify", steps(verify=verify)),
             "floor": Side("raw scan", steps(scan=lambda: raw.aggregate(0, MESSAGES))),
+            "pieces": Side(
+                "raw scan of as many appends", steps(scan=lambda: pieces.aggregate(0, MESSAGES))
+            ),
         },
         [
             Comparison(target=TARGET),
+            Comparison(below="pieces"),
             Comparison("trace", "floor"),
             Comparison("verify", "floor"),
         ],

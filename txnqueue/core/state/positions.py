@@ -120,6 +120,13 @@ class Segment:
             and not self.position.expired(now_ms)
         )
 
+    @property
+    def timeless(self) -> bool:
+        """Whether the messages may be delivered at any instant: nothing delays or ends them."""
+        position = self.position
+        is_free = position.available_at_ms is None and position.expires_at_ms is None
+        return is_free and not self.failed_at_ms
+
     def receivable(self, now_ms: int, rules: Redelivery) -> bool:
         """Return whether the messages may be delivered at an instant."""
         return self.position.receivable(now_ms) and not self.waits(now_ms, rules)
