@@ -181,7 +181,7 @@ def each_once(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     found: dict[PositionId, Entry] = {}
     for entry in entries:
         known = found.setdefault(entry.entry_id, entry)
-        if entry.place < known.place:
+        if known is not entry and entry.place < known.place:
             found[entry.entry_id] = entry
     return tuple(found.values())
 
