@@ -22,7 +22,7 @@ from tests import drivers
 from tests.bench.consumer import BATCH, CONSUMERS, Consumer
 
 THREADS = 4
-BATCHES = 16
+BATCHES = 8
 KILLED_AFTER = 4
 """Batches that the killed one has finished."""
 SECONDS_MAX = 240.0
