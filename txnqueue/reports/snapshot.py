@@ -298,7 +298,7 @@ class Snapshot:
 
     @cached_property
     def _catalog(self) -> list[Entry]:
-        """What the catalog said then; nothing of it ever leaves the journal, nor the cache."""
+        """What the catalog said then; nothing of it ever leaves the journal."""
         known = self._client.cache.catalog_entries()
         return [entry for entry in known if entry.commit_seq <= self._past.upto]
 
