@@ -19,6 +19,7 @@ from tests.delta import test_two_drivers as two_drivers
 from tests.delta.hdfs import MiniHdfs
 from tests.delta.storage_calls import compiled
 from tests.faults import crash_pairs as spoiled_pairs
+from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts, matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
@@ -103,6 +104,16 @@ def crash_pairs(_: Session, number: int) -> tuple[int, Counter[str]]:
     except Exception as error:
         raise AssertionError(f"{pair}: {type(error).__name__}: {error}") from error
     return 1, Counter(case.fault.value for case in (pair.first, pair.second))
+
+
+def crash_twice(_: Session, number: int) -> tuple[int, Counter[str]]:
+    every = spoiled_twice.everything()
+    cell = every[number % len(every)]
+    try:
+        spoiled_twice.run(cell)
+    except Exception as error:
+        raise AssertionError(f"{cell}: {type(error).__name__}: {error}") from error
+    return 1, Counter((cell.first.fault.value, cell.fault.value))
 
 
 def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
