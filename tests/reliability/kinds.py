@@ -250,8 +250,9 @@ KINDS: dict[str, Kind] = {
             "calls",
             "Delta on a local disk whose calls go through a file system of the tests' own",
             "The n-th create, rename, list or open fails, or succeeds and says that it failed, for "
-            "n = 1, 2, 3 …, in a send of rows, a send of a frame, and a transaction that receives "
-            "and sends; what the client is told is compared with the journal.",
+            "n = 1, 2, 3 …, in a send of rows or of a frame, a transaction that receives and "
+            "sends, the change of a table, a drain, an acceptance, the creation of a queue, and "
+            "maintenance; what the client is told is compared with what there is.",
             "Two calls that fail; a disk that says it has written and has not.",
             cases.storage_that_fails,
             lambda: len(cases.failing_calls()),
