@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what operations cost beside plain Delta, and beside queues that people write themselves.
 #
-#   bash tests/bench.sh                about 15 minutes; the machine should do nothing else
+#   bash tests/bench.sh                about 25 minutes; the machine should do nothing else
 #   bash tests/bench.sh --minutes 8    fewer rounds
 #   bash tests/bench.sh --only send    one group of cases, or the cases whose names begin so
 #   bash tests/bench.sh --skip audit   all but one group, or such cases

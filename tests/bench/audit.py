@@ -25,7 +25,7 @@ THREADS = 4
 BATCHES = 16
 KILLED_AFTER = 4
 """Batches that the killed one has finished."""
-SECONDS_MAX = 240.0
+SECONDS_MAX = 600.0
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def groups(world: World) -> list[Group]:
         Group("read", receiving.read_makers(world), 1),
         Group("drain", receiving.drain_makers(world), 2),
         Group("ahead", pipelined.makers(world), 1.5),
-        Group("peers", handwritten.makers(world), 3),
+        Group("peers", handwritten.makers(world), 4),
         Group("threads", threads.makers(world), 1.5),
         Group("views", views.makers(world), 1),
         Group("questions", questions.makers(world), 1),

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import pictures, results
+from tests.bench.consumer import BATCH
+from tests.bench.peers import LEASE_SECONDS
 from tests.bench.report import rows_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -63,7 +65,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
 def _audits(found: list[dict[str, Any]]) -> Iterator[str]:
     yield (
         "Does a consumer that writes each message to an output lose or double any? Counted over "
-        f"{found[0]['steady']['sent']} messages in batches of ten:"
+        f"{found[0]['steady']['sent']} messages in batches of {BATCH}. Where claims have leases, "
+        f"what is not acknowledged after {LEASE_SECONDS} seconds is given to the next one:"
     )
     yield ""
     yield "| queue | consumers | lost | doubled | lost, one killed | doubled, one killed |"

@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.delta.storage_calls import CLASS, CONTEXT_CLASS
 from tests.faults.audit import check
+from tests.faults.pasts import everything
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.core.receipt import Status
@@ -26,7 +27,7 @@ from txnqueue.platform.local_spark import local_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("create", "rename", "list", "open")
-LEASE_SECONDS = 1.0
+QUEUE: Any = {"dead_letter": False, "lease_seconds": 1.0, "deliveries_max": 1_000}
 
 
 @dataclass(frozen=True)
@@ -92,36 +93,31 @@ class Worker:
     """Runs cells on one store, one after the other."""
 
     def __init__(self, spark: Any, root: str) -> None:
-        """Create the queues."""
-        self._spark, self._root = spark, root
+        """Create the queues and the table."""
+        self._spark, self._table = spark, f"{root}-table"
         self._disk = getattr(spark._jvm, CLASS)
         self._numbers = itertools.count()
-        self._expected: list[int] = []
         self._other = QueueManager(spark, root, actor="other")
         for name in ("in", "out"):
-            self._other.create_queue(
-                name, "n long", dead_letter=False, lease_seconds=LEASE_SECONDS, deliveries_max=1_000
-            )
+            self._other.create_queue(name, "n long", **QUEUE)
+        spark.sql(f"CREATE TABLE delta.`{self._table}` (n LONG) USING delta").collect()
         for operation in OPERATIONS:  # what is done once in a process is done
             self.run(Cell(operation, "nothing", 1, after=False))
 
     def run(self, cell: Cell) -> Found:
         """Run one cell, and find out whether all is as it was told."""
-        number = next(self._numbers)
-        key = f"T{number}"
-        takes = cell.operation.startswith("receive")
-        if takes:
+        number, operation = next(self._numbers), OPERATIONS[cell.operation]
+        task = Task(f"T{number}", number, self._table)
+        if operation.waits:
             self._other.queue("in").send([{"n": number}])
-        manager = QueueManager(self._spark, self._root, actor="A", consumer=f"c{number}")
+        manager = QueueManager(self._spark, self._other.root, actor="A", consumer=f"c{number}")
         manager.list_queues()
         self._disk.spoil(cell.kind, cell.nth, cell.after)
-        told, error = self._told(lambda: OPERATIONS[cell.operation](manager, key, number))
+        told, error = self._told(lambda: operation.act(manager, task))
         hit = self._disk.spoiled()
         self._disk.spoil(None, 0, False)
-        status = self._other.outcome(key).status
-        committed = status is Status.COMMITTED
-        problem = self._problem(number, told, committed=committed, takes=takes)
-        return Found(hit, told, error, committed, problem)
+        committed = self._other.outcome(task.key).status is Status.COMMITTED
+        return Found(hit, told, error, committed, self._problem(operation, task, told, committed))
 
     def _told(self, act: Callable[[], None]) -> tuple[str, str]:
         try:
@@ -132,54 +128,159 @@ class Worker:
             return "failed", type(error).__name__
         return "ok", ""
 
-    def _problem(self, number: int, told: str, *, committed: bool, takes: bool) -> str:
-        if told == "ok" and not committed:
+    def _problem(self, operation: Operation, task: Task, told: str, committed: bool) -> str:
+        if operation.decides and told == "ok" and not committed:
             return "it was told ok, and is not committed"
-        if told == "failed" and committed:
+        if operation.decides and told == "failed" and committed:
             return "it was told of a failure, and is committed"
         try:
-            if takes and not committed:
-                self._take("in", number)
-            if committed:
-                self._take("out", number)
-            for name in ("in", "out"):
-                left = self._other.queue(name)
-                assert not left.depth() and not left.in_flight(), f"{name} has something left"
-            check(client_of(self._other).store.journal.read_all().entries)
+            operation.check(self._other, task, told, committed)
+            self._check_nothing_is_left()
         except AssertionError as error:
             return str(error)
         return ""
 
-    def _take(self, name: str, number: int) -> None:
-        """Take the one message that must be there, once its holder's lease is over."""
-        batch = self._other.queue(name).receive(10, wait_seconds=30)
-        found = [message["n"] for message in batch.messages()]
-        assert found == [number], f"{name} has {found}, not {number}"
-        batch.accept()
+    def _check_nothing_is_left(self) -> None:
+        for name in ("in", "out"):
+            left = self._other.queue(name)
+            assert not left.depth() and not left.in_flight(), f"{name} has something left"
+        check(everything(client_of(self._other).store))
 
 
-def _send(manager: QueueManager, key: str, number: int) -> None:
-    with manager.transaction(key) as tx:
-        tx.queue("out").send([{"n": number}])
+@dataclass(frozen=True)
+class Task:
+    """What an operation is about: its transaction, its number, and the table that it may change."""
+
+    key: str
+    number: int
+    table: str
 
 
-def _send_frame(manager: QueueManager, key: str, number: int) -> None:
-    frame = client_of(manager).store.spark.range(number, number + 1).withColumnRenamed("id", "n")
-    with manager.transaction(key) as tx:
-        tx.queue("out").send(frame)
+@dataclass(frozen=True)
+class Operation:
+    """What is done on the disk that fails, and what is looked at afterwards.
+
+    Attributes:
+        act: Does it.
+        check: Compares what there is with what was told and decided, and takes the messages.
+        waits: Whether a message waits for it.
+        decides: Whether it commits a transaction of the task's key.
+    """
+
+    act: Callable[[QueueManager, Task], None]
+    check: Callable[[QueueManager, Task, str, bool], None]
+    waits: bool = False
+    decides: bool = True
 
 
-def _pass_on(manager: QueueManager, key: str, number: int) -> None:
-    with manager.transaction(key) as tx:
+def _send(manager: QueueManager, task: Task) -> None:
+    with manager.transaction(task.key) as tx:
+        tx.queue("out").send([{"n": task.number}])
+
+
+def _send_frame(manager: QueueManager, task: Task) -> None:
+    frame = client_of(manager).store.spark.range(task.number, task.number + 1)
+    with manager.transaction(task.key) as tx:
+        tx.queue("out").send(frame.withColumnRenamed("id", "n"))
+
+
+def _pass_on(manager: QueueManager, task: Task) -> None:
+    with manager.transaction(task.key) as tx:
         batch = tx.queue("in").receive(10)
-        assert [message["n"] for message in batch.messages()] == [number]
-        tx.queue("out").send([{"n": number}])
+        assert [message["n"] for message in batch.messages()] == [task.number]
+        tx.queue("out").send([{"n": task.number}])
 
 
-OPERATIONS: dict[str, Callable[[QueueManager, str, int], None]] = {
-    "send": _send,
-    "send a frame": _send_frame,
-    "receive, send and commit": _pass_on,
+def _change(manager: QueueManager, task: Task) -> None:
+    with manager.transaction(task.key) as tx:
+        tx.table(task.table).append([{"n": task.number}])
+
+
+def _drain(manager: QueueManager, task: Task) -> None:
+    def pass_on(batch: Any, tx: Any) -> None:
+        tx.queue("out").send(batch.df.select("n"))
+
+    manager.queue("in").drain(pass_on)
+
+
+def _accept(manager: QueueManager, task: Task) -> None:
+    manager.queue("in").receive(10).accept()
+
+
+def _create(manager: QueueManager, task: Task) -> None:
+    manager.create_queue(f"new{task.number}", "n long", **QUEUE)
+
+
+def _maintain(manager: QueueManager, task: Task) -> None:
+    manager.maintain(transaction_seconds_max=0, payload_retention_days=0)
+
+
+def _sent(other: QueueManager, task: Task, _told: str, committed: bool) -> None:
+    if committed:
+        _take(other, "out", task.number)
+
+
+def _passed_on(other: QueueManager, task: Task, _told: str, committed: bool) -> None:
+    _take(other, "out" if committed else "in", task.number)
+
+
+def _changed(other: QueueManager, task: Task, _told: str, committed: bool) -> None:
+    """The row is there once, as soon as somebody has recovered; or never."""
+    other.recover()
+    rows = client_of(other).store.spark.read.format("delta").load(task.table)
+    found = rows.where(f"n = {task.number}").count()
+    assert found == int(committed), f"the table has the row {found} times"
+
+
+def _drained(other: QueueManager, task: Task, told: str, _committed: bool) -> None:
+    """The message is in one of both queues: in the second one if so it was told."""
+    waiting = other.queue("out").depth()
+    assert waiting or told != "ok", "it was told ok, and nothing was sent"
+    _take(other, "out" if waiting else "in", task.number)
+
+
+def _accepted(other: QueueManager, task: Task, told: str, _committed: bool) -> None:
+    """It is gone, or comes back after its lease: it is gone if so it was told."""
+    left = other.queue("in").depth() + other.queue("in").in_flight()
+    assert not left or told != "ok", "it was told ok, and the message is still there"
+    if left:
+        _take(other, "in", task.number)
+
+
+def _created(other: QueueManager, task: Task, told: str, _committed: bool) -> None:
+    """Whoever creates it again has it; it is there already if so it was told."""
+    name = f"new{task.number}"
+    known = name in other.list_queues()
+    assert known or told != "ok", "it was told ok, and there is no such queue"
+    other.create_queue(name, "n long", exist_ok=True, **QUEUE).send([{"n": task.number}])
+    _take(other, name, task.number)
+    other.drop_queue(name)
+
+
+def _maintained(other: QueueManager, task: Task, _told: str, _committed: bool) -> None:
+    """Nothing that waits is gone, and all that was is known."""
+    _take(other, "in", task.number)
+    proof = other.history.verify()
+    assert proof.ok, str(proof)
+
+
+def _take(other: QueueManager, name: str, number: int) -> None:
+    """Take the one message that must be there, once its holder's lease is over."""
+    batch = other.queue(name).receive(10, wait_seconds=30)
+    found = [message["n"] for message in batch.messages()]
+    assert found == [number], f"{name} has {found}, not {number}"
+    batch.accept()
+
+
+OPERATIONS: dict[str, Operation] = {
+    "send": Operation(_send, _sent),
+    "send a frame": Operation(_send_frame, _sent),
+    "receive, send and commit": Operation(_pass_on, _passed_on, waits=True),
+    "change a table": Operation(_change, _changed),
+    "drain": Operation(_drain, _drained, waits=True, decides=False),
+    "receive and accept": Operation(_accept, _accepted, waits=True, decides=False),
+    "create a queue": Operation(_create, _created, decides=False),
+    "maintain": Operation(_maintain, _maintained, waits=True, decides=False),
 }
 
 

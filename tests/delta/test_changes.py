@@ -461,6 +461,8 @@ def test_a_confirmation_that_stands_twice_is_archived_once(spark: Any, tmp_path:
     standing = lake.sql(f"SELECT count(*) FROM {{t}} WHERE {confirmed}", journal)
     assert standing == [(2,)]
     keeper = lake.manager("keeper")
+    proof = keeper.history.verify()
+    assert [one.claim for one in proof.claims if not one.holds] == ["appends that landed once"]
     for _ in range(2):
         keeper.queue("in").send([{"i": 1}])
         keeper.maintain(transaction_seconds_max=0, vacuum=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import re
@@ -19,6 +18,7 @@ from tests.delta import test_two_drivers as two_drivers
 from tests.delta.hdfs import MiniHdfs
 from tests.delta.storage_calls import compiled
 from tests.faults import crash_pairs as spoiled_pairs
+from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts, matrix
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS
 from tests.faults.simulation import simulate
@@ -38,9 +38,8 @@ UNKNOWN_MAX = 0.1
 KILLS_EACH, SENDS_EACH = 10, 20
 CELLS_IN_ONE_STORE = 20
 """So many cells are run in one store, before its journal has grown too long."""
-CALLS_MAX = 40
-"""More than any of the operations makes of a kind."""
-OPERATIONS_ON_DISK = tuple(failing_storage.OPERATIONS)
+CALLS_MAX = {"maintain": 160}
+"""More than any of the operations makes of a kind; of the others 40."""
 
 
 # ----------------------------------------------------------------------------- histories
@@ -105,6 +104,16 @@ def crash_pairs(_: Session, number: int) -> tuple[int, Counter[str]]:
     return 1, Counter(case.fault.value for case in (pair.first, pair.second))
 
 
+def crash_twice(_: Session, number: int) -> tuple[int, Counter[str]]:
+    every = spoiled_twice.everything()
+    cell = every[number % len(every)]
+    try:
+        spoiled_twice.run(cell)
+    except Exception as error:
+        raise AssertionError(f"{cell}: {type(error).__name__}: {error}") from error
+    return 1, Counter((cell.first.fault.value, cell.fault.value))
+
+
 def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
     operation, nth = interrupts.cases()[number % len(interrupts.cases())]
     told = interrupts.run(matrix.fresh(unique=operation.unique), operation, nth)
@@ -148,10 +157,16 @@ def simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
 
 @cache
 def failing_calls() -> list[failing_storage.Cell]:
-    found = itertools.product(
-        range(1, CALLS_MAX + 1), OPERATIONS_ON_DISK, failing_storage.KINDS, (False, True)
-    )
-    return [failing_storage.Cell(what, kind, nth, after) for nth, what, kind, after in found]
+    """List first the first calls, then the second ones: of all operations, in a shuffled order."""
+    found = [
+        failing_storage.Cell(what, kind, nth, after)
+        for what in failing_storage.OPERATIONS
+        for nth in range(1, CALLS_MAX.get(what, 40) + 1)
+        for kind in failing_storage.KINDS
+        for after in (False, True)
+    ]
+    random.Random(0).shuffle(found)
+    return sorted(found, key=lambda cell: cell.nth)
 
 
 def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults import crash_pairs as spoiled_pairs
+from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts
 from tests.reliability import (
     cases,
@@ -143,9 +144,21 @@ KINDS: dict[str, Kind] = {
             "a second one comes to what is left and is spoiled, too, before anybody recovers. Of "
             f"each ordered pair {spoiled_pairs.OF_EACH} of the faults, places and recoveries are "
             "drawn; they are run in a shuffled order.",
-            "Two faults in one operation; most of what two faults can be.",
+            "Most of what two faults in two operations can be.",
             cases.crash_pairs,
             lambda: len(cases.ordered_pairs()),
+        ),
+        Kind(
+            "crash-twice",
+            "operations that are spoiled twice, in memory",
+            "cells",
+            "in memory",
+            "Each operation × each store call that writes × each fault that is survived × each "
+            "call that is made after it × each fault there; one of the recoveries is drawn. They "
+            "are run in a shuffled order.",
+            "Three faults in one operation; a first fault at a call that only reads.",
+            cases.crash_twice,
+            lambda: len(spoiled_twice.everything()),
         ),
         Kind(
             "interrupts",
@@ -237,8 +250,9 @@ KINDS: dict[str, Kind] = {
             "calls",
             "Delta on a local disk whose calls go through a file system of the tests' own",
             "The n-th create, rename, list or open fails, or succeeds and says that it failed, for "
-            "n = 1, 2, 3 …, in a send of rows, a send of a frame, and a transaction that receives "
-            "and sends; what the client is told is compared with the journal.",
+            "n = 1, 2, 3 …, in a send of rows or of a frame, a transaction that receives and "
+            "sends, the change of a table, a drain, an acceptance, the creation of a queue, and "
+            "maintenance; what the client is told is compared with what there is.",
             "Two calls that fail; a disk that says it has written and has not.",
             cases.storage_that_fails,
             lambda: len(cases.failing_calls()),

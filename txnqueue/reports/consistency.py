@@ -1,14 +1,17 @@
 """What has to hold of a store's entries, checked as they come: in bounded memory.
 
 Numbers and decisions are checked stream by stream, everything else in commit order. What is
-remembered is what is still open: attempts, changes that wait, payload that is to be counted.
+remembered is what is still open: attempts, changes that wait, payload that is to be counted; and
+of each commit which append it is of.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
@@ -54,6 +57,35 @@ class Problems:
         """Remember a problem, unless there are enough."""
         if len(self.told) < PROBLEMS_MAX:
             self.told.append(problem)
+
+
+class Landings:
+    """Each append landed once: no two commits are of one.
+
+    Of a commit eight bytes are remembered, however long the history is.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first commit."""
+        self._newest = -1
+        self._appends = array("Q")
+
+    def see(self, entry: Entry) -> None:
+        """Record the next entry."""
+        if entry.commit_seq != self._newest:
+            self._newest = entry.commit_seq
+            digest = blake2b(entry.append_id.encode(), digest_size=8).digest()
+            self._appends.append(int.from_bytes(digest, "big"))
+
+    def claims(self) -> list[CheckedPromise]:
+        """Tell how many appends the commits are of."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        commits = len(self._appends)
+        digests = pa.Array.from_buffers(pa.uint64(), commits, [None, pa.py_buffer(self._appends)])
+        appends = compute.count_distinct(digests).as_py()
+        return [CheckedPromise("appends that landed once", appends, commits)]
 
 
 class Numbers:

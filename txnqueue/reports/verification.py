@@ -18,6 +18,7 @@ from txnqueue.core.state.topology import Topology
 from txnqueue.reports.consistency import (
     ChangeChecks,
     CheckedPromise,
+    Landings,
     Manifests,
     Numbers,
     Payload,
@@ -81,7 +82,8 @@ def verify(client: Client, digest: HistoryDigest | None = None) -> VerificationR
     checked from the history's beginning on. Messages are replayed from where each was sent,
     because all that was done to one stays as long as it is known.
 
-    The entries are read twice, in a stream. What is remembered is what is still open.
+    The entries are read twice, in a stream. What is remembered is what is still open, and eight
+    bytes of each commit.
 
     Raises:
         HistoryRemoved: The digest covers what was removed from the history.
@@ -125,13 +127,13 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         **{one.payload_id: f"exchange {one.name}" for one in Topology.of(entries).ever.values()},
         **{one.payload_id: f"queue {one.name}" for one in queues.values()},
     }
-    payload = Payload(client, owners, problems)
+    payload, landings = Payload(client, owners, problems), Landings()
     since, logged, newest, append_id = max(beginning, audit.since), 0, -1, ""
     for entry in past.stream(Order.COMMIT):
         if entry.commit_seq == newest and entry.append_id != append_id:
             problems.add(f"two appends are at commit_seq {newest}: what came after what is lost")
         append_id = entry.append_id
-        for check in (manifests, changes, replay, payload):
+        for check in (landings, manifests, changes, replay, payload):
             check.see(entry)
         logged += entry.version >= since
         newest = entry.commit_seq
@@ -140,6 +142,7 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         *manifests.claims(numbers.late),
         *replay.claims(),
         *changes.claims(),
+        *landings.claims(),
         *_log(audit, logged),
         *payload.claims(changes.waiting.values()),
     )

@@ -20,7 +20,7 @@ DRAINED = (10_000, 100_000, 1_000_000, 10_000_000)
 BACKLOGS = (1_000, 100_000, 10_000_000)
 CLAIMS = (10, 1_000, 10_000)
 QUEUES = (10, 100, 1_000)
-DECISIONS = (1_000, 100_000)
+DECISIONS = (1_000, 100_000, 10_000_000)
 COMMITS, COMMITS_MAX = 100, 10_000
 PREPARATION_SECONDS = 180.0
 """For so long a store is given a history; it has as many commits as there is time for."""

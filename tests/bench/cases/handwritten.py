@@ -18,6 +18,8 @@ from tests.bench.world import World
 COUNT = 1_000
 BACKLOGS = {10_000: 2.5, 1_000_000: 3.0}
 """Messages that wait, and how many times a drained batch the best correct peer should take."""
+AT_ONCE = {(300_000, 1_500_000): 5.0}
+"""The same of a large batch."""
 COMPILED_FROM = 100_000
 """A session that compiles what it runs is faster with so many rows: peers get the better one."""
 PEERS: Mapping[str, Any] = {
@@ -33,18 +35,22 @@ FILES = 6
 def makers(world: World) -> Mapping[str, Callable[[], Case]]:
     """Name the cases, and what prepares them."""
     queues = {
-        f"peers at {size}": partial(_queues, world, size, target)
+        f"peers at {size}": partial(_queues, world, f"peers at {size}", COUNT, size, target)
         for size, target in BACKLOGS.items()
     }
-    return {**queues, "streams": partial(_streams, world)}
+    at_once = {
+        f"peers with {count}": partial(_queues, world, f"peers with {count}", count, size, target)
+        for (count, size), target in AT_ONCE.items()
+    }
+    return {**queues, **at_once, "streams": partial(_streams, world)}
 
 
 class Waiting:
     """A peer's queue in which messages wait."""
 
-    def __init__(self, world: World, peer: Any, size: int) -> None:
+    def __init__(self, world: World, peer: Any, count: int, size: int) -> None:
         session = tuned(world.spark, compiled=size >= COMPILED_FROM)
-        self._spark, self._size = world.spark, size
+        self._spark, self._count, self._size = world.spark, count, size
         self._peer = peer(session, world.path("peer"))
         self._sent = self._left = 0
 
@@ -57,8 +63,9 @@ class Waiting:
 
     def consume(self) -> Parts:
         """Consume one batch."""
-        took = seconds(lambda: self._peer.consume(COUNT, lambda frame: aggregate(frame, COUNT)))
-        self._left -= COUNT
+        count = self._count
+        took = seconds(lambda: self._peer.consume(count, lambda frame: aggregate(frame, count)))
+        self._left -= count
         return {"batch": took}
 
 
@@ -71,26 +78,26 @@ def tuned(spark: Any, *, compiled: bool = False) -> Any:
     return session
 
 
-def _queues(world: World, size: int, target: float) -> Case:
+def _queues(world: World, name: str, count: int, size: int, target: float) -> Case:
     backlog = Backlog(world, size, beside=False)
-    enough = max(size // 2, BATCHES * COUNT)
+    enough = max(size // 2, BATCHES * count)
     sides = {
         "txnqueue": Side(
             "a drained batch",
-            lambda: drained(backlog.queue, COUNT),
+            lambda: drained(backlog.queue, count),
             lambda: backlog.need(enough),
         )
     }
-    for name, peer in PEERS.items():
-        waiting = Waiting(world, peer, size)
-        sides[name] = Side(name, waiting.consume, partial(waiting.need, enough))
+    for title, peer in PEERS.items():
+        waiting = Waiting(world, peer, count, size)
+        sides[title] = Side(title, waiting.consume, partial(waiting.need, enough))
     return Case(
-        f"peers at {size}",
-        f"a batch of {COUNT:,} of {size:,} waiting messages: claim, read, acknowledge",
+        name,
+        f"a batch of {count:,} of {size:,} waiting messages: claim, read, acknowledge",
         sides,
         [
-            Comparison(name, "txnqueue", None if name == "DELETE" else target, at_least=True)
-            for name in PEERS
+            Comparison(peer, "txnqueue", None if peer == "DELETE" else target, at_least=True)
+            for peer in PEERS
         ],
         rounds_max=5,
     )
