@@ -147,13 +147,17 @@ kept
 # %% [markdown]
 # ## Does it notice?
 #
-# In a copy of the store, Eve deletes two flights, and writes the night shift's name over Ada's.
+# In a copy of the store, Eve deletes two flights, and writes the night shift's name over Ada's. (She
+# takes a MERGE: after an UPDATE or a DELETE of the journal, nobody could open the store.)
 
 # %%
 copy = shutil.copytree(root, f"{lake}/copy")
 payload = departures.info.payload_id
 spark.sql(f"DELETE FROM delta.`{copy}/payload/{payload}` WHERE day = 2 AND flight = 1")
-spark.sql(f"UPDATE delta.`{copy}/journal` SET actor = 'night shift' WHERE actor = 'ada'")
+spark.sql(
+    f"MERGE INTO delta.`{copy}/journal` USING (SELECT 'ada' AS name) ON actor = name "
+    "WHEN MATCHED THEN UPDATE SET actor = 'night shift'"
+)
 
 QueueManager(spark, copy).history.verify(digest=kept)
 

@@ -97,13 +97,14 @@ def _paint_threads(axes: Any, rows: list[Row]) -> None:
 def _paint_growth(axes: Any, rows: list[Row]) -> None:
     for name, case in rows:
         sides = [(float(size), side["median"]) for size, side in case["sides"].items()]
-        axes.plot(*zip(*sides, strict=True), "o-", label=case["title"] or name)
+        axes.plot(*zip(*sides, strict=True), "o-", label=name.removeprefix("growth of "))
     axes.set_xscale("log")
     axes.set_ylim(
         0, 1.2 * max(side["median"] for _, case in rows for side in case["sides"].values())
     )
+    axes.set_xlabel("how many there are")
     axes.set_ylabel("seconds")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 _PICTURES: dict[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -107,7 +108,8 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
         seconds_max: So long this may take; then there are fewer.
 
     Returns:
-        The store, its queue, and how many commits there are.
+        The store, its queue, and how many commits there are of the library. Other commits, which
+        change nothing, follow them until there are as many as were asked for.
     """
     manager, until = _manager(world), time.monotonic() + seconds_max
     queue = manager.create_queue("orders", SCHEMA, dead_letter=False)
@@ -118,7 +120,20 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
             manager.maintain(**AT_ONCE)
             maintained = found
         queue.receive(1).accept()
-    return manager, queue, found
+    manager.close()
+    _commit_nothing(Path(manager.root) / "journal" / "_delta_log", found, commits)
+    again = QueueManager(world.spark, manager.root, actor="bench")
+    return again, again.queue("orders"), found
+
+
+def _commit_nothing(log: Path, newest: int, upto: int) -> None:
+    """Write commits without a change into the log of a Delta table, after its newest one."""
+    first, *_ = (log / f"{newest:020}.json").read_text(encoding="utf-8").splitlines()
+    about = json.loads(first)["commitInfo"]
+    for version in range(newest + 1, upto + 1):
+        about["inCommitTimestamp"] += 1
+        line = {"commitInfo": {**about, "operation": "Manual Update", "operationParameters": {}}}
+        (log / f"{version:020}.json").write_text(json.dumps(line) + "\n", encoding="utf-8")
 
 
 def _manager(world: World) -> QueueManager:

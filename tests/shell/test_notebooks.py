@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONG
-
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 BYTES_MAX = 400_000
@@ -20,7 +18,6 @@ jupytext = pytest.importorskip("jupytext")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not LONG, reason="minutes each: in the long run")
 @pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_to_its_end(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
