@@ -33,6 +33,7 @@ from txnqueue.reports.postings import Posting, last_posting, portions, postings
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.payload.described import Described
+from txnqueue.storage.payload.types import IN_UTC
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -251,7 +252,7 @@ class _Reader:
 
         mine = cast("_Portion", partition)
         columns = Described(mine.described).arrow()
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        wanted = to_arrow_schema(self._schema, **IN_UTC)
         pieces = FilesStore(mine.root).payload.pieces(columns, [one.part for one in mine.found])
         try:
             tables = [

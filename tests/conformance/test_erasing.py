@@ -77,6 +77,20 @@ def proved(manager: QueueManager) -> dict[str, tuple[int, int]]:
     return {claim.claim: (claim.found, claim.expected) for claim in found.claims}
 
 
+@in_memory
+def test_what_was_erased_is_not_missing_beside_what_is(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send([*rows(1, 2, key="anna"), *rows(3, 4, 5, key="bert")])
+    manager.erase(queue.name, ANNA, reason="request 7")
+    (gone, *_), payload = queue.peek_messages(), client_of(manager).store.payload
+    send_id, _, offset = gone["_message"]["id"].rpartition(":")
+    assert (gone["n"], offset) == (3, "2")
+    payload.erase(queue.info.payload_id, [(0, send_id, ((2, 2),))])
+    (problem,) = manager.history.verify().problems
+    said = f"queue {queue.name}: 2 rows of payload are there in slice 0, of 3"
+    assert problem == f"{said}; the first that is not there once is {gone['_message']['id']}"
+
+
 @on_delta_when_long
 def test_what_was_consumed_is_erased_and_its_record_stays(world: World) -> None:
     queue = world.queue()

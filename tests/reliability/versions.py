@@ -348,5 +348,5 @@ def _called(
         text = done.stdout + done.stderr
         (LOGS / "versions.log").write_text(f"{' '.join(command)}\n{text}", encoding="utf-8")
         named = [line for line in text.splitlines() if re.match(r"(FAILED|ERROR)\b", line)]
-        raise AssertionError("; ".join(named) or [*text.splitlines(), "it said nothing"][-1])
+        raise AssertionError("; ".join(named) or (text.splitlines() or ["it said nothing"])[-1])
     return done.stdout

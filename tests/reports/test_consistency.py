@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from tests.inside import client_of
 from txnqueue.core.model import Entry
 from txnqueue.reports.consistency import Landings
+from txnqueue.testing import memory_manager
 
 
 def test_an_append_that_landed_twice_is_counted_once() -> None:
@@ -19,3 +23,19 @@ def test_an_append_that_landed_twice_is_counted_once() -> None:
 
 def test_of_an_empty_history_nothing_landed_twice() -> None:
     assert all(claim.holds for claim in Landings().claims())
+
+
+@pytest.mark.parametrize("gone", [0, 7, 63, 99])
+def test_the_first_message_is_named_whose_row_is_missing(gone: int) -> None:
+    manager = memory_manager()
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    for first in range(0, 100, 20):  # five sends
+        queue.send([{"n": n} for n in range(first, first + 20)])
+    ids = {message["n"]: message["_message"]["id"] for message in queue.peek_messages(100)}
+    payload = client_of(manager).store.payload
+    (number,) = payload.slices(queue.info.payload_id)
+    send_id, _, offset = ids[gone].rpartition(":")
+    payload.erase(queue.info.payload_id, [(number, send_id, ((int(offset), int(offset)),))])
+    (problem,) = manager.history.verify().problems
+    said = f"99 rows of payload are there in slice {number}, of 100"
+    assert problem == f"queue orders: {said}; the first that is not there once is {ids[gone]}"

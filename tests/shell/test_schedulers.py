@@ -1,11 +1,14 @@
 """The page about schedulers: its code runs up to the schedulers' own calls, its commands are ours.
 
-Airflow and Dagster stand in by modules of a few lines; ``txnqueue`` is a program that records how
-it is called and ends with the code that it is told.
+What platforms would call is called as they are told to: a job of Databricks and a step of EMR name
+options of ours, and the cell of a notebook gets a session. Airflow and Dagster stand in by modules
+of a few lines; ``txnqueue`` is a program that records how it is called and ends with the code that
+it is told.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -21,9 +24,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("typer")
+import yaml
 from typer.main import get_command
 
 from txnqueue.cli.main import app
+from txnqueue.testing import memory_manager
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "schedulers.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -180,6 +185,50 @@ def test_a_run_that_waits_for_messages_asks_the_sensor() -> None:
     assert (context.params["at_least"], context.params["wait"]) == (100, True)
     declared = {one.name: one.default for one in group.commands["depth"].params}
     assert f"every {declared['poll_seconds']:g} seconds" in waiting
+
+
+def block(language: str) -> str:
+    """Read the only block of a language."""
+    (text,) = (text for kind, text in _BLOCK.findall(PAGE.read_text()) if kind == language)
+    return str(text)
+
+
+def consumption(arguments: list[str]) -> dict[str, Any]:
+    """Read the options of a job as the job itself does."""
+    group: Any = get_command(app)
+    found: dict[str, Any] = group.commands["consume"].make_context("consume", arguments).params
+    return found
+
+
+def test_a_job_of_databricks_names_options_of_ours() -> None:
+    (job,) = yaml.safe_load(block("yaml"))["resources"]["jobs"].values()
+    (task,) = job["tasks"]
+    called = task["spark_python_task"]
+    assert (PAGE.parents[2] / called["python_file"]).is_file()
+    given = consumption(called["parameters"])
+    assert (given["queue"], given["run_id"]) == ("orders", "{{job.run_id}}")
+    assert task["max_retries"] and given["dead_letters_exit_code"] == 0, "or it tries in vain"
+
+
+def test_a_step_of_emr_names_options_of_ours() -> None:
+    (step,) = json.loads(block("json"))
+    (at,) = (n for n, word in enumerate(step["Args"]) if word.endswith("consume_queue.py"))
+    given = consumption(step["Args"][at + 1 :])
+    assert (given["queue"], step["ActionOnFailure"]) == ("orders", "CONTINUE")
+    assert given["run_id"] and given["sql"]
+
+
+def test_a_notebook_consumes_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, manager = Scene(tmp_path, monkeypatch).names, memory_manager()
+    for name in ("orders", "bills"):
+        manager.create_queue(name, "n long")
+    manager.queue("orders").send([{"n": 1}, {"n": 2}])
+    opened = []
+    names["QueueManager"] = lambda *given: opened.append(given) or manager
+    names["bill"] = lambda batch, tx: tx.queue("bills").send(batch.messages())  # without Spark
+    first, again = (names["consume_with"]("the session", "r-1") for _ in range(2))
+    assert opened == 2 * [("the session", names["ROOT"])]
+    assert (first.messages, again.messages, manager.queue("bills").depth()) == (2, 0, 2)
 
 
 def test_the_commands_are_commands_of_ours() -> None:

@@ -19,6 +19,7 @@ from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.state import erasures, retention
 from txnqueue.storage.journal import EntryFilter, Order
+from txnqueue.storage.payload import StagedPlace
 from txnqueue.storage.tables import Change
 
 PROBLEMS_MAX = 20
@@ -385,12 +386,7 @@ class Payload:
             live = self._live.get(owner, set())
             erased = erasures.rows_of(self._erasures).get(owner, {})
             wanted = [one for one in wanted if one[0] in live]
-            places = [
-                (n, send_id, ranges.difference(part, erased.get((n, send_id), ())))
-                for n, sends, part, _ in wanted
-                for send_id in sends
-            ]
-            found = self._client.store.payload.rows(owner, places)
+            found = self._client.store.payload.rows(owner, _places(wanted, erased))
             expected = sum(count for *_, count in wanted) - _erased_of(wanted, erased)
             known = len(self._erasures)
             if found != expected:
@@ -402,21 +398,34 @@ class Payload:
                 self._found += found
                 self._expected += expected
                 if found != expected:
-                    self._tell(owner, wanted)
+                    self._tell(owner, wanted, erased)
                 return
 
-    def _tell(self, owner: str, wanted: Sequence[_Place]) -> None:
-        """Say in which slices rows are missing, or too many."""
+    def _tell(self, owner: str, wanted: Sequence[_Place], erased: erasures.Places) -> None:
+        """Say in which slices rows are missing, or too many, and which message is the first."""
         name = self._owners.get(owner, owner)
         for number in sorted({one[0] for one in wanted}):
             here = [one for one in wanted if one[0] == number]
-            places = [(number, send_id, part) for _, sends, part, _ in here for send_id in sends]
-            found = self._client.store.payload.rows(owner, places)
-            expected = sum(count for *_, count in here)
+            found = self._client.store.payload.rows(owner, _places(here, erased))
+            expected = sum(count for *_, count in here) - _erased_of(here, erased)
             if found != expected:
-                self._problems.add(
-                    f"{name}: {found} rows of payload are there in slice {number}, of {expected}"
-                )
+                told = f"{name}: {found} rows of payload are there in slice {number}, of {expected}"
+                told += self._first(owner, [one for one in here if one[2] != EVERYTHING], erased)
+                self._problems.add(told)
+
+    def _first(self, owner: str, wanted: Sequence[_Place], erased: erasures.Places) -> str:
+        """Name the first message whose row is not there once, by counting halves."""
+        places = [place for place in _places(wanted, erased) if place[2]]
+        if not places or self._is_there(owner, places):
+            return ""  # rows of waiting changes are missing, which have no messages
+        while (count := _count_of(places)) > 1:
+            head, tail = _halved(places, count // 2)
+            places = tail if self._is_there(owner, head) else head
+        ((_, send_id, part),) = places
+        return f"; the first that is not there once is {send_id}:{part[0][0]}"
+
+    def _is_there(self, owner: str, places: Sequence[StagedPlace]) -> bool:
+        return self._client.store.payload.rows(owner, places) == _count_of(places)
 
     def _named(self) -> retention.Slices:
         kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED]
@@ -425,6 +434,34 @@ class Payload:
 
     def _erased(self) -> list[erasures.Erasure]:
         return erasures.erasures(self._client.cache.catalog_entries())
+
+
+def _places(wanted: Iterable[_Place], erased: erasures.Places) -> list[StagedPlace]:
+    """List where rows must be, without those that were erased."""
+    return [
+        (number, send_id, ranges.difference(part, erased.get((number, send_id), ())))
+        for number, send_ids, part, _ in wanted
+        for send_id in send_ids
+    ]
+
+
+def _count_of(places: Iterable[StagedPlace]) -> int:
+    return sum(ranges.count(part) for *_, part in places)
+
+
+def _halved(
+    places: Iterable[StagedPlace], count: int
+) -> tuple[list[StagedPlace], list[StagedPlace]]:
+    """Divide places into those of the first so many rows, and the others."""
+    head: list[StagedPlace] = []
+    tail: list[StagedPlace] = []
+    for number, send_id, part in places:
+        first = ranges.take(part, count)
+        count -= ranges.count(first)
+        for half, taken in ((head, first), (tail, ranges.difference(part, first))):
+            if taken:
+                half.append((number, send_id, taken))
+    return head, tail
 
 
 def _erased_of(wanted: Iterable[_Place], erased: erasures.Places) -> int:

@@ -68,6 +68,8 @@ def _list(data: pa.Array, want: pa.ListType) -> pa.Array:
     values = _array(data.flatten(), want.value_type)  # without what lies under nulls
     lengths = pc.fill_null(pc.list_value_length(data), 0)
     offsets = pa.concat_arrays([_zero(), pc.cumulative_sum(lengths).cast(pa.int32())])
+    # Arrow may have kept a map of nulls beside them, though none is null, and would refuse it.
+    offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     return pa.ListArray.from_arrays(offsets, values, type=want, mask=data.is_null())
 
 

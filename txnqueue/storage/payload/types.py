@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
@@ -220,9 +221,19 @@ def stored_type(kind: DataType) -> DataType:
     return kind
 
 
+def _in_utc() -> Mapping[str, Any]:
+    """Say that instants are in UTC, as this PySpark calls it: 4.2 has another name for it."""
+    known = inspect.signature(to_arrow_type).parameters
+    return {"timezone": "UTC"} if "timezone" in known else {"timestamp_utc": True}
+
+
+IN_UTC = _in_utc()
+"""What PySpark's translations of types to Arrow get."""
+
+
 def arrow_type(kind: DataType) -> pa.DataType:
     """Translate a type as it is stored; instants are microseconds, in UTC if they have a zone."""
-    return to_arrow_type(stored_type(kind), timezone="UTC")
+    return to_arrow_type(stored_type(kind), **IN_UTC)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
