@@ -260,7 +260,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "connect",
             "the conformance suite over a Spark Connect server",
-            "tests",
+            "modules",
             "Delta on a local disk, a server in another process",
             "All that the suite of the public interface asks of Delta, module by module, by a "
             "client of a Spark Connect server that has Delta and nothing of the library; each "
