@@ -50,7 +50,7 @@ def test_a_name_means_itself_in_every_argument(world: World) -> None:
     queue = manager.create_queue(
         world.name("odd"), SCHEMA, group_by=KEY, message_id=ID, dead_letter=False
     )
-    for number in range(len(ways(world, []))):
+    for number in range(len(ways(world, [row(0)]))):
         rows = [{**one, ID: f"{number}{one[ID]}"} for one in (row(0), row(1, 9))]
         queue.send(
             ways(world, rows)[number],
@@ -78,7 +78,7 @@ def test_a_routing_key_is_read_from_a_column_of_any_name(world: World) -> None:
     for form in ways(world, [row(0)]):
         exchange.publish(form, routing_key_column=KEY)
     found = [dict(one["_message"]["headers"] or {}) for one in queue.peek_messages(10)]
-    assert [headers["routing_key"] for headers in found] == ["k"] * len(ways(world, []))
+    assert [headers["routing_key"] for headers in found] == ["k"] * len(ways(world, [row(0)]))
 
 
 def test_a_selector_and_a_reason_are_read_from_columns_of_any_name(world: World) -> None:

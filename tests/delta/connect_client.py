@@ -99,8 +99,10 @@ def look(spark: Any, manager: QueueManager) -> None:
     steps: list[Any] = manager.history.trace(queue="orders", where="order_id = 100").rows()
     assert [step["step"] for step in steps][:2] == ["sent", "claimed"]
     told("traced")
+    manager.create_queue("nothing", SCHEMA, dead_letter=False)
     manager.create_views("connect_")
     assert spark.sql("SELECT * FROM connect_orders WHERE state = 'accepted'").count() > 0
+    assert spark.sql("SELECT * FROM connect_nothing").count() == 0
     told("views")
     manager.maintain(transaction_seconds_max=0, payload_retention_days=0, vacuum=False)
     told("maintained")

@@ -106,6 +106,15 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
     return session
 
 
+def _of_nothing(rows: Any) -> StructType | None:
+    """Say which columns a table without rows has: Connect infers none, though Arrow knows them."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    empty = isinstance(rows, pa.Table) and not rows.num_rows
+    return from_arrow_schema(rows.schema) if empty else None
+
+
 def new_frame(
     session: SparkSession, rows: Any, schema: StructType | str | None = None
 ) -> DataFrame:
@@ -114,9 +123,9 @@ def new_frame(
     ``createDataFrame`` makes its own session the active one: what asks for that, such as a
     program's ``SparkSession.active()`` and Spark when it looks a data source up, would find ours.
     """
-    make = partial(session.createDataFrame, rows, schema)
     if is_connect(session):
-        return make()
+        return session.createDataFrame(rows, schema or _of_nothing(rows))
+    make = partial(session.createDataFrame, rows, schema)
     from pyspark.sql import SparkSession
 
     known: Any = SparkSession
