@@ -147,8 +147,8 @@ kept
 # %% [markdown]
 # ## Does it notice?
 #
-# In a copy of the store, Eve deletes two flights, and writes the night shift's name over Ada's. (She
-# takes a MERGE: after an UPDATE or a DELETE of the journal, nobody could open the store.)
+# In a copy of the store, Eve deletes two flights, and writes the night shift's name over Ada's.
+# She takes a MERGE: after an UPDATE or a DELETE of the journal, nobody could open the store.
 
 # %%
 copy = shutil.copytree(root, f"{lake}/copy")
