@@ -54,9 +54,14 @@ class Problems:
         """Begin with none."""
         self.told: list[str] = []
 
+    @property
+    def enough(self) -> bool:
+        """Whether no more are remembered, so that nobody needs to look for them."""
+        return len(self.told) >= PROBLEMS_MAX
+
     def add(self, problem: str) -> None:
         """Remember a problem, unless there are enough."""
-        if len(self.told) < PROBLEMS_MAX:
+        if not self.enough:
             self.told.append(problem)
 
 
@@ -405,6 +410,8 @@ class Payload:
         """Say in which slices rows are missing, or too many, and which message is the first."""
         name = self._owners.get(owner, owner)
         for number in sorted({one[0] for one in wanted}):
+            if self._problems.enough:
+                return
             here = [one for one in wanted if one[0] == number]
             found = self._client.store.payload.rows(owner, _places(here, erased))
             expected = sum(count for *_, count in here) - _erased_of(here, erased)
