@@ -208,6 +208,8 @@ def test_a_job_of_databricks_names_options_of_ours() -> None:
     given = consumption(called["parameters"])
     assert (given["queue"], given["run_id"]) == ("orders", "{{job.run_id}}")
     assert task["max_retries"] and given["dead_letters_exit_code"] == 0, "or it tries in vain"
+    assert task["libraries"] == [{"pypi": {"package": "txnqueue[cli]"}}], "or it has no commands"
+    assert given["handler"]
 
 
 def test_a_step_of_emr_names_options_of_ours() -> None:
@@ -215,7 +217,8 @@ def test_a_step_of_emr_names_options_of_ours() -> None:
     (at,) = (n for n, word in enumerate(step["Args"]) if word.endswith("consume_queue.py"))
     given = consumption(step["Args"][at + 1 :])
     assert (given["queue"], step["ActionOnFailure"]) == ("orders", "CONTINUE")
-    assert given["run_id"] and given["sql"]
+    module, _, _ = given["handler"].partition(":")
+    assert given["run_id"] and f"/{module}.py" in step["Args"][at - 1], "it is not shipped"
 
 
 def test_a_notebook_consumes_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
