@@ -47,11 +47,7 @@ class Pair:
     recovery: str
 
     def __str__(self) -> str:
-        spoiled = [
-            f"{one.operation.name} / call {one.at} {one.call} / {one.fault.value}"
-            for one in (self.first, self.second)
-        ]
-        return f"{'; then '.join(spoiled)}; {self.recovery}"
+        return f"{self.first.spoiled}; then {self.second.spoiled}; {self.recovery}"
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from tests.faults.matrix import (
     RECOVERIES,
     Case,
     act,
+    aftermath,
     begin,
     cases,
     check,
     fresh,
     nth_of,
-    recover,
 )
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS, Operation
 from tests.faults.world import World
@@ -43,9 +43,8 @@ class Twice:
     recovery: str
 
     def __str__(self) -> str:
-        first = f"{self.first.operation.name} / call {self.first.at} {self.first.call}"
         second = f"{self.after} calls later {self.call} / {self.fault.value}"
-        return f"{first} / {self.first.fault.value} / {second} / {self.recovery}"
+        return f"{self.first.spoiled} / {second} / {self.recovery}"
 
 
 class InjectorOfTwo(InjectorOfCall):
@@ -118,11 +117,7 @@ def run(cell: Twice) -> None:
     injector = _injector(first, world, cell.after, cell.fault)
     told = _spoil(world, first.operation, injector)
     assert injector.spoiled_twice, f"{cell}: it made {injector.calls}"
-    if cell.recovery != "two":
-        injector.flush()
-    world.ledger()
-    recover(world, cell.recovery)
-    injector.flush()
+    aftermath(world, injector, cell.recovery)
     check(world, first.operation, told, str(cell))
 
 

@@ -34,9 +34,13 @@ class Case:
     fault: Fault
     recovery: str
 
+    @property
+    def spoiled(self) -> str:
+        """Say what happens at which call."""
+        return f"{self.operation.name} / call {self.at} {self.call} / {self.fault.value}"
+
     def __str__(self) -> str:
-        where = f"{self.operation.name} / call {self.at} {self.call}"
-        return f"{where} / {self.fault.value} / {self.recovery}"
+        return f"{self.spoiled} / {self.recovery}"
 
 
 def calls_of(operation: Operation, messages: int) -> list[str]:
@@ -103,12 +107,17 @@ def run(world: World, case: Case) -> None:
     injector.disarm()
     if not injector.spoiled:
         raise NoSuchCall(f"{case}: it made {injector.calls}")
-    if case.recovery != "two":
+    aftermath(world, injector, case.recovery)
+    check(world, operation, reported, str(case))
+
+
+def aftermath(world: World, injector: Injector, recovery: str) -> None:
+    """Let clients recover from what was spoiled, and what was on its way land."""
+    if recovery != "two":
         injector.flush()  # what was on its way lands before the recovery
     world.ledger()
-    recover(world, case.recovery)
+    recover(world, recovery)
     injector.flush()  # or only after it
-    check(world, operation, reported, str(case))
 
 
 def check(world: World, operation: Operation, reported: str, case: str) -> None:
