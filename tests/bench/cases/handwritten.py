@@ -16,10 +16,13 @@ from tests.bench.peers.streaming import ForeachBatch, Sink
 from tests.bench.world import World
 
 COUNT = 1_000
-BACKLOGS = {10_000: 2.5, 1_000_000: 3.0}
-"""Messages that wait, and how many times a drained batch the best correct peer should take."""
-AT_ONCE = {(300_000, 1_500_000): 5.0}
-"""The same of a large batch."""
+BATCHED = {
+    "peers at 10000": (COUNT, 10_000, 2.5),
+    "peers at 1000000": (COUNT, 1_000_000, 3.0),
+    "peers with 300000": (300_000, 1_500_000, 5.0),
+}
+"""Messages of a batch, messages that wait, and how many times a drained batch the best correct peer
+should take."""
 COMPILED_FROM = 100_000
 """A session that compiles what it runs is faster with so many rows: peers get the better one."""
 PEERS: Mapping[str, Any] = {
@@ -34,15 +37,8 @@ FILES = 6
 
 def makers(world: World) -> Mapping[str, Callable[[], Case]]:
     """Name the cases, and what prepares them."""
-    queues = {
-        f"peers at {size}": partial(_queues, world, f"peers at {size}", COUNT, size, target)
-        for size, target in BACKLOGS.items()
-    }
-    at_once = {
-        f"peers with {count}": partial(_queues, world, f"peers with {count}", count, size, target)
-        for (count, size), target in AT_ONCE.items()
-    }
-    return {**queues, **at_once, "streams": partial(_streams, world)}
+    queues = {name: partial(_queues, world, name, *case) for name, case in BATCHED.items()}
+    return {**queues, "streams": partial(_streams, world)}
 
 
 class Waiting:
