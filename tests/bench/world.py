@@ -31,7 +31,7 @@ class World:
         """Create the store and the floors."""
         self.manager = QueueManager(self.spark, str(self.folder / "store"), actor="bench")
         versions = 1 if self.quick else VERSIONS
-        self._template = Journal.make(self.spark, self.folder / "journal", versions)
+        self._template = Journal.make(self.spark, self.folder / "floor", versions)
         self.journal = self._template.copy(self.path("journal"))
         self.calibrated = self.raw_table()
 

@@ -112,6 +112,22 @@ def test_tampering_is_found(memory: World, tamper: Callable[[Kept], None]) -> No
     assert history.digest(kept.commit_seq).sha256 != kept.sha256
 
 
+@pytest.mark.spark
+def test_a_merge_into_the_journal_is_found(spark: Any, tmp_path: Any) -> None:
+    world = World(None, spark, str(tmp_path / "store"))
+    consume(world.queue(lanes=1), 1, 2)
+    kept = world.manager("auditor").history.digest()
+    assert world.manager("auditor").history.verify(digest=kept).ok
+    spark.sql(
+        f"MERGE INTO delta.`{tmp_path}/store/journal` USING (SELECT 'zoë' AS name) "
+        "ON reason = name WHEN MATCHED THEN UPDATE SET reason = 'eve'"
+    )
+    history = world.manager("asking").history
+    found = history.verify(digest=kept)
+    assert "digests that match" in {claim.claim for claim in found.claims if not claim.holds}
+    assert history.digest(kept.commit_seq).sha256 != kept.sha256
+
+
 def test_a_second_copy_that_says_something_else_is_found(memory: World) -> None:
     archive, _ = archived(memory)
     history = memory.manager("auditor").history

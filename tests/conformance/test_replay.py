@@ -194,6 +194,23 @@ def test_history_that_was_removed_is_missed_at_once(world: World) -> None:
     assert numbers(orders.replay(after=horizon)) == [2, 7, 7, 7, 7]
 
 
+@in_memory
+def test_a_handler_takes_it_as_any_batch(world: World) -> None:
+    """A handler that was mended is run again on what the old one had consumed."""
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    orders.send(rows(1, 2, 3))
+
+    def bill(batch: Any, tx: Any, factor: int = 1) -> None:
+        tx.queue(bills.name).send(rows(*[factor * n for n in numbers(batch)]))
+
+    orders.drain(bill)
+    assert numbers(bills.receive(9)) == [1, 2, 3]
+    with manager.transaction() as tx:
+        bill(orders.replay(), tx, 10)
+    assert numbers(bills.receive(9)) == [10, 20, 30]
+    assert (len(orders.replay()), orders.depth(), orders.in_flight()) == (3, 0, 0)
+
+
 @on_delta_when_long
 def test_what_was_consumed_can_be_sent_anew_once(
     world: World, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,9 @@ class Store:
             f"INSERT INTO {kept} SELECT {COLUMNS}, _metadata.row_commit_version * 1024 + ordinal, "
             f"DATE'2024-01-01' FROM {journal} WHERE {old}"
         )
-        self.spark.sql(f"DELETE FROM {journal} WHERE {old}")
+        self.spark.sql(
+            f"MERGE INTO {journal} USING (SELECT 1 AS one) ON {old} WHEN MATCHED THEN DELETE"
+        )
 
     def manager(self) -> QueueManager:
         manager = QueueManager(self.spark, str(self.root / "store"))

@@ -159,7 +159,8 @@ class DeltaArchive:
         )
         count = (
             f"SELECT count(*) FROM {self._table} t LEFT SEMI JOIN ({source}) s "
-            f"ON t.append_id = s.append_id AND t.`index` = s.`index` WHERE {old}"
+            f"ON t.append_id = s.append_id AND t.`index` = s.`index` WHERE {old} "
+            f"AND NOT ({_old(day, queues)})"  # a dry run has left there what goes surely
         )
         delete = (
             f"MERGE INTO {self._table} t USING ({source}) s ON t.day < DATE{literal(day)} "

@@ -122,15 +122,22 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
 
 
 def stored(send: Send, numbered: DataFrame) -> DataFrame:
-    """Give numbered rows the columns of the payload table."""
-    return numbered.selectExpr(
+    """Give numbered rows the columns of the payload table.
+
+    A column that is null in all rows is left out, as a file of Delta may: each costs time in
+    every row.
+    """
+    columns = [
         f"{literal(send.send_id)} AS send_id",
         "_offset AS send_offset",
         f"{literal(send.slice)} AS slice",
         *[identifier(column.name) for column in send.schema.fields],
-        "_headers AS headers",
-        f"{_arrangement(send)} AS arrangement",
-    )
+    ]
+    if has_headers(send):
+        columns.append("_headers AS headers")
+    if not stands_anywhere(send):
+        columns.append(f"{_arrangement(send)} AS arrangement")
+    return numbered.selectExpr(*columns)
 
 
 def _arrangement(send: Send) -> str:
@@ -148,8 +155,9 @@ def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> Dat
     """Make a DataFrame of rows that were arranged in this process, with their numbers."""
     table = arranged.rows
     offsets = pa.array(range(table.num_rows), pa.int64())
-    headers = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
-    added = {"_offset": offsets, "_headers": headers}
+    added: dict[str, pa.Array] = {"_offset": offsets}
+    if has_headers(send):
+        added["_headers"] = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
     if not stands_anywhere(send):
         added["_route"] = pa.array(arranged.routes, pa.string())
         for number, (name, kind) in enumerate(_PLACE.items()):
@@ -158,6 +166,11 @@ def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> Dat
         table = table.append_column(name, values)
     columns = [identifier(name) for name in (*added, *send.schema.names)]
     return frame_of(session, table).coalesce(1).selectExpr(*columns)
+
+
+def has_headers(send: Send) -> bool:
+    """Return whether a row of a send may have headers."""
+    return bool(send.headers or send.header_columns)
 
 
 def headers_of(send: Send) -> str:
