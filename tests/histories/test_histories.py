@@ -63,6 +63,7 @@ def test_a_broken_protocol_is_found_out(name: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.spark
 @pytest.mark.skipif(not LONG, reason="minutes: tests/reliability.sh runs them by the hundred")
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("run", [on_delta_by_threads, on_delta_by_processes])
 def test_nothing_is_wrong_with_runs_on_delta(
     run: Callable[..., Any], spark: Any, tmp_path: Path
