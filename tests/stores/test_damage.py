@@ -171,6 +171,7 @@ PROVING = [
     ("journal: data file 19", "a bit flipped at 50%"),
     ("archive: data file 0", "a bit flipped at 31%"),
     ("archive: data file 1", "a block of zeros"),
+    ("invoices: the last commit", "a bit flipped at 68%"),
 ]
 """What only a reader of these files can know of."""
 SUMS = pytest.mark.parametrize("sums", [True, False] if LONG else [False])
@@ -200,6 +201,13 @@ def test_a_proof_names_what_is_damaged(
     store = _damaged(tmp_path, kind, harm, sums=sums)
     with pytest.raises(StoreCorrupt, match="Stop writing to the store"):
         QueueManager(spark, str(store)).history.verify()
+
+
+@pytest.mark.spark
+def test_reading_messages_names_a_damaged_file(spark: Any, tmp_path: Path) -> None:
+    store = _damaged(tmp_path, "orders: data file 0", "a bit flipped at 97%", sums=True)
+    with pytest.raises(StoreCorrupt, match=r"payload/orders-.*Stop writing to the store"):
+        QueueManager(spark, str(store)).queue("orders").peek_messages(100)
 
 
 def _damaged(folder: Path, kind: str, harm: str, *, sums: bool) -> Path:

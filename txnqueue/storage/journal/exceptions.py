@@ -21,6 +21,7 @@ _DAMAGED_FILE = (
     "JsonParseException",
     "MALFORMED_RECORD_IN_PARSING",
     "ParquetDecodingException",
+    'because "partitionValues',  # of a file that a commit adds, under a name that nobody knows
     "could not verify page checksum",
     "is not a Parquet file",
     "org.apache.parquet.format.",

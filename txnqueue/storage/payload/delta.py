@@ -16,6 +16,7 @@ from txnqueue.core import ranges
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.exceptions import damage
 from txnqueue.storage.journal.sessions import USER_METADATA
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
@@ -140,8 +141,9 @@ class DeltaPayload:
         self._statements.check_running()
         count = sum(ranges.count(part.ranges) for part in parts)
         session = self._session_for(count)
-        frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
-        found = frame.drop("_rank", "_offset").toArrow()
+        with damage():
+            frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
+            found = frame.drop("_rank", "_offset").toArrow()
         if found.num_rows < count:
             raise PayloadRemoved()
         return found.cast(arrow_schema(StructType([*schema.fields, MESSAGE])))
