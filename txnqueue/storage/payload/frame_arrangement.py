@@ -10,7 +10,7 @@ import pyarrow as pa
 from txnqueue.core.model import Range
 from txnqueue.core.settings import DELAY_SECONDS_MAX, RUNS_PER_SEND_MAX
 from txnqueue.errors import LimitExceeded
-from txnqueue.storage.journal.tables import ARRANGEMENT_TYPE, identifier, literal
+from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import (
     OFFSETS_PER_TASK,
     PRIORITY_DEFAULT,
@@ -133,7 +133,7 @@ def stored(send: Send, numbered: DataFrame) -> DataFrame:
         f"{literal(send.slice)} AS slice",
         *[identifier(column.name) for column in send.schema.fields],
     ]
-    if has_headers(send):
+    if _has_headers(send):
         columns.append("_headers AS headers")
     if not stands_anywhere(send):
         columns.append(f"{_arrangement(send)} AS arrangement")
@@ -141,9 +141,7 @@ def stored(send: Send, numbered: DataFrame) -> DataFrame:
 
 
 def _arrangement(send: Send) -> str:
-    """Write where each row stands; null if that follows from its number."""
-    if stands_anywhere(send):
-        return f"CAST(NULL AS {ARRANGEMENT_TYPE})"
+    """Write where each row stands."""
     standing = "'lane', _lane" if send.routes is None else "'route', _route"
     return (
         f"named_struct({standing}, 'priority', _priority, "
@@ -156,7 +154,7 @@ def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> Dat
     table = arranged.rows
     offsets = pa.array(range(table.num_rows), pa.int64())
     added: dict[str, pa.Array] = {"_offset": offsets}
-    if has_headers(send):
+    if _has_headers(send):
         added["_headers"] = pa.array(arranged.headers, pa.map_(pa.string(), pa.string()))
     if not stands_anywhere(send):
         added["_route"] = pa.array(arranged.routes, pa.string())
@@ -168,18 +166,18 @@ def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> Dat
     return frame_of(session, table).coalesce(1).selectExpr(*columns)
 
 
-def has_headers(send: Send) -> bool:
+def _has_headers(send: Send) -> bool:
     """Return whether a row of a send may have headers."""
     return bool(send.headers or send.header_columns)
 
 
 def headers_of(send: Send) -> str:
     """Write the headers of each row in SQL; without any they are null."""
+    if not _has_headers(send):
+        return "CAST(NULL AS map<string,string>)"
     pairs = [literal(cell) for item in send.headers.items() for cell in item]
     for header, column in send.header_columns.items():
         pairs += [literal(header), f"CAST({identifier(column)} AS string)"]
-    if not pairs:
-        return "CAST(NULL AS map<string,string>)"
     found = f"map_filter(map({', '.join(pairs)}), (header, value) -> value IS NOT NULL)"
     return f"CASE WHEN size({found}) > 0 THEN {found} END"
 
