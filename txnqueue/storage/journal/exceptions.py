@@ -54,6 +54,8 @@ def damage() -> Iterator[None]:
     """
     try:
         yield
+    except StoreCorrupt:  # told already
+        raise
     except Exception as error:
         said = str(error)
         if any(sign in said for sign in (*_DAMAGED_LOG, *_DAMAGED_FILE)):

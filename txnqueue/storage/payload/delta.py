@@ -136,18 +136,19 @@ class DeltaPayload:
         """Read columns as the catalog describes them."""
         return StructType.fromJson(dict(described))
 
+    @damage()
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
         self._statements.check_running()
         count = sum(ranges.count(part.ranges) for part in parts)
         session = self._session_for(count)
-        with damage():
-            frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
-            found = frame.drop("_rank", "_offset").toArrow()
+        frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
+        found = frame.drop("_rank", "_offset").toArrow()
         if found.num_rows < count:
             raise PayloadRemoved()
         return found.cast(arrow_schema(StructType([*schema.fields, MESSAGE])))
 
+    @damage()
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned to their places, on the user's session."""
         self._statements.check_running()
