@@ -266,9 +266,9 @@ class QueueManager:
             transaction_seconds_max: For so long a transaction may stay undecided: what began
                 earlier may be refused when it commits, unless it is prepared or still holds
                 messages. It is refused once anything could be archived by that.
-            payload_retention_days: How many days the payload of consumed messages is kept
-                at least after their entries have left the journal. It goes together with the
-                payload of the same thousand versions of the journal.
+            payload_retention_days: For at least so many days the payload of consumed messages is
+                kept after their entries have left the journal. It goes together with what was
+                sent in the same thousand versions of the journal.
             history_retention_days: Keep the history for at least this many days, and not fewer
                 than the payload. Older entries are deleted, except decisions of transactions, and
                 what was done to messages that are still in a queue. None: all is kept.
