@@ -64,8 +64,9 @@ class Store:
         entries = (
             replace(entry, ordinal=ordinal)  # as if one append had a unit for each queue
             for ordinal, (queue_id, send_id) in enumerate(sends)
+            for append_id in [f"{queue_id}/{rounds.start}"]
             for number in rounds
-            for entry in bulk.a_round(queue_id, send_id, number, bulk.ENTRIES * number)
+            for entry in bulk.a_round(queue_id, send_id, number, bulk.ENTRIES * number, append_id)
         )
         file, rows = str(self.root / "rows.parquet"), bulk.rows_of(entries)
         with pq.ParquetWriter(file, SCHEMA) as writer:

@@ -16,7 +16,9 @@ ENTRIES = 4
 """How many entries a round has."""
 
 
-def a_round(queue_id: str, send_id: str, number: int, index: int = 0) -> list[Entry]:
+def a_round(
+    queue_id: str, send_id: str, number: int, index: int = 0, append_id: str | None = None
+) -> list[Entry]:
     """Write what one message of a send leaves behind, from its commit to its end.
 
     Args:
@@ -24,9 +26,10 @@ def a_round(queue_id: str, send_id: str, number: int, index: int = 0) -> list[En
         send_id: The send, whose rows are offsets from 0 on.
         number: Which of its messages; the rounds of a queue are numbered through.
         index: The first entry's place, if many rounds land in one version.
+        append_id: The append that all of it lands by; three of its own when left out.
     """
     key = model.generated_key(number % model.TRANSACTION_SHARDS, f"{_hex(queue_id, number)}")
-    posted_by, claimed_by, accepted_by = (f"{queue_id}/{number}/{n}" for n in range(3))
+    posted_by, claimed_by, accepted_by = (append_id or f"{queue_id}/{number}/{n}" for n in range(3))
     part = ((number, number),)
     common: dict[str, Any] = {"queue_id": queue_id, "lane": 0, "count": 1}
     manifest = {"v": 1, "manifest": {"posted": {queue_id: 1}, "settled": {}}}
