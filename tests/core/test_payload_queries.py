@@ -8,7 +8,7 @@ import pytest
 
 from txnqueue.core.model import Range
 from txnqueue.storage.payload import Part
-from txnqueue.storage.payload.queries import literal_places, piece_bits, places
+from txnqueue.storage.payload.queries import guarded_places, literal_places, piece_bits
 
 
 def part(send_id: str, *spans: Range) -> Part:
@@ -16,7 +16,7 @@ def part(send_id: str, *spans: Range) -> Part:
 
 
 def guard(table: str, parts: list[Part]) -> str:
-    return places(table, list(enumerate(parts)), piece_bits(parts), guarded=True)
+    return guarded_places(table, list(enumerate(parts)), piece_bits(parts))
 
 
 def counted(sql: str) -> int:

@@ -1,8 +1,7 @@
-"""What sends and frames read on real Delta, what that costs, and what they fall back to."""
+"""What sends read on real Delta, what that costs, and what they fall back to."""
 
 from __future__ import annotations
 
-import datetime
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 
 from tests.delta.counting import Cost
 from txnqueue import QueueManager
-from txnqueue.admin import creation
 from txnqueue.errors import StoreCorrupt
-from txnqueue.storage.payload import commits, frame_arrangement, queries, writes
+from txnqueue.storage.payload import commits, frame_arrangement, writes
 from txnqueue.storage.payload.commits import StagedCommit
 
 pytestmark = pytest.mark.spark
@@ -239,64 +237,3 @@ def test_payload_is_written_by_the_newer_encodings_of_parquet(
         columns = [group.column(number) for number in range(group.num_columns)]
         offset = next(one for one in columns if one.path_in_schema == "send_offset")
         assert "DELTA_BINARY_PACKED" in offset.encodings
-
-
-# ------------------------------------------------------------------------------- frames
-
-
-def test_a_frame_counts_its_messages_though_its_lease_would_still_stand(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody else ended the claim, consumed the messages and tidied up: no clock tells."""
-    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
-    first = QueueManager(spark, str(tmp_path), consumer="one")
-    queue = first.create_queue("q", "i long", dead_letter=False)
-    queue.send(numbers(spark, 10))
-    batch = queue.receive(10, lease_seconds=3_600)
-    frame = batch.df
-    second = QueueManager(spark, str(tmp_path), consumer="one")
-    assert second.queue("q").receive(10).accept() == 10
-    second.queue("q").send([{"i": 1}])
-    second.queue("q").receive(1).accept()
-    assert second.maintain(transaction_seconds_max=0, payload_retention_days=0).slices
-    assert batch.held_until is not None
-    assert batch.held_until > datetime.datetime.now(datetime.timezone.utc)
-    for late in (frame, batch.df):
-        with pytest.raises(Exception, match="PayloadRemoved"):
-            late.count()
-
-
-@pytest.mark.parametrize("ranges", ["few", "many"])
-def test_a_frame_has_every_message_or_fails(
-    spark: Any, root: str, queue: Any, monkeypatch: pytest.MonkeyPatch, ranges: str
-) -> None:
-    queue.send(numbers(spark, 60))
-    every = 2 if ranges == "many" else 30
-    queue.receive(60).release(f"i % {every} > 0")
-    batch = queue.receive(60)
-    wanted = [i for i in range(60) if i % every]
-    assert sorted(row.i for row in batch.df.collect()) == wanted
-    assert batch.df.where("i = 31").count() == 1
-    monkeypatch.setattr(queries, "_ONE_TASK_MAX", 0)  # as if they were many
-    assert batch.df.count() == len(wanted)
-    frame = batch.df
-    payload = f"delta.`{root}/payload/{queue.info.payload_id}`"
-    spark.sql(f"DELETE FROM {payload} WHERE i = 31")
-    with pytest.raises(Exception, match="PayloadRemoved"):
-        frame.count()
-    monkeypatch.undo()
-    with pytest.raises(Exception, match="PayloadRemoved"):
-        batch.df.where("i < 3").collect()
-
-
-def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
-    spark: Any, manager: QueueManager, queue: Any
-) -> None:
-    other = manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
-    queue.send(numbers(spark, 4))
-    assert queue.move(other) == 4
-    assert other.move(queue, "i < 2") == 2
-    queue.send(numbers(spark, 2))
-    rows = queue.receive(10).df.select("i", "_message.origin.queue").collect()
-    expected = [(0, None), (0, other.name), (1, None), (1, other.name)]
-    assert sorted(map(tuple, rows), key=str) == sorted(expected, key=str)

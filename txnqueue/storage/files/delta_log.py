@@ -118,6 +118,33 @@ class DeltaLog:
                     raise
         raise AssertionError
 
+    def followed(self, known: TableVersion) -> TableVersion | None:
+        """Read the commits that follow a version, one by one, without listing the folder.
+
+        Args:
+            known: What was read before.
+
+        Returns:
+            The newest version; None if the log was cleaned up beyond what was known, or replaced.
+
+        Raises:
+            FileNotFoundError: A commit was removed while it was read.
+            FilesNotReadable: The table is of a kind that only Spark can read.
+            StoreCorrupt: A commit is damaged.
+        """
+        if known.mark is None or self._mark(known.version) != known.mark:
+            return None
+        commits, mark = [], known.mark
+        version = known.version + 1
+        while (found := self._mark(version)) is not None:
+            with understanding(self.filesystem, self._commit(version)):
+                commits.append(self._actions(version))
+            version, mark = version + 1, found
+        if not commits:
+            return known
+        with understanding(self.filesystem, self._commit(version - 1)):
+            return replace(_applied(known, commits), mark=mark)
+
     def commits(self, since: int) -> tuple[LoggedCommit, ...]:
         """Read what the log calls the commits from a version on, or from the first it has."""
         names = map(_COMMIT.fullmatch, self._list())

@@ -37,17 +37,49 @@ class StagedFile:
         rows: How many rows it has.
         first: Its smallest offset.
         last: Its greatest offset.
+        send_id: The send that all of its rows are of; None if that is not said.
+        path: Where it is, below the table's folder.
+        size: Its length in bytes.
     """
 
     rows: int
     first: int
     last: int
+    send_id: str | None = None
+    path: str = ""
+    size: int = 0
+
+    @classmethod
+    def of(cls, path: str, stats: str | None, size: int = 0) -> StagedFile | None:
+        """Read the statistics of a file; None if they do not tell which offsets it has.
+
+        Args:
+            path: Where it is.
+            stats: What the log says of the values in it, as JSON.
+            size: Its length in bytes.
+        """
+        said = json.loads(stats or "{}")
+        try:
+            least, most = said["minValues"], said["maxValues"]
+            numbers = said["numRecords"], least["send_offset"], most["send_offset"]
+        except KeyError:
+            return None
+        if not all(isinstance(number, int) for number in numbers):
+            return None
+        send_id = least.get("send_id")
+        alone = send_id is not None and send_id == most.get("send_id")
+        return cls(*numbers, send_id=send_id if alone else None, path=path, size=size)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds every offset between the first and the last."""
+        return self.rows == self.last - self.first + 1
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds every offset between the first and the last, and one task wrote it."""
+        """Whether it is dense, and one task wrote it."""
         same_task = self.first // OFFSETS_PER_TASK == self.last // OFFSETS_PER_TASK
-        return self.rows == self.last - self.first + 1 and same_task
+        return self.is_dense and same_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +188,8 @@ def _files(added: Sequence[Mapping[str, Any]], send: Send) -> tuple[StagedFile, 
     for add in added:
         if add.get("deletionVector") or add.get("partitionValues") != {"slice": str(send.slice)}:
             return None
-        said = json.loads(add.get("stats") or "{}")
-        try:
-            ends = said["minValues"]["send_offset"], said["maxValues"]["send_offset"]
-            file = StagedFile(said["numRecords"], *ends)
-        except KeyError:
-            return None
-        if not all(isinstance(number, int) for number in (file.rows, file.first, file.last)):
+        file = StagedFile.of(str(add.get("path")), add.get("stats"))
+        if file is None:
             return None
         found.append(file)
     return tuple(found)

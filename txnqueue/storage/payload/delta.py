@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -17,8 +17,9 @@ from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import damage
-from txnqueue.storage.journal.sessions import USER_METADATA
+from txnqueue.storage.journal.sessions import USER_METADATA, is_connect
 from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal.storage import scheme_of
 from txnqueue.storage.journal.tables import (
     PAYLOAD_PREFIX,
     create_payload,
@@ -27,6 +28,8 @@ from txnqueue.storage.journal.tables import (
     literals,
 )
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where, staging
+from txnqueue.storage.payload.data_files import DataFiles
+from txnqueue.storage.payload.file_frame import FILES_MAX, file_frame, may_show
 from txnqueue.storage.payload.islands import islands, staged_places
 from txnqueue.storage.payload.keys import (
     Lanes,
@@ -40,12 +43,14 @@ from txnqueue.storage.payload.keys import (
 from txnqueue.storage.payload.queries import (
     columns_of,
     definitions,
+    guarded_places,
     in_piece,
     literal_places,
     message_struct,
     null_column,
     piece_bits,
     places,
+    spans_of,
 )
 from txnqueue.storage.payload.refusals import of_columns
 from txnqueue.storage.payload.schemas import MESSAGE, new_columns
@@ -73,7 +78,8 @@ class DeltaPayload:
         self._statements = statements
         self._user = statements.user
         self._session = statements.session
-        self._columns: dict[str, set[str]] = {}
+        self._columns: dict[str, dict[str, StructField]] = {}
+        self._files: dict[str, DataFiles] = {}
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table; no error if it is there."""
@@ -114,13 +120,19 @@ class DeltaPayload:
                 if last:
                     raise
 
-    def _lacks(self, session: SparkSession, payload_id: str, schema: StructType) -> set[str]:
-        """Find the columns that an owner's table does not have; columns are never removed."""
-        wanted = set(schema.names)
-        if not wanted <= self._columns.get(payload_id, set()):
+    def _table_columns(
+        self, session: SparkSession, payload_id: str, schema: StructType
+    ) -> Mapping[str, StructField]:
+        """Find an owner's columns, by name; columns are never removed, so few are asked for."""
+        if not set(schema.names) <= self._columns.get(payload_id, {}).keys():
             table = self._statements.names.payload(payload_id)
-            self._columns[payload_id] = set(session.sql(f"SELECT * FROM {table}").columns)
-        return wanted - self._columns[payload_id]
+            fields = session.sql(f"SELECT * FROM {table}").schema.fields
+            self._columns[payload_id] = {one.name: one for one in fields}
+        return self._columns[payload_id]
+
+    def _lacks(self, session: SparkSession, payload_id: str, schema: StructType) -> set[str]:
+        """Find the columns that an owner's table does not have."""
+        return set(schema.names) - self._table_columns(session, payload_id, schema).keys()
 
     def stage(self, send: Send, rows: object) -> list[Run]:
         """Write the rows of one send by one blind append."""
@@ -150,10 +162,37 @@ class DeltaPayload:
 
     @damage()
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
-        """Make a DataFrame of messages, pinned to their places, on the user's session."""
+        """Make a DataFrame of messages, pinned to their places, on the user's session.
+
+        Where this process sees the log of the table, the frame names the files that hold them.
+        """
         self._statements.check_running()
-        self._refresh({part.payload_id for part in parts})
-        return self._joined(self._user, schema, parts, guarded=True).drop("_rank", "_offset")
+        owners = _by_table(parts)
+        if not owners:
+            return self._nothing(self._user, schema).drop("_rank", "_offset")
+        frames = (self._on_files(schema, mine) or self._guarded(schema, mine) for mine in owners)
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _on_files(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame | None:
+        """Make a frame on the files of a table; None where that is not certain to be right."""
+        names, parts = self._statements.names, [part for _, part in ranked]
+        payload_id = parts[0].payload_id
+        if not names.by_path or scheme_of(names.root) or is_connect(self._user):
+            return None
+        columns = self._table_columns(self._session, payload_id, schema)
+        if not may_show(columns, schema):
+            return None
+        if payload_id not in self._files:
+            self._files.setdefault(payload_id, DataFiles(f"{names.root}/payload/{payload_id}"))
+        held = self._files[payload_id].holding(spans_of(parts))
+        if held is None or len(held.paths) > FILES_MAX:
+            return None
+        return file_frame(self._user, held, schema, columns, parts)
+
+    def _guarded(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame:
+        """Make a frame on a table, which counts its messages whenever it is planned."""
+        self._refresh({ranked[0][1].payload_id})
+        return self._ranked(self._user, schema, ranked, guarded=True).drop("_rank", "_offset")
 
     def staged(
         self, session: SparkSession, payload_id: str, slice_: int, send_ids: Iterable[str]
@@ -337,7 +376,7 @@ class DeltaPayload:
         self._refresh([payload_id])
         lacks = self._lacks(self._session, payload_id, schema)
         rows = self._user.sql(
-            f"SELECT {columns_of(schema, lacks)}, named_struct('headers', p.headers) "
+            f"SELECT {', '.join(columns_of(schema, lacks))}, named_struct('headers', p.headers) "
             f"AS {MESSAGE_COLUMN}, p.slice AS _slice, p.send_id AS _send_id, "
             f"p.send_offset AS _send_offset FROM {self._statements.names.payload(payload_id)} p"
         )
@@ -352,37 +391,44 @@ class DeltaPayload:
             self._statements.run(partial(_opened, self._session, table))
 
     def _joined(
+        self, session: SparkSession, schema: StructType, parts: Sequence[Part]
+    ) -> DataFrame:
+        frames = [self._ranked(session, schema, ranked) for ranked in _by_table(parts)]
+        if not frames:
+            return self._nothing(session, schema)
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _ranked(
         self,
         session: SparkSession,
         schema: StructType,
-        parts: Sequence[Part],
+        ranked: Sequence[tuple[int, Part]],
         *,
         guarded: bool = False,
     ) -> DataFrame:
-        by_owner: dict[tuple[str, str | None], list[tuple[int, Part]]] = defaultdict(list)
-        for rank, part in enumerate(parts):
-            by_owner[part.payload_id, part.message_id].append((rank, part))
-        if not by_owner:
-            fields = ", ".join(map(null_column, (*schema.fields, MESSAGE)))
-            return session.sql(f"SELECT {fields}, 0 AS _rank, 0L AS _offset WHERE false")
-        frames = [
-            session.sql(
-                f"SELECT /*+ BROADCAST(r) */ {columns_of(schema, lacks)}, {message_struct(named)}, "
-                "r.rank AS _rank, p.send_offset AS _offset "
-                f"FROM {table} p JOIN {places(table, ranked, bits, guarded=guarded)} r "
-                f"ON {in_piece(bits)} WHERE {literal_places(owned)}"
-            )
-            for (payload_id, named), ranked in by_owner.items()
-            for lacks in [self._lacks(session, payload_id, schema)]
-            for table, owned in [
-                (self._statements.names.payload(payload_id), [part for _, part in ranked])
-            ]
-            for bits in [piece_bits(owned)]
-        ]
-        joined = frames[0]
-        for other in frames[1:]:
-            joined = joined.unionByName(other)
-        return joined
+        """Read messages of one table, with the ranks of their parts and their offsets."""
+        parts = [part for _, part in ranked]
+        payload_id, named, bits = parts[0].payload_id, parts[0].message_id, piece_bits(parts)
+        table = self._statements.names.payload(payload_id)
+        shown = columns_of(schema, self._lacks(session, payload_id, schema))
+        lie = guarded_places(table, ranked, bits) if guarded else places(ranked, bits)
+        return session.sql(
+            f"SELECT /*+ BROADCAST(r) */ {', '.join(shown)}, {message_struct(named)}, "
+            f"r.rank AS _rank, p.send_offset AS _offset FROM {table} p JOIN {lie} r "
+            f"ON {in_piece(bits)} WHERE {literal_places(parts)}"
+        )
+
+    def _nothing(self, session: SparkSession, schema: StructType) -> DataFrame:
+        fields = ", ".join(map(null_column, (*schema.fields, MESSAGE)))
+        return session.sql(f"SELECT {fields}, 0 AS _rank, 0L AS _offset WHERE false")
+
+
+def _by_table(parts: Sequence[Part]) -> list[list[tuple[int, Part]]]:
+    """Sort parts by the tables that they are in, with their ranks among all."""
+    found: dict[tuple[str, str | None], list[tuple[int, Part]]] = defaultdict(list)
+    for rank, part in enumerate(parts):
+        found[part.payload_id, part.message_id].append((rank, part))
+    return list(found.values())
 
 
 def _lying_at(spans: Sequence[_Span]) -> str:

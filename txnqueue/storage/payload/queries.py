@@ -28,31 +28,20 @@ _REMOVED = (
     "(spark.databricks.delta.stalenessLimit, spark.sql.files.ignoreMissingFiles, "
     "spark.sql.files.ignoreCorruptFiles)"
 )
-_PLACE_COLUMNS = (
-    "rank, send, piece, first, last, queue, lane, delivery_count, enqueued_at_ms, transaction_id, "
-    "from_queue, from_reason, from_count, from_error"
+_STANDING = (
+    *("queue", "lane", "delivery_count", "enqueued_at_ms", "transaction_id"),
+    *("from_queue", "from_reason", "from_count", "from_error"),
 )
+"""What is known of where a message stands, and of where it was moved from."""
+_PLACE_COLUMNS = ", ".join(("rank", "send", "piece", "first", "last", *_STANDING))
 
-_ID = "concat(p.send_id, ':', p.send_offset)"
-_MESSAGE = (
-    "'queue', r.queue, "
-    "'lane', CAST(r.lane AS int), 'delivery_count', CAST(r.delivery_count AS int), "
-    "'redelivered', r.delivery_count > 0, 'enqueued_at', timestamp_millis(r.enqueued_at_ms), "
-    "'transaction_id', CAST(r.transaction_id AS string), 'headers', p.headers, "
-    f"'correlation_id', try_element_at(p.headers, {literal(CORRELATION_ID)}), "
-    f"'reply_to', try_element_at(p.headers, {literal(REPLY_TO)}), "
-    "'origin', if(r.from_queue IS NULL, NULL, named_struct("
-    "'queue', CAST(r.from_queue AS string), 'reason', CAST(r.from_reason AS string), "
-    "'delivery_count', CAST(r.from_count AS int), 'error', CAST(r.from_error AS string))), "
-    f"'send_id', p.send_id, 'send_offset', p.send_offset) AS {MESSAGE_COLUMN}"
-)
+PLACE = "_place"
+"""A column that says of a row where its message stands; no payload may have it."""
 
 
-def columns_of(schema: StructType, lacks: Collection[str]) -> str:
+def columns_of(schema: StructType, lacks: Collection[str]) -> list[str]:
     """List the payload's columns; those that a table does not have are null."""
-    return ", ".join(
-        null_column(c) if c.name in lacks else f"p.{identifier(c.name)}" for c in schema.fields
-    )
+    return [null_column(c) if c.name in lacks else f"p.{identifier(c.name)}" for c in schema.fields]
 
 
 def null_column(column: StructField) -> str:
@@ -74,10 +63,32 @@ def definitions(columns: Iterable[StructField], *, checked: bool = True) -> str:
     )
 
 
-def message_struct(named: str | None) -> str:
-    """Write the message's struct; ``named`` is the column of its id, if there is one."""
-    given = _ID if named is None else f"coalesce(CAST(p.{identifier(named)} AS string), {_ID})"
-    return f"named_struct('id', {_ID}, 'message_id', {given}, {_MESSAGE}"
+def message_struct(named: str | None, place: str = "r") -> str:
+    """Write the message's struct.
+
+    Args:
+        named: The payload's column of the message's id, if there is one.
+        place: What has the columns that say where it stands.
+    """
+    offset = "coalesce(p.send_offset, 0L)"  # which is never null, and no file can tell Spark so
+    own = f"concat({place}.send, ':', {offset})"
+    given = own if named is None else f"coalesce(CAST(p.{identifier(named)} AS string), {own})"
+    return (
+        f"named_struct('id', {own}, 'message_id', {given}, 'queue', {place}.queue, "
+        f"'lane', CAST({place}.lane AS int), "
+        f"'delivery_count', CAST({place}.delivery_count AS int), "
+        f"'redelivered', {place}.delivery_count > 0, "
+        f"'enqueued_at', timestamp_millis({place}.enqueued_at_ms), "
+        f"'transaction_id', CAST({place}.transaction_id AS string), 'headers', p.headers, "
+        f"'correlation_id', try_element_at(p.headers, {literal(CORRELATION_ID)}), "
+        f"'reply_to', try_element_at(p.headers, {literal(REPLY_TO)}), "
+        f"'origin', if({place}.from_queue IS NULL, NULL, named_struct("
+        f"'queue', CAST({place}.from_queue AS string), "
+        f"'reason', CAST({place}.from_reason AS string), "
+        f"'delivery_count', CAST({place}.from_count AS int), "
+        f"'error', CAST({place}.from_error AS string))), "
+        f"'send_id', {place}.send, 'send_offset', {offset}) AS {MESSAGE_COLUMN}"
+    )
 
 
 def piece_bits(parts: Sequence[Part]) -> int:
@@ -96,20 +107,27 @@ def in_piece(bits: int) -> str:
     )
 
 
-def places(table: str, ranked: Sequence[tuple[int, Part]], bits: int, *, guarded: bool) -> str:
+def places(ranked: Sequence[tuple[int, Part]], bits: int) -> str:
     """Write the places of ranked parts as a table.
+
+    Args:
+        ranked: The parts, with their ranks.
+        bits: How pieces of ranges are cut.
+    """
+    return f"(SELECT * FROM VALUES {', '.join(_places(ranked, bits))} AS v({_PLACE_COLUMNS}))"
+
+
+def guarded_places(table: str, ranked: Sequence[tuple[int, Part]], bits: int) -> str:
+    """Write the places of ranked parts as a table that fails if messages are not there.
 
     Args:
         table: The payload table that the messages lie in.
         ranked: The parts, with their ranks.
         bits: How pieces of ranges are cut.
-        guarded: Whether evaluating them fails if messages are not there.
     """
     rows = _places(ranked, bits)
     parts = [part for _, part in ranked]
-    if not guarded:
-        return f"(SELECT * FROM VALUES {', '.join(rows)} AS v({_PLACE_COLUMNS}))"
-    lie = _spans(parts)
+    lie = spans_of(parts)
     if not _are_few(lie):
         guard = _guard(f"({_joined_count(table, parts, bits)})", _count(parts))
         return f"(SELECT * FROM VALUES {', '.join(rows)} AS v({_PLACE_COLUMNS}) WHERE {guard})"
@@ -121,22 +139,58 @@ def places(table: str, ranked: Sequence[tuple[int, Part]], bits: int, *, guarded
     )
 
 
+def place_case(parts: Sequence[Part]) -> str:
+    """Write where the message of a row ``p`` stands as an expression, without a join.
+
+    Args:
+        parts: Parts in few places, of which each row is in one.
+    """
+    each = [(part, one) for part in parts for one in part.ranges]
+    *others, last = [_place_struct(part) for part, _ in each]
+    branches = " ".join(
+        f"WHEN p.send_id = {literal(part.send_id)} AND p.send_offset BETWEEN {first}L AND {end}L "
+        f"THEN {place}"
+        for (part, (first, end)), place in zip(each, others, strict=False)
+    )
+    return f"CASE {branches} ELSE {last} END" if branches else last
+
+
+def _place_struct(part: Part) -> str:
+    named = zip(("send", *_STANDING), (literal(part.send_id), *_standing(part)), strict=True)
+    return f"named_struct({', '.join(f'{literal(name)}, {cell}' for name, cell in named)})"
+
+
+def are_few_places(parts: Sequence[Part]) -> bool:
+    """Return whether parts lie in so few ranges that each is named, and each message in one."""
+    each = [one for part in parts for one in part.ranges]
+    alone = ranges.count(each) == sum(map(ranges.count, spans_of(parts).values()))
+    return alone and len(each) <= _EXACT_MAX
+
+
 def _places(ranked: Sequence[tuple[int, Part]], bits: int) -> list[str]:
     rows = []
     for rank, part in ranked:
-        origin = part.origin or {}
+        standing = _standing(part)
         for piece, first, last in ranges.cut(part.ranges, bits):
-            known = (rank, part.send_id, piece, first, last, part.queue, part.lane)
-            cells = [
-                *[literal(cell) for cell in (*known, part.delivery_count, part.enqueued_at_ms)],
-                _typed(part.transaction_id, "string"),
-                _typed(origin.get("queue"), "string"),
-                _typed(origin.get("reason"), "string"),
-                _typed(origin.get("delivery_count"), "bigint"),
-                _typed(origin.get("error"), "string"),
-            ]
-            rows.append(f"({', '.join(cells)})")
+            lies = [literal(cell) for cell in (rank, part.send_id, piece, first, last)]
+            rows.append(f"({', '.join([*lies, *standing])})")
     return rows
+
+
+def _standing(part: Part) -> list[str]:
+    """Write what is the same for all messages of a part, in the order of its columns."""
+    origin = part.origin or {}
+    return [
+        literal(part.queue),
+        literal(part.lane),
+        literal(part.delivery_count),
+        literal(part.enqueued_at_ms),
+        _typed(part.transaction_id, "string"),
+        _typed(origin.get("queue"), "string"),
+        _typed(origin.get("reason"), "string"),
+        _typed(origin.get("delivery_count"), "bigint"),
+        _typed(origin.get("error"), "string"),
+    ]
 
 
 def _typed(value: str | int | None, kind: str) -> str:
@@ -158,10 +212,19 @@ def literal_places(parts: Sequence[Part]) -> str:
 
     It is exact if they lie in few ranges, and else lets others pass.
     """
-    lie = _spans(parts)
+    lie = spans_of(parts)
     slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in lie}))
+    return f"p.slice IN ({slices}) AND {literal_offsets(lie)}"
+
+
+def literal_offsets(lie: Mapping[tuple[int, str], Sequence[Range]]) -> str:
+    """Write the sends and the offsets of messages as literals, as exactly as ``literal_places``.
+
+    Args:
+        lie: The offsets of each send, by its slice and its id.
+    """
     sends = literals(sorted({send_id for _, send_id in lie}))
-    terms = [f"p.slice IN ({slices})", f"p.send_id IN ({sends})"]
+    terms = [f"p.send_id IN ({sends})"]
     if _are_few(lie):
         ends = [(send_id, one) for (_, send_id), found in lie.items() for one in found]
     else:
@@ -175,7 +238,7 @@ def literal_places(parts: Sequence[Part]) -> str:
     return " AND ".join(terms)
 
 
-def _spans(parts: Sequence[Part]) -> dict[tuple[int, str], tuple[Range, ...]]:
+def spans_of(parts: Sequence[Part]) -> dict[tuple[int, str], tuple[Range, ...]]:
     """Sort ranges by their slices and sends, each message once."""
     found: dict[tuple[int, str], list[Range]] = defaultdict(list)
     for part in parts:

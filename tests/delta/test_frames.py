@@ -1,0 +1,285 @@
+"""Frames on real Delta: every message, or an error, whatever becomes of the files meanwhile."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delta.counting import Cost
+from tests.inside import client_of
+from txnqueue import QueueManager
+from txnqueue.admin import creation
+from txnqueue.storage.payload import data_files, file_frame, queries
+
+pytestmark = pytest.mark.spark
+_NUMBERS = itertools.count(1)
+GONE = "PayloadRemoved|FILE_NOT_EXIST"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("frames"))
+
+
+@pytest.fixture
+def manager(spark: Any, root: str) -> QueueManager:
+    return QueueManager(spark, root)
+
+
+@pytest.fixture
+def queue(manager: QueueManager) -> Any:
+    return manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
+
+
+@pytest.fixture(params=["files", "table"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On what frames stand: on files, or on the table, where no log can be read."""
+    if request.param == "table":
+        on_the_table(monkeypatch)
+    return str(request.param)
+
+
+@pytest.fixture
+def said(spark: Any) -> Iterator[Any]:
+    """Let a test set what it likes on the user's session."""
+    keys: list[str] = []
+
+    def set_(key: str, value: str) -> None:
+        keys.append(key)
+        spark.conf.set(key, value)
+
+    yield set_
+    for key in keys:
+        spark.conf.unset(key)
+
+
+def on_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "LOG_BYTES_MAX", -1)
+
+
+def numbers(spark: Any, n: int, tasks: int = 2) -> Any:
+    return spark.range(0, n, 1, tasks).toDF("i")
+
+
+def payload_table(root: str, queue: Any) -> str:
+    return f"delta.`{root}/payload/{queue.info.payload_id}`"
+
+
+def files_of(root: str, queue: Any) -> list[Path]:
+    return sorted(Path(root, "payload", queue.info.payload_id).glob("slice=*/*.parquet"))
+
+
+def test_a_frame_takes_no_more_jobs_than_a_read_of_files(spark: Any, root: str, queue: Any) -> None:
+    queue.send(numbers(spark, 2_000))
+    batch = queue.receive(1_000)
+    batch.df.where("i >= 0").collect()
+    with Cost(spark, root) as cost:
+        batch.df.where("i >= 0").collect()
+    assert cost.jobs == 1  # and none that lists files, or counts
+
+
+def test_both_kinds_of_frames_show_the_same(
+    spark: Any, manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows, and the same schema, where null is allowed and where it is not."""
+    schema = (
+        "id string NOT NULL, n long NOT NULL, d decimal(38, 3) NOT NULL, at timestamp, "
+        "tags array<string>, s struct<a: int, b: map<string, double>>, b binary NOT NULL"
+    )
+    name = f"kinds{next(_NUMBERS)}"
+    queue = manager.create_queue(name, schema, message_id="id", lanes=3)
+    rows = spark.range(40).selectExpr(
+        "concat('m', id) AS id",
+        "id AS n",
+        "CAST(id AS decimal(38, 3)) AS d",
+        "if(id % 2 = 0, NULL, timestamp_seconds(id)) AS at",
+        "if(id % 3 = 0, NULL, array('x', NULL, CAST(id AS string))) AS tags",
+        "if(id % 5 = 0, NULL, named_struct('a', CAST(id AS int), 'b', map('k', id / 2))) AS s",
+        "CAST(CAST(id AS string) AS binary) AS b",
+    )
+    queue.send(rows, headers={"correlation_id": "c", "x": "1"})
+    queue.send(rows.where("n < 7").withColumn("id", rows.n.cast("string")))
+    queue.receive(5).modify()
+    batch = queue.receive(47)
+    of_files = batch.df
+    assert "FileScan parquet" in of_files._jdf.queryExecution().toString()
+    with monkeypatch.context() as patched:
+        on_the_table(patched)
+        other = QueueManager(spark, manager.root, consumer="another")
+        parts = batch._parts()
+        of_table = client_of(other).payload.frame(batch.df.drop("_message").schema, parts)
+    assert of_files.schema == of_table.schema
+    assert of_files.count() == len(batch)
+    by_id = "_message.id"
+    assert of_files.orderBy(by_id).collect() == of_table.orderBy(by_id).collect()
+
+
+def test_a_frame_of_long_ago_has_every_message_or_fails(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Somebody else ended the claim, consumed the messages and tidied up: no clock tells."""
+    monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
+    first = QueueManager(spark, str(tmp_path), consumer="one")
+    queue = first.create_queue("q", "i long", dead_letter=False)
+    queue.send(numbers(spark, 10))
+    batch = queue.receive(10, lease_seconds=3_600)
+    frame = batch.df
+    second = QueueManager(spark, str(tmp_path), consumer="one")
+    assert second.queue("q").receive(10).accept() == 10
+    second.queue("q").send([{"i": 1}])
+    second.queue("q").receive(1).accept()
+    assert second.maintain(transaction_seconds_max=0, payload_retention_days=0).slices
+    assert batch.held_until is not None
+    assert batch.held_until > datetime.datetime.now(datetime.timezone.utc)
+    with pytest.raises(Exception, match="PayloadRemoved"):
+        batch.df.count()
+    if kind == "table":
+        with pytest.raises(Exception, match="PayloadRemoved"):
+            frame.count()
+        return
+    assert sorted(row.i for row in frame.collect()) == list(range(10))
+    for file in files_of(str(tmp_path), queue):  # as VACUUM does, a week later
+        file.unlink()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        frame.collect()
+
+
+@pytest.mark.parametrize("ranges", ["few", "many"])
+def test_a_frame_has_every_message_or_fails(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch, ranges: str, kind: str
+) -> None:
+    queue = manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
+    queue.send([{"i": i} for i in range(60)])
+    every = 2 if ranges == "many" else 30
+    queue.receive(60).release(f"i % {every} > 0")
+    batch = queue.receive(60)
+    wanted = [i for i in range(60) if i % every]
+    assert sorted(row.i for row in batch.df.collect()) == wanted
+    assert batch.df.where("i = 31").count() == 1
+    monkeypatch.setattr(queries, "_ONE_TASK_MAX", 0)  # as if they were many
+    assert batch.df.count() == len(wanted)
+    frame = batch.df
+    client_of(manager).store.spark.sql(
+        f"DELETE FROM {payload_table(manager.root, queue)} WHERE i = 31"
+    )
+    if kind == "files":  # of which none was changed
+        assert frame.count() == len(wanted)
+    else:
+        with pytest.raises(Exception, match="PayloadRemoved"):
+            frame.count()
+    with pytest.raises(Exception, match="PayloadRemoved"):
+        batch.df.where("i < 3").collect()
+
+
+def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
+    spark: Any, manager: QueueManager, queue: Any, kind: str
+) -> None:
+    other = manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
+    queue.send(numbers(spark, 4))
+    assert queue.move(other) == 4
+    assert other.move(queue, "i < 2") == 2
+    queue.send(numbers(spark, 2))
+    rows = queue.receive(10).df.select("i", "_message.origin.queue").collect()
+    expected = [(0, None), (0, other.name), (1, None), (1, other.name)]
+    assert sorted(map(tuple, rows), key=str) == sorted(expected, key=str)
+
+
+def test_messages_that_stand_in_two_queues_are_shown_in_each(
+    spark: Any, manager: QueueManager, kind: str
+) -> None:
+    """Their payload stands once: a row of a file is two messages of a frame."""
+    names = [f"both{next(_NUMBERS)}" for _ in range(2)]
+    for name in names:
+        manager.create_queue(name, "i long", dead_letter=False)
+    exchange = manager.create_exchange(f"x{next(_NUMBERS)}", "fanout", "i long")
+    for name in names:
+        exchange.bind(name)
+    exchange.publish(numbers(spark, 30))
+    parts = [part for name in names for part in manager.queue(name).receive(30)._parts()]
+    client = client_of(manager)
+    frame = client.payload.frame(manager.queue(names[0]).schema, parts)
+    rows = frame.select("_message.queue", "i").collect()
+    assert sorted(map(tuple, rows)) == sorted(itertools.product(names, range(30)))
+
+
+@pytest.mark.parametrize("how", ["other bytes", "other bits"])
+def test_a_damaged_file_is_never_passed_over(
+    spark: Any, root: str, queue: Any, said: Any, how: str
+) -> None:
+    """As long as before, without the sums beside it, on a session that passes over the like."""
+    queue.send(numbers(spark, 20_000, 1).selectExpr("hash(i) * 1L AS i"))
+    batch = queue.receive(20_000)
+    assert batch.df.count() == 20_000
+    (file,) = files_of(root, queue)
+    content = file.read_bytes()
+    half = len(content) // 2
+    wrong = bytes(len(content)) if how == "other bytes" else bytearray(content)
+    if isinstance(wrong, bytearray):
+        wrong[half : half + 8] = bytes(byte ^ 0x55 for byte in content[half : half + 8])
+    file.write_bytes(wrong)
+    Path(file.parent, f".{file.name}.crc").unlink(missing_ok=True)
+    said("spark.sql.files.ignoreCorruptFiles", "true")
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE|is not a Parquet file|checksum"):
+        batch.df.selectExpr("sum(i)", "count(_message.id)").collect()
+    file.write_bytes(content)
+    assert batch.df.count() == 20_000
+
+
+def test_a_file_that_goes_while_the_frame_is_made_is_noticed(
+    spark: Any, root: str, queue: Any, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(numbers(spark, 4, 1))
+    queue.send(numbers(spark, 4, 1))
+    batch = queue.receive(8)
+    file, _ = files_of(root, queue)
+    plain = file_frame.file_frame
+
+    def late(*args: Any) -> Any:
+        content = file.read_bytes()
+        file.unlink()
+        try:
+            return plain(*args)
+        finally:
+            file.write_bytes(content)
+
+    said("spark.sql.files.ignoreMissingFiles", "true")
+    monkeypatch.setattr("txnqueue.storage.payload.delta.file_frame", late)
+    frame = batch.df
+    assert sorted(row.i for row in frame.collect()) == sorted([*range(4)] * 2)
+    assert "raise_error" in frame._jdf.queryExecution().toString()
+
+
+def test_messages_of_many_files_are_listed_in_pieces_and_of_more_read_from_the_table(
+    spark: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(numbers(spark, 40, 40))
+    batch = queue.receive(40)
+    for most, counted in ((40, False), (39, True)):
+        monkeypatch.setattr("txnqueue.storage.payload.delta.FILES_MAX", most)
+        assert ("raise_error" in batch.df._jdf.queryExecution().toString()) == counted
+        assert sorted(row.i for row in batch.df.collect()) == list(range(40))
+
+
+def test_a_frame_follows_files_that_were_rewritten(spark: Any, root: str, queue: Any) -> None:
+    """OPTIMIZE puts rows of several sends into one file: then the table is read."""
+    queue.send(numbers(spark, 4, 1))
+    queue.send(numbers(spark, 4, 1))
+    batch = queue.receive(8)
+    before = batch.df
+    spark.sql(f"OPTIMIZE {payload_table(root, queue)}").collect()
+    wanted = sorted([*range(4)] * 2)
+    for frame in (before, batch.df):
+        assert sorted(row.i for row in frame.collect()) == wanted
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a{b,c}", "a[b]", "ä*?", "a\\b", "a:b", "a'b"])
+def test_the_root_may_be_called_anything(spark: Any, tmp_path: Path, name: str) -> None:
+    manager = QueueManager(spark, str(tmp_path / name))
+    queue = manager.create_queue("q", "i long", dead_letter=False)
+    queue.send(numbers(spark, 4))
+    assert sorted(row.i for row in queue.receive(4).df.collect()) == [0, 1, 2, 3]

@@ -1,0 +1,169 @@
+"""The data files that hold the rows of a send, as the log of their table tells on this disk.
+
+A row is called by its send and its offset, and what stands there never changes. So a frame may read
+data files by their names: each is written once, and has all of its rows or cannot be read. Whether
+the files hold every message is known from their statistics before anything is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from txnqueue.core import ranges
+from txnqueue.core.model import Range
+from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
+from txnqueue.storage.files.entries import path_of
+from txnqueue.storage.payload.commits import StagedFile
+
+logger = logging.getLogger("txnqueue")
+LOG_BYTES_MAX = 8 << 20
+"""A log of which one file is larger is not read: that is for Delta, which reads it in parallel."""
+FILES_MAX = 20_000
+"""The data files of a table that are kept in mind."""
+_PATTERN = frozenset("{}[]*?\\")
+"""What Hadoop takes for a pattern in a path."""
+SendPlace = tuple[int, str]
+"""The slice and the id of a send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The files in which some rows are, each row once.
+
+    Attributes:
+        paths: Where they are.
+        only: Whether there are no other rows in them.
+    """
+
+    paths: list[str]
+    only: bool
+
+
+class DataFiles:
+    """The data files of one payload table, by the sends that they hold; for several threads."""
+
+    def __init__(self, folder: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            folder: The table's folder on this disk.
+        """
+        from pyarrow.fs import LocalFileSystem
+
+        self._log = DeltaLog(LocalFileSystem(), folder)
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._too_many = bool(_PATTERN.intersection(folder))
+        self._known: TableVersion | None = None
+        self._files: dict[str, tuple[DataFile, SendPlace | None]] = {}
+        self._sends: defaultdict[SendPlace, dict[str, StagedFile]] = defaultdict(dict)
+
+    def holding(self, lie: Mapping[SendPlace, Sequence[Range]]) -> Held | None:
+        """Name the files in which some rows are, in the newest version of the table.
+
+        Args:
+            lie: The offsets of each send, normalised.
+
+        Returns:
+            The files; None if it is not certain that they have each row once.
+        """
+        with self._lock:
+            try:
+                self._refresh()
+            except Exception as error:  # whoever reads by Delta tells what is wrong
+                logger.info("log not read folder=%s error=%s", self._folder, error)
+                self._known = None
+                return None
+            found: list[StagedFile] = []
+            for place, wanted in lie.items():
+                chosen = covering(self._sends.get(place, {}).values(), wanted)
+                if chosen is None or not all(map(self._is_whole, chosen)):
+                    return None
+                found += chosen
+        rows = sum(map(ranges.count, lie.values()))
+        paths = [f"{self._folder}/{file.path}" for file in found]
+        return Held(paths, sum(file.rows for file in found) == rows)
+
+    def _refresh(self) -> None:
+        """Read what was committed since, or all if it is not known what was before."""
+        if self._too_many:
+            return
+        known = self._known and self._log.followed(self._known)
+        if known is None:
+            log = Path(self._folder, "_delta_log")
+            if max((one.stat().st_size for one in log.iterdir()), default=0) > LOG_BYTES_MAX:
+                self._give_up()
+                return
+            known = self._log.newest()
+        if len(known.files) > FILES_MAX:
+            self._give_up()
+        elif known is not self._known:
+            self._learn(known.files)
+            self._known = known
+
+    def _give_up(self) -> None:
+        self._too_many, self._known = True, None
+        self._files.clear()
+        self._sends.clear()
+
+    def _learn(self, files: Mapping[str, DataFile]) -> None:
+        """Sort files by their sends: only what was added or removed since."""
+        for name in [name for name, (one, _) in self._files.items() if files.get(name) is not one]:
+            _, place = self._files.pop(name)
+            if place is not None:
+                del self._sends[place][name]
+                if not self._sends[place]:
+                    del self._sends[place]
+        for name, one in files.items():
+            if name in self._files:
+                continue
+            place, staged = _described(one, self._folder)
+            self._files[name] = (one, place)
+            if place is not None and staged is not None:
+                self._sends[place][name] = staged
+
+    def _is_whole(self, file: StagedFile) -> bool:
+        """Return whether a file is there, and as long as it was written."""
+        try:
+            return Path(self._folder, file.path).stat().st_size == file.size
+        except OSError:
+            return False
+
+
+def _described(one: DataFile, folder: str) -> tuple[SendPlace | None, StagedFile | None]:
+    """Read which rows a file has; nothing if they are of several sends, or not known."""
+    staged = StagedFile.of(path_of(folder, one).removeprefix(f"{folder}/"), one.stats, one.size)
+    slice_ = one.partition.get("slice")
+    if staged is None or staged.send_id is None or slice_ is None:
+        return None, None
+    if _PATTERN.intersection(staged.path):
+        return None, None
+    return (int(slice_), staged.send_id), staged
+
+
+def covering(files: Iterable[StagedFile], wanted: Sequence[Range]) -> list[StagedFile] | None:
+    """Choose the files of a send that hold some offsets (pure).
+
+    Args:
+        files: The files that have rows of this send only.
+        wanted: The offsets, normalised.
+
+    Returns:
+        The files in the order of their offsets; None if an offset may be missing, or twice.
+    """
+    chosen = sorted(
+        (file for file in files if any(ranges.within(wanted, file.first, file.last))),
+        key=lambda file: file.first,
+    )
+    if not all(file.is_dense for file in chosen):
+        return None
+    if any(two.first <= one.last for one, two in pairwise(chosen)):
+        return None
+    held = ranges.normalised((file.first, file.last) for file in chosen)
+    return None if ranges.difference(wanted, held) else chosen

@@ -1,0 +1,156 @@
+"""A frame of messages on the data files that hold them, which needs neither a count nor a list.
+
+What a file holds never changes, so that a frame which names its files shows the same messages
+whenever it is evaluated, or fails because a file is gone: Spark is told to pass over none of them,
+whatever the session says, and to compare each page that it reads with its checksum.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload import Part
+from txnqueue.storage.payload.data_files import Held
+from txnqueue.storage.payload.queries import (
+    PLACE,
+    are_few_places,
+    columns_of,
+    in_piece,
+    literal_offsets,
+    message_struct,
+    piece_bits,
+    place_case,
+    places,
+    spans_of,
+)
+from txnqueue.storage.payload.types import sql_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("txnqueue")
+FILES_MAX = 256
+"""Of more files Delta's own list, which it makes by a job, is the faster one."""
+_LISTED_MAX = 32
+"""Spark looks at more files than these by a job."""
+_NAMED_MAX = 20
+"""The sends whose offsets are named, so that parts of a file are passed over; more are joined."""
+_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+_OWN = StructType(
+    [
+        StructField("send_id", StringType()),
+        StructField("send_offset", LongType()),
+        StructField("headers", MapType(StringType(), StringType())),
+    ]
+)
+_NEVER_NULL: Mapping[type, str] = {
+    BinaryType: "X''",
+    BooleanType: "false",
+    ByteType: "0",
+    DateType: "DATE '1970-01-01'",
+    DecimalType: "0",
+    DoubleType: "0",
+    FloatType: "0",
+    IntegerType: "0",
+    LongType: "0",
+    ShortType: "0",
+    StringType: "''",
+}
+"""What stands in for a null of a column that has none, to tell Spark so."""
+
+
+def may_show(columns: Mapping[str, StructField], schema: StructType) -> bool:
+    """Return whether a frame on files has the columns of a frame on the table.
+
+    Spark takes any column of a file for one that may be null.
+
+    Args:
+        columns: The table's columns, by name.
+        schema: The columns that are shown.
+    """
+    shown = (columns[one.name] for one in schema.fields if one.name in columns)
+    return all(one.nullable or type(one.dataType) in _NEVER_NULL for one in shown)
+
+
+def file_frame(
+    session: SparkSession,
+    held: Held,
+    schema: StructType,
+    columns: Mapping[str, StructField],
+    parts: Sequence[Part],
+) -> DataFrame | None:
+    """Make a frame of messages.
+
+    Args:
+        session: The user's session.
+        held: The files that hold them.
+        schema: The columns that are shown.
+        columns: The table's columns, by name.
+        parts: The messages, of one table.
+
+    Returns:
+        The payload's columns and ``_message``; None if a file is gone meanwhile.
+    """
+    named = parts[0].message_id
+    names = dict.fromkeys([*schema.names, *([] if named is None else [named])])
+    there = [columns[name] for name in names if name in columns]
+    stored = StructType([StructField(one.name, one.dataType) for one in there] + _OWN.fields)
+    reader = session.read.schema(stored).options(**_OPTIONS)
+    try:
+        pieces = [
+            reader.parquet(*(f"file:{path}" for path in held.paths[at : at + _LISTED_MAX]))
+            for at in range(0, len(held.paths), _LISTED_MAX)
+        ]
+    except Exception as error:  # a file is gone; whoever reads by Delta tells what is wrong
+        logger.info("files not listed payload=%s error=%s", parts[0].payload_id, error)
+        return None
+    files = reduce(lambda one, other: one.unionAll(other), pieces)
+    if len(files.inputFiles()) != len(held.paths):  # gone between two looks of Spark's
+        return None
+    rows, lie = files.alias("p"), spans_of(parts)
+    if not held.only and len(lie) <= _NAMED_MAX:
+        rows = rows.where(literal_offsets(lie))
+    shown = [_column(one, columns) for one in schema.fields]
+    if are_few_places(parts):
+        placed = rows.withColumn(PLACE, F.expr(place_case(parts)))
+        return placed.selectExpr(*shown, message_struct(named, PLACE))
+    bits = piece_bits(parts)
+    beside = session.sql(f"SELECT * FROM {places(list(enumerate(parts)), bits)}").alias("r")
+    joined = rows.join(F.broadcast(beside), F.expr(in_piece(bits)))
+    return joined.selectExpr(*shown, message_struct(named))
+
+
+def _column(one: StructField, columns: Mapping[str, StructField]) -> str:
+    (plain,) = columns_of(StructType([one]), () if one.name in columns else (one.name,))
+    there = columns.get(one.name)
+    if there is None or there.nullable:
+        return plain
+    instead = f"CAST({_NEVER_NULL[type(there.dataType)]} AS {sql_type(there.dataType)})"
+    return f"coalesce({plain}, {instead}) AS {identifier(one.name)}"
