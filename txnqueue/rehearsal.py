@@ -26,12 +26,12 @@ from txnqueue.core.settings import (
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
-from txnqueue.errors import InvalidInput, QueueNotFound
+from txnqueue.errors import InvalidInput, PayloadRemoved, QueueNotFound
 from txnqueue.messages.receive import now
 from txnqueue.queue import Queue
 from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
-from txnqueue.reports.consumption import consumed, settled_by
+from txnqueue.reports.consumption import Presence, consumed, settled_by
 from txnqueue.reports.deeds import Deeds
 from txnqueue.reports.history import cut
 from txnqueue.reports.report import Report
@@ -127,7 +127,8 @@ class Rehearsal(Report[RehearsalRow]):
         """The transactions that consumed them; those outside of a transaction have none."""
         self.error = error
         """What the handler raised, or its commit would have; its batch would have been rolled back.
-        No other one was begun after it."""
+        ``PayloadRemoved`` if a batch could not be given to it, with the state from which on payload
+        is there. No other one was begun after it."""
         self.rolled_back = rolled_back
         """Whether the last batch would have sent and changed nothing: the handler failed, or rolled
         back itself. What the batches before it did counts."""
@@ -224,6 +225,11 @@ class _Trial:
     outside: Client
     """The manager's own view of the store: a call in the handler that forgets its transaction is
     refused there, as it is in a drain."""
+    presence: Presence
+    known: Past
+    """The history as it is now."""
+    upto: int
+    """The last commit of the state that is rehearsed on."""
     attempts: list[Attempt] = field(default_factory=list)
     received: list[list[Part]] = field(default_factory=list)
     """The messages of each batch."""
@@ -256,7 +262,9 @@ class _Trial:
             if not len(batch):
                 break
             self.received.append(batch._parts())
-            self._hand(batch, attempt, goes_on=batch_size is not None and self.messages < limit)
+            self.error = self._missed(info)
+            if self.error is None:
+                self._hand(batch, attempt, goes_on=batch_size is not None and self.messages < limit)
             if batch_size is None:
                 break
         self.done += self._beside()
@@ -276,6 +284,35 @@ class _Trial:
         """Whether nothing of the last batch would have happened."""
         last = self.attempts[-1].status if self.attempts else None
         return self.error is not None or last is Status.ROLLED_BACK
+
+    def _missed(self, info: QueueInfo) -> PayloadRemoved | None:
+        """Tell that messages of the newest batch cannot be read any more, and which state has all.
+
+        The handler does not get such a batch: it would do something else than it did then.
+        """
+        parts = self.received[-1]
+        gone = self.presence.gone(part for part in parts if not model.is_in_memory(part.payload_id))
+        if not gone:
+            return None
+        since = max(
+            (
+                one.entry.commit_seq
+                for one in consumed(self.known, info, self.upto, _ENDS)
+                if any(_shared(part, other) for part in one.parts for other in gone)
+            ),
+            default=None,
+        )
+        missing, count = (sum(ranges.count(part.ranges) for part in p) for p in (gone, parts))
+        reach = (
+            "maintain(payload_retention_days=) says for how long payload is kept."
+            if since is None
+            else f"They were consumed up to commit {since}: rehearse as_of={since} or later."
+        )
+        return PayloadRemoved(
+            f"Payload of {missing} of {count} messages that waited in {info.name!r} was removed or "
+            f"erased since, and the handler did not get them. {reach}",
+            queue=info.name,
+        )
 
     def _begin(self) -> Attempt:
         attempt = Attempt(self.client)
@@ -349,9 +386,10 @@ def rehearse(
     )
     own.open()
     info = _queue_then(own, queue)
-    trial = _Trial(own, store.journal, handler, client)
-    trial.run(info, limit, batch_size, where)
     known = Past(client.store)
+    presence = Presence(store.payload, client.cache.catalog_entries())
+    trial = _Trial(own, store.journal, handler, client, presence, known, past.upto)
+    trial.run(info, limit, batch_size, where)
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
     then, ever = own.cache.queues(), catalog.every_queue(known.catalog())
@@ -366,6 +404,12 @@ def rehearse(
         rolled_back=trial.rolled_back,
         commit_seq=newest.commit_seq,
     )
+
+
+def _shared(part: Part, other: Part) -> tuple[Range, ...]:
+    """Find which messages two parts have in common."""
+    same = (part.payload_id, part.send_id) == (other.payload_id, other.send_id)
+    return ranges.intersection(part.ranges, other.ranges) if same else ()
 
 
 def _check_whole(name: str, number: object) -> None:

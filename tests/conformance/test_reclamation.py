@@ -465,3 +465,19 @@ def test_the_files_of_what_was_erased_are_vacuumed_once_a_week_later(
     assert after[5] == 0
     assert after[8] == after[-1] == 1
     assert place.manager("auditor").history.verify().ok
+
+
+def test_a_store_with_thirty_commits_a_day_gives_payload_back_within_days() -> None:
+    """As many days as a slice is filled in, after those that payload is kept for."""
+    place = Place()
+    oldest = []
+    for day in range(14):
+        for _ in range(10):
+            place.work()  # three commits
+        place.keep()
+        slices = place.payload.slices(place.busy.info.payload_id)
+        width = client_of(place.manager("asking")).cache.slice_width
+        oldest.append((day, min(slices) * width, place.store.journal.version()))
+    for _, first, newest in oldest[8:]:
+        assert newest - first <= 9 * 31  # two days of retention, and two slices that go together
+    assert oldest[-1][1] > 0

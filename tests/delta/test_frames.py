@@ -89,7 +89,8 @@ def test_both_kinds_of_frames_show_the_same(
     """The same rows, and the same schema, where null is allowed and where it is not."""
     schema = (
         "id string NOT NULL, n long NOT NULL, d decimal(38, 3) NOT NULL, at timestamp, "
-        "tags array<string>, s struct<a: int, b: map<string, double>>, b binary NOT NULL"
+        "tags array<string>, t timestamp_ltz NOT NULL, z timestamp_ntz NOT NULL, "
+        "s struct<a: int, b: map<string, double>>, b binary NOT NULL"
     )
     name = f"kinds{next(_NUMBERS)}"
     queue = manager.create_queue(name, schema, message_id="id", lanes=3)
@@ -101,6 +102,8 @@ def test_both_kinds_of_frames_show_the_same(
         "if(id % 3 = 0, NULL, array('x', NULL, CAST(id AS string))) AS tags",
         "if(id % 5 = 0, NULL, named_struct('a', CAST(id AS int), 'b', map('k', id / 2))) AS s",
         "CAST(CAST(id AS string) AS binary) AS b",
+        "timestamp_seconds(id) AS t",
+        "TIMESTAMP_NTZ '2026-01-01 00:00:00' AS z",
     )
     queue.send(rows, headers={"correlation_id": "c", "x": "1"})
     queue.send(rows.where("n < 7").withColumn("id", rows.n.cast("string")))

@@ -13,7 +13,7 @@ from txnqueue.client.append import layout_unsupported
 from txnqueue.client.readers import ShardReader
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
-from txnqueue.core.settings import SLICE_WIDTH, QueueInfo
+from txnqueue.core.settings import SLICE_WIDTH_UNSAID, QueueInfo
 from txnqueue.core.state import AttemptOwner, TransactionState, catalog, overview
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import QueueError, QueueNotFound, StoreNotFound
@@ -78,7 +78,7 @@ class Cache:
                 made_as,
             )
         self.layout = newest.sequence or 0
-        self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH))
+        self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH_UNSAID))
         self._store_id = str(newest.body["store_id"])
         self._know(entry for entry in found if entry.shard == model.CATALOG)
 
@@ -89,7 +89,7 @@ class Cache:
     @property
     def slice_width(self) -> int:
         """How many versions of the journal share a slice of the payload."""
-        return self._slice_width or SLICE_WIDTH
+        return self._slice_width or SLICE_WIDTH_UNSAID
 
     def slice_of(self, begun: int) -> int:
         """Find the payload slice of work that began at a version."""

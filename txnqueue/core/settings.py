@@ -40,8 +40,10 @@ TRANSIENT_BYTES_MAX = 1 << 30
 """So much the transient messages of one store may carry in the memory of a process."""
 TRANSIENT_KEYS_MAX = 10_000
 """The committed transaction ids without durable work that a process remembers."""
-SLICE_WIDTH = 1_000
-"""How many versions of the journal share a slice of the payload; fixed per store."""
+SLICE_WIDTH = 100
+"""How many versions of the journal share a slice of the payload; what a new store writes down."""
+SLICE_WIDTH_UNSAID = 1_000
+"""How many do in a store that does not say it."""
 
 MESSAGE_COLUMN = "_message"
 """What is known of a message beside its payload."""

@@ -88,6 +88,40 @@ def _settled(fold: QueueState, info: QueueInfo, claim: Claim, entry: Entry) -> t
     )
 
 
+class Presence:
+    """Which payload is there still, of what was removed and erased since; looked up once."""
+
+    def __init__(self, payload: PayloadStore, facts: Iterable[Entry]) -> None:
+        """Look at nothing yet.
+
+        Args:
+            payload: Where the payload was staged.
+            facts: The catalog's entries, as they are now: they say what was erased.
+        """
+        self._payload = payload
+        self._erased = erasures.rows_of(erasures.erasures(facts))
+        self._slices: dict[str, set[int]] = {}
+
+    def is_removed(self, part: Part) -> bool:
+        """Return whether a maintenance has removed some messages."""
+        if part.payload_id not in self._slices:
+            self._slices[part.payload_id] = self._payload.slices(part.payload_id)
+        return part.slice not in self._slices[part.payload_id]
+
+    def erased(self, part: Part) -> tuple[Range, ...]:
+        """Find which of some messages were erased."""
+        gone = self._erased.get(part.payload_id, {}).get((part.slice, part.send_id), ())
+        return ranges.intersection(part.ranges, gone)
+
+    def gone(self, parts: Iterable[Part]) -> list[Part]:
+        """Find which of some messages cannot be read any more."""
+        found = (
+            part if self.is_removed(part) else replace(part, ranges=self.erased(part))
+            for part in parts
+        )
+        return [part for part in found if part.ranges]
+
+
 def check_payload(
     payload: PayloadStore, found: Iterable[Consumption], facts: Iterable[Entry], name: str
 ) -> None:
@@ -102,18 +136,14 @@ def check_payload(
     Raises:
         PayloadRemoved: Some of it was removed, or erased.
     """
-    there: dict[str, set[int]] = {}
-    erased = erasures.rows_of(erasures.erasures(facts))
+    presence = Presence(payload, facts)
     latest: int | None = None
     latest_erased: int | None = None
     for one in found:
         for part in one.parts:
-            if part.payload_id not in there:
-                there[part.payload_id] = payload.slices(part.payload_id)
-            if part.slice not in there[part.payload_id]:
+            if presence.is_removed(part):
                 latest = one.entry.commit_seq
-            gone = erased.get(part.payload_id, {}).get((part.slice, part.send_id), ())
-            if ranges.intersection(part.ranges, gone):
+            if presence.erased(part):
                 latest_erased = one.entry.commit_seq
     if latest_erased is not None and (latest is None or latest < latest_erased):
         raise PayloadRemoved(

@@ -28,6 +28,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from txnqueue.storage.journal.tables import identifier
@@ -82,6 +84,8 @@ _NEVER_NULL: Mapping[type, str] = {
     LongType: "0",
     ShortType: "0",
     StringType: "''",
+    TimestampNTZType: "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
+    TimestampType: "timestamp_seconds(0)",
 }
 """What stands in for a null of a column that has none, to tell Spark so."""
 
