@@ -280,6 +280,23 @@ def test_a_frame_follows_files_that_were_rewritten(spark: Any, root: str, queue:
         assert sorted(row.i for row in frame.collect()) == wanted
 
 
+def test_a_null_where_none_may_be_fails(spark: Any, manager: QueueManager, kind: str) -> None:
+    """Somebody has taken the constraint away, behind the back of a client that knows it."""
+    queue = manager.create_queue(f"q{next(_NUMBERS)}", "i long NOT NULL", dead_letter=False)
+    queue.send([{"i": 1}])
+    batch = queue.receive(1)
+    assert batch.df.collect()[0].i == 1
+    table = payload_table(manager.root, queue)
+    spark.sql(f"ALTER TABLE {table} ALTER COLUMN i DROP NOT NULL")
+    place = batch.messages()[0]["_message"]["send_id"]
+    spark.sql(f"UPDATE {table} SET i = NULL WHERE send_id = '{place}'")
+    if kind == "table":
+        assert batch.df.collect()[0].i is None
+    else:
+        with pytest.raises(Exception, match="declared NOT NULL"):
+            batch.df.collect()
+
+
 @pytest.mark.parametrize("name", ["a b", "a%20b", "a{b,c}", "a[b]", "ä*?", "a\\b", "a:b", "a'b"])
 def test_the_root_may_be_called_anything(spark: Any, tmp_path: Path, name: str) -> None:
     manager = QueueManager(spark, str(tmp_path / name))

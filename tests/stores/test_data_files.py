@@ -172,6 +172,24 @@ def test_a_log_that_was_cleaned_up_or_replaced_is_read_anew(table: Table) -> Non
     assert held(files, (0, 4)) == ["another"]
 
 
+def test_a_file_that_was_learnt_halfway_is_forgotten(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = DataFiles(str(table.folder))
+    table.commit(table.add("slice=3/one", 0, 9))
+    assert held(files, (0, 4)) == ["one"]
+    table.commit({"remove": {"path": "slice=3/one"}}, table.add("slice=3/two", 0, 9))
+
+    def interrupted(*said: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(data_files, "_described", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            held(files, (0, 4))
+    assert held(files, (0, 4)) == ["two"]
+
+
 @given(
     cuts=st.lists(st.integers(0, 30), max_size=6),
     wanted=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), min_size=1, max_size=4),

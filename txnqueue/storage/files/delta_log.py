@@ -213,14 +213,8 @@ class DeltaLog:
         """Read the newest checkpoint that is complete."""
         found = [m for m in map(_CHECKPOINT.fullmatch, names) if m]
         for version in sorted({int(m["version"]) for m in found}, reverse=True):
-            mine = [m for m in found if int(m["version"]) == version]
-            whole = next((m for m in mine if m["part"] is None), None)
-            parts = [m for m in mine if m["part"] is not None]
-            if whole is not None:
-                files = [whole[0]]
-            elif parts and len(parts) >= int(parts[0]["parts"]):
-                files = sorted(m[0] for m in parts if m["parts"] == parts[0]["parts"])
-            else:
+            files = _whole([m for m in found if int(m["version"]) == version])
+            if not files:
                 continue
             actions = [a for name in files for a in self._checkpointed(f"{self._log}/{name}")]
             sidecars = [a["sidecar"]["path"] for a in actions if a.get("sidecar")]
@@ -262,6 +256,18 @@ class DeltaLog:
 
         found = self.filesystem.get_file_info(FileSelector(self._log, allow_not_found=True))
         return [info.base_name for info in found if info.is_file]
+
+
+def _whole(found: Sequence[re.Match[str]]) -> list[str]:
+    """List the files of one checkpoint of which no part is missing; nothing: there is none."""
+    for one in found:
+        if one["part"] is None:
+            return [one[0]]
+    for number in sorted({str(one["parts"]) for one in found}):
+        parts = sorted(one[0] for one in found if one["parts"] == number)
+        if len(parts) == int(number):
+            return parts
+    return []
 
 
 def _parsed(text: bytes) -> list[dict[str, Any]]:

@@ -78,8 +78,11 @@ class DataFiles:
                 self._refresh()
             except Exception as error:  # whoever reads by Delta tells what is wrong
                 logger.info("log not read folder=%s error=%s", self._folder, error)
-                self._known = None
+                self._forget()
                 return None
+            except BaseException:  # interrupted in the middle of learning
+                self._forget()
+                raise
             found: list[StagedFile] = []
             for place, wanted in lie.items():
                 chosen = covering(self._sends.get(place, {}).values(), wanted)
@@ -108,7 +111,11 @@ class DataFiles:
             self._known = known
 
     def _give_up(self) -> None:
-        self._too_many, self._known = True, None
+        self._too_many = True
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known = None
         self._files.clear()
         self._sends.clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -175,19 +175,29 @@ class DeltaPayload:
 
     def _on_files(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame | None:
         """Make a frame on the files of a table; None where that is not certain to be right."""
-        names, parts = self._statements.names, [part for _, part in ranked]
+        parts = [part for _, part in ranked]
         payload_id = parts[0].payload_id
-        if not names.by_path or scheme_of(names.root) or is_connect(self._user):
+        if not self._is_here:
             return None
         columns = self._table_columns(self._session, payload_id, schema)
         if not may_show(columns, schema):
             return None
         if payload_id not in self._files:
-            self._files.setdefault(payload_id, DataFiles(f"{names.root}/payload/{payload_id}"))
+            folder = f"{self._statements.names.root}/payload/{payload_id}"
+            self._files.setdefault(payload_id, DataFiles(folder))
         held = self._files[payload_id].holding(spans_of(parts))
         if held is None or len(held.paths) > FILES_MAX:
             return None
         return file_frame(self._user, held, schema, columns, parts)
+
+    @cached_property
+    def _is_here(self) -> bool:
+        """Whether the tables are folders of this disk, and Spark sees the same ones."""
+        names = self._statements.names
+        if not names.by_path or scheme_of(names.root) or is_connect(self._user):
+            return False
+        said = self._session.sql("SET fs.defaultFS").collect()[0][1]
+        return str(said).startswith(("file:", "<undefined>"))
 
     def _guarded(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame:
         """Make a frame on a table, which counts its messages whenever it is planned."""

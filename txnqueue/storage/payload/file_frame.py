@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import Part
 from txnqueue.storage.payload.data_files import Held
 from txnqueue.storage.payload.queries import (
@@ -87,7 +87,7 @@ _NEVER_NULL: Mapping[type, str] = {
     TimestampNTZType: "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
     TimestampType: "timestamp_seconds(0)",
 }
-"""What stands in for a null of a column that has none, to tell Spark so."""
+"""A value of each type: it tells Spark that a column has no null, and stands nowhere."""
 
 
 def may_show(columns: Mapping[str, StructField], schema: StructType) -> bool:
@@ -156,5 +156,9 @@ def _column(one: StructField, columns: Mapping[str, StructField]) -> str:
     there = columns.get(one.name)
     if there is None or there.nullable:
         return plain
-    instead = f"CAST({_NEVER_NULL[type(there.dataType)]} AS {sql_type(there.dataType)})"
-    return f"coalesce({plain}, {instead}) AS {identifier(one.name)}"
+    kind = sql_type(there.dataType)
+    wrong = literal(f"column {one.name} was declared NOT NULL, and a row has null")
+    return (
+        f"coalesce({plain}, CAST(raise_error({wrong}) AS {kind}), "
+        f"CAST({_NEVER_NULL[type(there.dataType)]} AS {kind})) AS {identifier(one.name)}"
+    )
