@@ -8,8 +8,10 @@
     bash tests/bench.sh --full           also large stores, and how costs grow
     bash tests/bench.sh --publish        into docs/: the figures, the pictures, the tables
 
-A partial run that is published replaces the cases that it has measured, if the machine and all
-versions are the same. Exit codes: 0 everything was measured; 1 a case failed, or is void.
+A partial run that is published replaces the cases that it has measured, if all versions are the
+same; those that another machine has measured are marked.
+
+Exit codes: 0 everything was measured; 1 a case failed, or is void.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tests.bench.report import rows_of
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BEGIN = "<!-- written from performance.json by tests/bench/page.py: begin -->"
 END = "<!-- end -->"
+_MARKS = "¹²³⁴⁵⁶⁷⁸⁹"
 _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
 
 
@@ -40,11 +41,9 @@ def with_figures(page: str, document: dict[str, Any] | None) -> str:
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
     """Write the part, line by line."""
-    machine, versions = document["machine"], document["versions"]
     yield (
-        f"Measured on {document['date']}: {machine['cores']} cores ({machine['cpu']}), "
-        f"{machine['memory_gb']} GB, {machine['file_system']}; "
-        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        f"Measured on {document['date']}: {_described(document['machine'])}; "
+        + ", ".join(f"{name} {version}" for name, version in document["versions"].items())
         + ". All single values: [performance.json](performance.json)."
     )
     for name, title in pictures.shown(document).items():
@@ -53,13 +52,33 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "| what | beside | medians | ratio | 95 % interval | target | rounds | |"
     yield "|---|---|---:|---:|---:|---:|---:|---|"
+    notes: dict[str, str] = {}
     for case in document["cases"]:
+        title = case["title"] + _note(case, notes)
         for _, sides, medians, *rest in rows_of(case):
-            yield "| " + " | ".join([case["title"], sides, medians, *rest]) + " |"
+            yield "| " + " | ".join([title, sides, medians, *rest]) + " |"
+    for where, mark in notes.items():
+        yield ""
+        yield f"{mark} On another machine: {where}."
     if document.get("peers"):
         yield ""
         yield from _audits(document["peers"])
         yield from _best(document)
+
+
+def _described(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB, "
+        f"{machine['file_system']}"
+    )
+
+
+def _note(case: dict[str, Any], notes: dict[str, str]) -> str:
+    """Mark a case that was measured elsewhere; the notes gain what the mark means."""
+    if "machine" not in case:
+        return ""
+    where = f"{_described(case['machine'])}, {case['measured_at'][:10]}"
+    return " " + notes.setdefault(where, _MARKS[len(notes) % len(_MARKS)])
 
 
 def _audits(found: list[dict[str, Any]]) -> Iterator[str]:

@@ -71,13 +71,15 @@ def _short(value: float) -> float:
 def merged(before: Mapping[str, Any] | None, after: Document) -> Document:
     """Put new cases in the place of those of the same name, if they were measured alike.
 
-    On another machine, or with other versions, nothing is kept of what was there.
+    With other versions nothing is kept of what was there. What is kept of another machine says so:
+    each case is compared within one run, but no two of them with each other.
     """
-    alike = ("machine", "versions")
-    if before is None or any(before.get(key) != after[key] for key in alike):
+    if before is None or before.get("versions") != after["versions"]:
         return after
+    elsewhere = before["machine"] != after["machine"]
+    where = {"machine": before["machine"]} if elsewhere else {}
     new = {case["name"]: case for case in after["cases"]}
-    kept = [new.pop(case["name"], case) for case in before["cases"]]
+    kept = [new.pop(case["name"], {**where, **case}) for case in before["cases"]]
     checks = {one["name"]: one for one in (*before.get("peers", ()), *after.get("peers", ()))}
     return {**after, "cases": [*kept, *new.values()], "peers": list(checks.values())}
 

@@ -61,8 +61,20 @@ def test_a_partial_run_replaces_what_it_measured_and_only_beside_its_like() -> N
     assert [case["name"] for case in merged["cases"]] == ["send 1", "drain", "threads"]
     assert merged["cases"][0]["comparisons"][0]["ratio"] == pytest.approx(3)
     assert merged["peers"] == before["peers"]
-    elsewhere = {**before, "machine": {"cores": 64}}
-    assert results.merged(elsewhere, after) == after == results.merged(None, after)
+    older = {**before, "versions": {"txnqueue": "0.0.1"}}
+    assert results.merged(older, after) == after == results.merged(None, after)
+
+
+def test_what_was_measured_on_another_machine_is_marked() -> None:
+    before, after = document(measured(), measured("drain")), document(measured("threads"))
+    there = {"cores": 64, "cpu": "other", "memory_gb": 9, "system": "s", "file_system": "xfs"}
+    merged = results.merged({**before, "machine": there}, after)
+    again = results.merged(merged, document(measured("drain")))
+    text = "\n".join(page.lines(again))
+    day = again["cases"][0]["measured_at"][:10]
+    assert f"¹ On another machine: 64 cores (other), 9 GB, xfs, {day}." in text
+    assert ["machine" in case for case in again["cases"]] == [True, False, False]
+    assert "| send 1 ¹ |" in text and "| drain |" in text and "| threads |" in text
 
 
 def test_the_best_peer_is_the_fastest_of_those_that_are_correct(tmp_path: Path) -> None:

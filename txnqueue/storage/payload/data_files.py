@@ -17,6 +17,7 @@ from pathlib import Path
 
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
+from txnqueue.errors import FilesNotReadable
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
 from txnqueue.storage.files.entries import path_of
 from txnqueue.storage.payload.commits import StagedFile
@@ -59,7 +60,7 @@ class DataFiles:
         self._log = DeltaLog(LocalFileSystem(), folder)
         self._folder = folder
         self._lock = threading.Lock()
-        self._too_many = bool(_PATTERN.intersection(folder))
+        self._given_up = bool(_PATTERN.intersection(folder))
         self._known: TableVersion | None = None
         self._files: dict[str, tuple[DataFile, SendPlace | None]] = {}
         self._sends: defaultdict[SendPlace, dict[str, StagedFile]] = defaultdict(dict)
@@ -78,6 +79,7 @@ class DataFiles:
                 self._refresh()
             except Exception as error:  # whoever reads by Delta tells what is wrong
                 logger.info("log not read folder=%s error=%s", self._folder, error)
+                self._given_up = isinstance(error, FilesNotReadable)  # it stays of that kind
                 self._forget()
                 return None
             except BaseException:  # interrupted in the middle of learning
@@ -95,7 +97,7 @@ class DataFiles:
 
     def _refresh(self) -> None:
         """Read what was committed since, or all if it is not known what was before."""
-        if self._too_many:
+        if self._given_up:
             return
         known = self._known and self._log.followed(self._known)
         if known is None:
@@ -111,7 +113,7 @@ class DataFiles:
             self._known = known
 
     def _give_up(self) -> None:
-        self._too_many = True
+        self._given_up = True
         self._forget()
 
     def _forget(self) -> None:

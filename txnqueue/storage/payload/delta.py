@@ -186,7 +186,7 @@ class DeltaPayload:
             folder = f"{self._statements.names.root}/payload/{payload_id}"
             self._files.setdefault(payload_id, DataFiles(folder))
         held = self._files[payload_id].holding(spans_of(parts))
-        if held is None or len(held.paths) > FILES_MAX:
+        if held is None or not 0 < len(held.paths) <= FILES_MAX:
             return None
         return file_frame(self._user, held, schema, columns, parts)
 
