@@ -127,8 +127,8 @@ class Rehearsal(Report[RehearsalRow]):
         """The transactions that consumed them; those outside of a transaction have none."""
         self.error = error
         """What the handler raised, or its commit would have; its batch would have been rolled back.
-        ``PayloadRemoved`` if a batch could not be given to it, with the state from which on payload
-        is there. No other one was begun after it."""
+        ``PayloadRemoved`` if payload of its messages is gone, with the state from which on it is
+        there. No other one was begun after it."""
         self.rolled_back = rolled_back
         """Whether the last batch would have sent and changed nothing: the handler failed, or rolled
         back itself. What the batches before it did counts."""
@@ -262,9 +262,9 @@ class _Trial:
             if not len(batch):
                 break
             self.received.append(batch._parts())
-            self.error = self._missed(info)
-            if self.error is None:
-                self._hand(batch, attempt, goes_on=batch_size is not None and self.messages < limit)
+            self._hand(batch, attempt, goes_on=batch_size is not None and self.messages < limit)
+            if self.error is not None:
+                self.error = self._explained(info, self.error)
             if batch_size is None:
                 break
         self.done += self._beside()
@@ -285,15 +285,15 @@ class _Trial:
         last = self.attempts[-1].status if self.attempts else None
         return self.error is not None or last is Status.ROLLED_BACK
 
-    def _missed(self, info: QueueInfo) -> PayloadRemoved | None:
+    def _explained(self, info: QueueInfo, error: Exception) -> Exception:
         """Tell that messages of the newest batch cannot be read any more, and which state has all.
 
-        The handler does not get such a batch: it would do something else than it did then.
+        That is why a handler failed which read them; one that reads nothing does as it did then.
         """
         parts = self.received[-1]
         gone = self.presence.gone(part for part in parts if not model.is_in_memory(part.payload_id))
         if not gone:
-            return None
+            return error
         since = max(
             (
                 one.entry.commit_seq
@@ -308,11 +308,13 @@ class _Trial:
             if since is None
             else f"They were consumed up to commit {since}: rehearse as_of={since} or later."
         )
-        return PayloadRemoved(
-            f"Payload of {missing} of {count} messages that waited in {info.name!r} was removed or "
-            f"erased since, and the handler did not get them. {reach}",
+        explained = PayloadRemoved(
+            f"Payload of {missing} of {count} messages that the handler got from {info.name!r} was "
+            f"removed or erased since. {reach} The handler raised {describe_error(error)}.",
             queue=info.name,
         )
+        explained.__cause__ = error
+        return explained
 
     def _begin(self) -> Attempt:
         attempt = Attempt(self.client)
