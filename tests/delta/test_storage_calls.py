@@ -27,7 +27,8 @@ WAITING_MAX = {
     "consume and produce": 130,
 }
 """How many calls may wait for each other. About twice what was found: Delta reads each commit since
-the last checkpoint, and one of the appends may write the next one: a send that does takes 60 or 61."""
+the last checkpoint, and one of the appends may write the next one: a send that does takes 60 or 61.
+"""
 
 
 @pytest.mark.spark
