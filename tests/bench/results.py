@@ -76,12 +76,20 @@ def merged(before: Mapping[str, Any] | None, after: Document) -> Document:
     """
     if before is None or before.get("versions") != after["versions"]:
         return after
-    elsewhere = before["machine"] != after["machine"]
-    where = {"machine": before["machine"]} if elsewhere else {}
     new = {case["name"]: case for case in after["cases"]}
-    kept = [new.pop(case["name"], {**where, **case}) for case in before["cases"]]
+    kept = [
+        new.pop(case["name"], None) or _placed(case, before["machine"], after["machine"])
+        for case in before["cases"]
+    ]
     checks = {one["name"]: one for one in (*before.get("peers", ()), *after.get("peers", ()))}
     return {**after, "cases": [*kept, *new.values()], "peers": list(checks.values())}
+
+
+def _placed(case: Mapping[str, Any], there: object, here: object) -> dict[str, Any]:
+    """Say of a case on which machine it was measured, if that is another one than this."""
+    machine = case.get("machine", there)
+    rest = {key: said for key, said in case.items() if key != "machine"}
+    return rest if machine == here else {**rest, "machine": machine}
 
 
 def read(path: Path) -> Document | None:

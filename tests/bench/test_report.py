@@ -75,6 +75,9 @@ def test_what_was_measured_on_another_machine_is_marked() -> None:
     assert f"¹ On another machine: 64 cores (other), 9 GB, xfs, {day}." in text
     assert ["machine" in case for case in again["cases"]] == [True, False, False]
     assert "| send 1 ¹ |" in text and "| drain |" in text and "| threads |" in text
+    back = results.merged(again, {**document(measured("claim")), "machine": there})
+    marked = {case["name"] for case in back["cases"] if "machine" in case}
+    assert marked == {"drain", "threads"}  # and not what this machine had measured before
 
 
 def test_the_best_peer_is_the_fastest_of_those_that_are_correct(tmp_path: Path) -> None:
