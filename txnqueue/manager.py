@@ -268,8 +268,7 @@ class QueueManager:
                 messages. It is refused once anything could be archived by that.
             payload_retention_days: For at least so many days the payload of consumed messages is
                 kept after their entries have left the journal. It goes together with what was
-                sent in the same hundred versions of the journal; thousand in a store that was made
-                before 0.2.0.
+                sent in the same hundred versions of the journal, or a thousand in older stores.
             history_retention_days: Keep the history for at least this many days, and not fewer
                 than the payload. Older entries are deleted, except decisions of transactions, and
                 what was done to messages that are still in a queue. None: all is kept.

@@ -31,9 +31,10 @@ from txnqueue.messages.receive import now
 from txnqueue.queue import Queue
 from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
-from txnqueue.reports.consumption import Presence, consumed, settled_by
+from txnqueue.reports.consumption import consumed, settled_by
 from txnqueue.reports.deeds import Deeds
 from txnqueue.reports.history import cut
+from txnqueue.reports.presence import Presence
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.storage.payload import Part, messages_of
@@ -225,11 +226,6 @@ class _Trial:
     outside: Client
     """The manager's own view of the store: a call in the handler that forgets its transaction is
     refused there, as it is in a drain."""
-    presence: Presence
-    known: Past
-    """The history as it is now."""
-    upto: int
-    """The last commit of the state that is rehearsed on."""
     attempts: list[Attempt] = field(default_factory=list)
     received: list[list[Part]] = field(default_factory=list)
     """The messages of each batch."""
@@ -263,8 +259,6 @@ class _Trial:
                 break
             self.received.append(batch._parts())
             self._hand(batch, attempt, goes_on=batch_size is not None and self.messages < limit)
-            if self.error is not None:
-                self.error = self._explained(info, self.error)
             if batch_size is None:
                 break
         self.done += self._beside()
@@ -284,37 +278,6 @@ class _Trial:
         """Whether nothing of the last batch would have happened."""
         last = self.attempts[-1].status if self.attempts else None
         return self.error is not None or last is Status.ROLLED_BACK
-
-    def _explained(self, info: QueueInfo, error: Exception) -> Exception:
-        """Tell that messages of the newest batch cannot be read any more, and which state has all.
-
-        That is why a handler failed which read them; one that reads nothing does as it did then.
-        """
-        parts = self.received[-1]
-        gone = self.presence.gone(part for part in parts if not model.is_in_memory(part.payload_id))
-        if not gone:
-            return error
-        since = max(
-            (
-                one.entry.commit_seq
-                for one in consumed(self.known, info, self.upto, _ENDS)
-                if any(_shared(part, other) for part in one.parts for other in gone)
-            ),
-            default=None,
-        )
-        missing, count = (sum(ranges.count(part.ranges) for part in p) for p in (gone, parts))
-        reach = (
-            "maintain(payload_retention_days=) says for how long payload is kept."
-            if since is None
-            else f"They were consumed up to commit {since}: rehearse as_of={since} or later."
-        )
-        explained = PayloadRemoved(
-            f"Payload of {missing} of {count} messages that the handler got from {info.name!r} was "
-            f"removed or erased since. {reach} The handler raised {describe_error(error)}.",
-            queue=info.name,
-        )
-        explained.__cause__ = error
-        return explained
 
     def _begin(self) -> Attempt:
         attempt = Attempt(self.client)
@@ -388,10 +351,9 @@ def rehearse(
     )
     own.open()
     info = _queue_then(own, queue)
-    known = Past(client.store)
-    presence = Presence(store.payload, client.cache.catalog_entries())
-    trial = _Trial(own, store.journal, handler, client, presence, known, past.upto)
+    trial = _Trial(own, store.journal, handler, client)
     trial.run(info, limit, batch_size, where)
+    known = Past(client.store)
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
     then, ever = own.cache.queues(), catalog.every_queue(known.catalog())
@@ -402,16 +364,56 @@ def rehearse(
         batches=len(trial.received),
         consumed=consumed_since,
         transactions=list(keys),
-        error=trial.error,
+        error=trial.error and _explained(trial, info, known, past.upto),
         rolled_back=trial.rolled_back,
         commit_seq=newest.commit_seq,
     )
 
 
-def _shared(part: Part, other: Part) -> tuple[Range, ...]:
-    """Find which messages two parts have in common."""
-    same = (part.payload_id, part.send_id) == (other.payload_id, other.send_id)
-    return ranges.intersection(part.ranges, other.ranges) if same else ()
+def _explained(trial: _Trial, info: QueueInfo, known: Past, upto: int) -> Exception | None:
+    """Tell of payload that is gone, if that may be why a handler failed, and which state has all.
+
+    Args:
+        trial: The run of the handler; it failed with the newest batch.
+        info: The queue.
+        known: The history as it is now.
+        upto: The last commit of the state that was rehearsed on.
+    """
+    presence = Presence(trial.client.store.payload, trial.outside.cache.catalog_entries())
+    parts = [part for part in trial.received[-1] if not model.is_in_memory(part.payload_id)]
+    gone = presence.gone(parts)
+    if not gone or trial.error is None:
+        return trial.error
+    missing = _offsets(gone)
+    since = max(
+        (
+            one.entry.commit_seq
+            for one in consumed(known, info, upto, _ENDS)
+            if any(ranges.intersection(p.ranges, missing.get(p.send_id, ())) for p in one.parts)
+        ),
+        default=None,
+    )
+    counts = [sum(ranges.count(part.ranges) for part in some) for some in (gone, parts)]
+    reach = (
+        "maintain(payload_retention_days=) says for how long payload is kept."
+        if since is None
+        else f"They were consumed up to commit {since}: rehearse as_of={since} or later."
+    )
+    explained = PayloadRemoved(
+        f"Payload of {counts[0]} of {counts[1]} messages that the handler got from {info.name!r} "
+        f"was removed or erased since. {reach} The handler raised {describe_error(trial.error)}.",
+        queue=info.name,
+    )
+    explained.__cause__ = trial.error
+    return explained
+
+
+def _offsets(parts: Iterable[Part]) -> Mapping[str, tuple[Range, ...]]:
+    """Sort the offsets of some messages by their sends."""
+    found: defaultdict[str, tuple[Range, ...]] = defaultdict(tuple)
+    for part in parts:
+        found[part.send_id] = ranges.normalised((*found[part.send_id], *part.ranges))
+    return found
 
 
 def _check_whole(name: str, number: object) -> None:
@@ -457,9 +459,7 @@ def _really(
     now: Past, info: QueueInfo, after: int, received: Iterable[Part]
 ) -> tuple[list[Entry], int]:
     """Find what the transactions did that consumed some messages, and how many were consumed."""
-    wanted: dict[str, tuple[Range, ...]] = defaultdict(tuple)
-    for part in received:
-        wanted[part.send_id] = ranges.normalised((*wanted[part.send_id], *part.ranges))
+    wanted = _offsets(received)
     if not wanted:
         return [], 0
     attempts: set[str] = set()

@@ -10,9 +10,10 @@ from txnqueue.client.archive import Past
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Claim, QueueState, catalog, erasures
+from txnqueue.core.state import Claim, QueueState, catalog
 from txnqueue.errors import PayloadRemoved
 from txnqueue.messages.parts import part_of
+from txnqueue.reports.presence import Presence
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.storage.payload import Part, PayloadStore
 
@@ -86,40 +87,6 @@ def _settled(fold: QueueState, info: QueueInfo, claim: Claim, entry: Entry) -> t
         for position_id, part in named.items()
         if (mine := ranges.intersection(part, claim.items.get(position_id, ())))
     )
-
-
-class Presence:
-    """Which payload is there still, of what was removed and erased since; looked up once."""
-
-    def __init__(self, payload: PayloadStore, facts: Iterable[Entry]) -> None:
-        """Look at nothing yet.
-
-        Args:
-            payload: Where the payload was staged.
-            facts: The catalog's entries, as they are now: they say what was erased.
-        """
-        self._payload = payload
-        self._erased = erasures.rows_of(erasures.erasures(facts))
-        self._slices: dict[str, set[int]] = {}
-
-    def is_removed(self, part: Part) -> bool:
-        """Return whether a maintenance has removed some messages."""
-        if part.payload_id not in self._slices:
-            self._slices[part.payload_id] = self._payload.slices(part.payload_id)
-        return part.slice not in self._slices[part.payload_id]
-
-    def erased(self, part: Part) -> tuple[Range, ...]:
-        """Find which of some messages were erased."""
-        gone = self._erased.get(part.payload_id, {}).get((part.slice, part.send_id), ())
-        return ranges.intersection(part.ranges, gone)
-
-    def gone(self, parts: Iterable[Part]) -> list[Part]:
-        """Find which of some messages cannot be read any more."""
-        found = (
-            part if self.is_removed(part) else replace(part, ranges=self.erased(part))
-            for part in parts
-        )
-        return [part for part in found if part.ranges]
 
 
 def check_payload(

@@ -106,8 +106,8 @@ class DeltaLog:
             FilesNotReadable: The table is of a kind that only Spark can read.
             StoreCorrupt: A file of the log is damaged, or gone.
         """
-        if known is not None and (known.mark is None or self._mark(known.version) != known.mark):
-            known = None  # cleaned up beyond it, or replaced
+        if known is not None and not self._stands(known):
+            known = None
         if known is not None and self._mark(known.version + 1) is None:
             return known
         for last in (False,) * (_TRIES - 1) + (True,):
@@ -132,7 +132,7 @@ class DeltaLog:
             FilesNotReadable: The table is of a kind that only Spark can read.
             StoreCorrupt: A commit is damaged.
         """
-        if known.mark is None or self._mark(known.version) != known.mark:
+        if not self._stands(known):
             return None
         commits, mark = [], known.mark
         version = known.version + 1
@@ -245,6 +245,10 @@ class DeltaLog:
 
     def _commit(self, version: int) -> str:
         return f"{self._log}/{version:020d}.json"
+
+    def _stands(self, known: TableVersion) -> bool:
+        """Return whether the log was neither cleaned up beyond a version, nor replaced."""
+        return known.mark is not None and self._mark(known.version) == known.mark
 
     def _mark(self, version: int) -> tuple[int, int] | None:
         """Look at the file of a commit; None: it is not there."""

@@ -47,6 +47,12 @@ def canonical_root(root: str) -> str:
     return str(Path(root).expanduser().resolve())
 
 
+def default_elsewhere(session: SparkSession) -> str | None:
+    """Name Spark's default file system, where paths without a scheme lie; None: on this disk."""
+    default = str(session.sql("SET fs.defaultFS").collect()[0][1])
+    return None if default.startswith(("file:", "<undefined>")) else default
+
+
 class Locks:
     """The locks of a store's tables: of files, of the one driver, or none."""
 
@@ -136,8 +142,8 @@ class Locks:
             return self._shared(Path(unquote(urlparse(location).path)) / f".txnqueue-{schema}")
         if _SCHEME.match(root):
             return None
-        default = self._session.sql("SET fs.defaultFS").collect()[0][1]
-        if not str(default).startswith(("file:", "<undefined>")):
+        default = default_elsewhere(self._session)
+        if default is not None:
             raise InvalidInput(
                 f"The root {root!r} has no scheme and the default file system is {default}: "
                 "write the root with its scheme."

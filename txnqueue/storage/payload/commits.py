@@ -38,7 +38,7 @@ class StagedFile:
         first: Its smallest offset.
         last: Its greatest offset.
         send_id: The send that all of its rows are of; None if that is not said.
-        path: Where it is, below the table's folder.
+        path: Where it is.
         size: Its length in bytes.
     """
 
@@ -188,7 +188,7 @@ def _files(added: Sequence[Mapping[str, Any]], send: Send) -> tuple[StagedFile, 
     for add in added:
         if add.get("deletionVector") or add.get("partitionValues") != {"slice": str(send.slice)}:
             return None
-        file = StagedFile.of(str(add.get("path")), add.get("stats"))
+        file = StagedFile.of(add.get("path", ""), add.get("stats"))
         if file is None:
             return None
         found.append(file)

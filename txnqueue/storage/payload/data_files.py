@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from pyarrow.fs import LocalFileSystem
+
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.errors import FilesNotReadable
@@ -38,10 +40,12 @@ class Held:
     """The files in which some rows are, each row once.
 
     Attributes:
-        paths: Where they are.
+        lie: The offsets of the rows, by their sends.
+        paths: Where the files are.
         only: Whether there are no other rows in them.
     """
 
+    lie: Mapping[SendPlace, Sequence[Range]]
     paths: list[str]
     only: bool
 
@@ -55,8 +59,6 @@ class DataFiles:
         Args:
             folder: The table's folder on this disk.
         """
-        from pyarrow.fs import LocalFileSystem
-
         self._log = DeltaLog(LocalFileSystem(), folder)
         self._folder = folder
         self._lock = threading.Lock()
@@ -88,12 +90,11 @@ class DataFiles:
             found: list[StagedFile] = []
             for place, wanted in lie.items():
                 chosen = covering(self._sends.get(place, {}).values(), wanted)
-                if chosen is None or not all(map(self._is_whole, chosen)):
+                if chosen is None or not all(map(_is_whole, chosen)):
                     return None
                 found += chosen
         rows = sum(map(ranges.count, lie.values()))
-        paths = [f"{self._folder}/{file.path}" for file in found]
-        return Held(paths, sum(file.rows for file in found) == rows)
+        return Held(lie, [file.path for file in found], sum(file.rows for file in found) == rows)
 
     def _refresh(self) -> None:
         """Read what was committed since, or all if it is not known what was before."""
@@ -137,23 +138,24 @@ class DataFiles:
             if place is not None and staged is not None:
                 self._sends[place][name] = staged
 
-    def _is_whole(self, file: StagedFile) -> bool:
-        """Return whether a file is there, and as long as it was written."""
-        try:
-            return Path(self._folder, file.path).stat().st_size == file.size
-        except OSError:
-            return False
-
 
 def _described(one: DataFile, folder: str) -> tuple[SendPlace | None, StagedFile | None]:
     """Read which rows a file has; nothing if they are of several sends, or not known."""
-    staged = StagedFile.of(path_of(folder, one).removeprefix(f"{folder}/"), one.stats, one.size)
+    staged = StagedFile.of(path_of(folder, one), one.stats, one.size)
     slice_ = one.partition.get("slice")
     if staged is None or staged.send_id is None or slice_ is None:
         return None, None
     if _PATTERN.intersection(staged.path):
         return None, None
     return (int(slice_), staged.send_id), staged
+
+
+def _is_whole(file: StagedFile) -> bool:
+    """Return whether a file is there, and as long as it was written."""
+    try:
+        return Path(file.path).stat().st_size == file.size
+    except OSError:
+        return False
 
 
 def covering(files: Iterable[StagedFile], wanted: Sequence[Range]) -> list[StagedFile] | None:

@@ -17,6 +17,7 @@ from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import damage
+from txnqueue.storage.journal.locks import default_elsewhere
 from txnqueue.storage.journal.sessions import USER_METADATA, is_connect
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.storage import scheme_of
@@ -196,8 +197,7 @@ class DeltaPayload:
         names = self._statements.names
         if not names.by_path or scheme_of(names.root) or is_connect(self._user):
             return False
-        said = self._session.sql("SET fs.defaultFS").collect()[0][1]
-        return str(said).startswith(("file:", "<undefined>"))
+        return default_elsewhere(self._session) is None
 
     def _guarded(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame:
         """Make a frame on a table, which counts its messages whenever it is planned."""

@@ -13,24 +13,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
 from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import Part
@@ -38,23 +21,22 @@ from txnqueue.storage.payload.data_files import Held
 from txnqueue.storage.payload.queries import (
     PLACE,
     are_few_places,
-    columns_of,
     in_piece,
     literal_offsets,
     message_struct,
+    null_column,
     piece_bits,
     place_case,
     places,
-    spans_of,
 )
-from txnqueue.storage.payload.types import sql_type
+from txnqueue.storage.payload.types import some_value, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger("txnqueue")
 FILES_MAX = 256
-"""Of more files Delta's own list, which it makes by a job, is the faster one."""
+"""Of more files the table is read: Spark looks at each of them before it reads."""
 _LISTED_MAX = 32
 """Spark looks at more files than these by a job."""
 _NAMED_MAX = 20
@@ -72,22 +54,6 @@ _OWN = StructType(
         StructField("headers", MapType(StringType(), StringType())),
     ]
 )
-_NEVER_NULL: Mapping[type, str] = {
-    BinaryType: "X''",
-    BooleanType: "false",
-    ByteType: "0",
-    DateType: "DATE '1970-01-01'",
-    DecimalType: "0",
-    DoubleType: "0",
-    FloatType: "0",
-    IntegerType: "0",
-    LongType: "0",
-    ShortType: "0",
-    StringType: "''",
-    TimestampNTZType: "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
-    TimestampType: "timestamp_seconds(0)",
-}
-"""A value of each type: it tells Spark that a column has no null, and stands nowhere."""
 
 
 def may_show(columns: Mapping[str, StructField], schema: StructType) -> bool:
@@ -100,7 +66,7 @@ def may_show(columns: Mapping[str, StructField], schema: StructType) -> bool:
         schema: The columns that are shown.
     """
     shown = (columns[one.name] for one in schema.fields if one.name in columns)
-    return all(one.nullable or type(one.dataType) in _NEVER_NULL for one in shown)
+    return all(one.nullable or some_value(one.dataType) is not None for one in shown)
 
 
 def file_frame(
@@ -138,11 +104,11 @@ def file_frame(
     files = reduce(lambda one, other: one.unionAll(other), pieces)
     if len(files.inputFiles()) != len(held.paths):  # gone between two looks of Spark's
         return None
-    rows, lie = files.alias("p"), spans_of(parts)
-    if not held.only and len(lie) <= _NAMED_MAX:
-        rows = rows.where(literal_offsets(lie))
-    shown = [_column(one, columns) for one in schema.fields]
-    if are_few_places(parts):
+    rows = files.alias("p")
+    if not held.only and len(held.lie) <= _NAMED_MAX:
+        rows = rows.where(literal_offsets(held.lie))
+    shown = [_shown(one, columns.get(one.name)) for one in schema.fields]
+    if are_few_places(parts, held.lie):
         placed = rows.withColumn(PLACE, F.expr(place_case(parts)))
         return placed.selectExpr(*shown, message_struct(named, PLACE))
     bits = piece_bits(parts)
@@ -151,14 +117,19 @@ def file_frame(
     return joined.selectExpr(*shown, message_struct(named))
 
 
-def _column(one: StructField, columns: Mapping[str, StructField]) -> str:
-    (plain,) = columns_of(StructType([one]), () if one.name in columns else (one.name,))
-    there = columns.get(one.name)
-    if there is None or there.nullable:
+def _shown(column: StructField, there: StructField | None) -> str:
+    """Write a column as a frame on the table shows it, which says where it has no null.
+
+    Args:
+        column: The column.
+        there: The one of that name in the table; None: it has none.
+    """
+    if there is None:
+        return null_column(column)
+    plain = f"p.{identifier(column.name)}"
+    if there.nullable:
         return plain
-    kind = sql_type(there.dataType)
-    wrong = literal(f"column {one.name} was declared NOT NULL, and a row has null")
-    return (
-        f"coalesce({plain}, CAST(raise_error({wrong}) AS {kind}), "
-        f"CAST({_NEVER_NULL[type(there.dataType)]} AS {kind})) AS {identifier(one.name)}"
-    )
+    wrong = literal(f"column {column.name} was declared NOT NULL, and a row has null")
+    fails = f"CAST(raise_error({wrong}) AS {sql_type(there.dataType)})"
+    # The last one stands nowhere: it tells Spark that the column has no null.
+    return f"coalesce({plain}, {fails}, {some_value(there.dataType)}) AS {identifier(column.name)}"

@@ -160,10 +160,15 @@ def _place_struct(part: Part) -> str:
     return f"named_struct({', '.join(f'{literal(name)}, {cell}' for name, cell in named)})"
 
 
-def are_few_places(parts: Sequence[Part]) -> bool:
-    """Return whether parts lie in so few ranges that each is named, and each message in one."""
+def are_few_places(parts: Sequence[Part], lie: Mapping[tuple[int, str], Sequence[Range]]) -> bool:
+    """Return whether parts lie in so few ranges that each is named, and each message in one.
+
+    Args:
+        parts: The parts.
+        lie: Their offsets, as ``spans_of`` sorts them.
+    """
     each = [one for part in parts for one in part.ranges]
-    alone = ranges.count(each) == sum(map(ranges.count, spans_of(parts).values()))
+    alone = ranges.count(each) == sum(map(ranges.count, lie.values()))
     return alone and len(each) <= _EXACT_MAX
 
 

@@ -38,20 +38,21 @@ from txnqueue.storage.journal.tables import identifier
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PLAIN = (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    TimestampNTZType,
-    TimestampType,
-)
+_PLAIN: Mapping[type[DataType], str] = {
+    BinaryType: "X''",
+    BooleanType: "false",
+    ByteType: "0",
+    DateType: "DATE '1970-01-01'",
+    DecimalType: "0",
+    DoubleType: "0",
+    FloatType: "0",
+    IntegerType: "0",
+    LongType: "0",
+    ShortType: "0",
+    TimestampNTZType: "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
+    TimestampType: "timestamp_seconds(0)",
+}
+"""The plain types besides text, each with a value of it."""
 _REFUSED_BY_DELTA = frozenset(" ,;{}()\n\t=")
 _DECIMAL_DIGITS_MAX = 38
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
@@ -137,9 +138,7 @@ def _check_type(path: str, kind: DataType) -> None:
         wrong = "has keys that hold maps, which Spark refuses: use other keys"
     elif isinstance(kind, DecimalType) and not _is_decimal(kind):
         wrong = f"has type {sql_type(kind)}: give 1 to 38 digits, and no more of them as decimals"
-    elif not isinstance(kind, (ArrayType, MapType, StructType, *_PLAIN)) and (
-        type(kind) is not StringType or kind.simpleString() != "string"
-    ):
+    elif not (isinstance(kind, (ArrayType, MapType, StructType, *_PLAIN)) or _is_text(kind)):
         wrong = (
             f"has type {kind.simpleString()}, which not every reader of Delta tables knows: use a "
             "plain type, a struct, an array or a map"
@@ -165,6 +164,11 @@ def _has_map(kind: DataType) -> bool:
     return isinstance(kind, MapType) or any(_has_map(inner) for _, inner in _inside(kind))
 
 
+def _is_text(kind: DataType) -> bool:
+    """Return whether a type is that of texts, which are compared byte by byte."""
+    return type(kind) is StringType and kind.simpleString() == "string"
+
+
 def _is_decimal(kind: DecimalType) -> bool:
     return 1 <= kind.precision <= _DECIMAL_DIGITS_MAX and 0 <= kind.scale <= kind.precision
 
@@ -188,6 +192,12 @@ def forbids_null(kind: DataType) -> bool:
 
 
 # ----------------------------------------------------------------------- as others write it
+
+
+def some_value(kind: DataType) -> str | None:
+    """Write any value of a type as SQL; None for a type that is not a plain one."""
+    plain = "''" if _is_text(kind) else _PLAIN.get(type(kind))
+    return None if plain is None else f"CAST({plain} AS {sql_type(kind)})"
 
 
 def sql_type(kind: DataType) -> str:
