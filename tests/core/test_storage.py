@@ -12,17 +12,20 @@ pytest.importorskip("pyspark")
 pytest.importorskip("delta")
 
 from txnqueue.errors import SecondDriver
+from txnqueue.platform.log_store import CONDITIONAL_PUT
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.storage import (
+    EVERY_DRIVER,
     LOOK_SECONDS,
     SETTLE_SECONDS,
     SEVERAL_DRIVERS,
     SILENCE_SECONDS,
     SINGLE_DRIVER,
+    Admission,
     Registration,
-    SoleDriver,
     bears_one_driver,
     log_store,
+    puts_conditionally,
     scheme_of,
 )
 
@@ -83,23 +86,26 @@ def bucket() -> Bucket:
     return Bucket()
 
 
-def driver(bucket: Any, name: str, *, ahead: float = 0.0, passes: bool = True) -> SoleDriver:
+def driver(
+    bucket: Any, name: str, *, ahead: float = 0.0, passes: bool = True, shared: bool = False
+) -> Admission:
     def sleep(seconds: float) -> None:
         if passes:
             bucket.now += seconds
 
     register: Any = Register(bucket)
-    return SoleDriver(
+    return Admission(
         register,
         lambda: name,
         "s3a://lake/messages",
+        shared=shared,
         now_ms=lambda: bucket.clock_ms() + round(ahead * 1000),
         monotonic=lambda: bucket.now,
         sleep=sleep,
     )
 
 
-def register_of(one: SoleDriver) -> Any:
+def register_of(one: Admission) -> Any:
     return one._register
 
 
@@ -268,6 +274,53 @@ def test_a_put_that_settles_is_waited_for_once(bucket: Any) -> None:
     assert bucket.now - began == SETTLE_SECONDS
 
 
+def test_drivers_that_put_conditionally_share_a_store_and_say_so_once(bucket: Any) -> None:
+    first, second = driver(bucket, "a", shared=True), driver(bucket, "b", shared=True)
+    for _ in range(3):
+        append(first, bucket)
+        append(second, bucket)
+        bucket.now += SILENCE_SECONDS + 1
+    assert [commit[0] for commit in bucket.commits[:2]] == [None, EVERY_DRIVER]
+    assert len(bucket.commits) == 2 + 6  # nothing is repeated to be heard of
+    first.leave()
+    assert bucket.commits[-1][0] == EVERY_DRIVER
+
+
+def test_two_of_them_that_say_so_in_the_same_moment_agree(bucket: Any) -> None:
+    first, second = driver(bucket, "a", shared=True), driver(bucket, "b", shared=True)
+    register_of(first).before_put = lambda: append(second, bucket)
+    append(first, bucket)
+    said = [commit[0] for commit in bucket.commits]
+    assert said == [None, EVERY_DRIVER, EVERY_DRIVER, EVERY_DRIVER]  # once, and two appends
+
+
+def test_whoever_puts_otherwise_is_refused_however_silent_they_are(bucket: Any) -> None:
+    shared, other = driver(bucket, "a", shared=True), driver(bucket, "b")
+    append(shared, bucket)
+    for silence in (0, SILENCE_SECONDS * 2, SILENCE_SECONDS * 100):
+        bucket.now += silence
+        before = list(bucket.commits)
+        with pytest.raises(SecondDriver, match=f"logStore.s3a.impl={CONDITIONAL_PUT}"):
+            append(other, bucket)
+        assert bucket.commits == before
+    other.take_over({"reason": "they have ended"})
+    append(other, bucket)
+    with pytest.raises(SecondDriver, match="'b'"):
+        bucket.now += LOOK_SECONDS + 1
+        append(shared, bucket)
+
+
+def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) -> None:
+    other, shared = driver(bucket, "b"), driver(bucket, "a", shared=True)
+    append(other, bucket)
+    with pytest.raises(SecondDriver, match="'b'"):
+        append(shared, bucket)
+    other.leave()
+    append(shared, bucket)
+    with pytest.raises(SecondDriver, match="put their commits conditionally"):
+        append(other, bucket)
+
+
 @pytest.mark.parametrize(
     ("conf", "found"),
     [
@@ -278,11 +331,16 @@ def test_a_put_that_settles_is_waited_for_once(bucket: Any) -> None:
         ({"spark.delta.logStore.class": SEVERAL_DRIVERS}, SEVERAL_DRIVERS),
         ({"delta.logStore.class": SEVERAL_DRIVERS}, SEVERAL_DRIVERS),
         ({"spark.delta.logStore.class": "a.Vendors"}, "a.Vendors"),
+        ({"spark.delta.logStore.s3a.impl": CONDITIONAL_PUT}, CONDITIONAL_PUT),
+        ({"spark.delta.logStore.class": CONDITIONAL_PUT}, CONDITIONAL_PUT),
     ],
 )
 def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
     assert log_store("s3a", conf.get) == found
-    assert bears_one_driver("s3a://lake/messages", conf.get) == (found != SEVERAL_DRIVERS)
+    several = found in (SEVERAL_DRIVERS, CONDITIONAL_PUT)
+    assert bears_one_driver("s3a://lake/messages", conf.get) != several
+    assert puts_conditionally("s3a://lake/messages", conf.get) == (found == CONDITIONAL_PUT)
+    assert not puts_conditionally("hdfs://name/messages", conf.get)
 
 
 @pytest.mark.parametrize(

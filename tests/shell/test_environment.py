@@ -16,7 +16,9 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.platform import class_archive, local_spark
 from txnqueue.platform.doctor import doctor
 from txnqueue.platform.local_spark import Java
+from txnqueue.platform.log_store import CONDITIONAL_PUT, log_store_jar
 
+LOG_STORE = log_store_jar().as_uri()
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 
@@ -117,13 +119,13 @@ def test_the_first_start_resolves_only_what_spark_lacks(home: Path) -> None:
     first = settings()
     assert first["spark.jars.packages"] == COORDINATE
     assert "com.fasterxml.jackson.core:*," in first["spark.jars.excludes"]
-    assert "spark.jars" not in first
+    assert first["spark.jars"] == LOG_STORE
 
 
 def test_later_starts_use_the_files(home: Path) -> None:
     jars = fetched(home, "delta-spark.jar", "delta-storage.jar")
     later = settings()
-    assert later["spark.jars"] == ",".join(jar.as_uri() for jar in jars)
+    assert later["spark.jars"] == ",".join([*(jar.as_uri() for jar in jars), LOG_STORE])
     assert "spark.jars.packages" not in later
 
 
@@ -150,19 +152,19 @@ def test_given_settings_win_and_given_lists_are_kept(home: Path) -> None:
     assert merged["spark.sql.extensions"] == f"{local_spark.DELTA_EXTENSION},my.Extension"
     assert merged["spark.driver.extraJavaOptions"].startswith("-Duser.timezone=UTC ")
     assert merged["spark.driver.extraJavaOptions"].endswith(" -Xss4m")
-    assert merged["spark.jars"].endswith("delta-spark.jar,mine.jar")
+    assert merged["spark.jars"].endswith(f"delta-spark.jar,{LOG_STORE},mine.jar")
 
 
 def test_given_packages_are_resolved_together_with_delta(home: Path) -> None:
     fetched(home, "delta-spark.jar")
     merged = settings(spark_jars_packages="org.postgresql:postgresql:42.7.4")
     assert merged["spark.jars.packages"] == f"{COORDINATE},org.postgresql:postgresql:42.7.4"
-    assert "spark.jars" not in merged
+    assert merged["spark.jars"] == LOG_STORE
 
 
 def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
     merged = settings(spark_jars="/opt/delta-spark_4.2_2.13-4.4.0.jar")
-    assert merged["spark.jars"] == "/opt/delta-spark_4.2_2.13-4.4.0.jar"
+    assert merged["spark.jars"] == f"{LOG_STORE},/opt/delta-spark_4.2_2.13-4.4.0.jar"
     assert "spark.jars.packages" not in merged
 
 
@@ -174,7 +176,12 @@ def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
         ("hdfs://name/lake", "hdfs:", "ok", "Several drivers"),
         ("abfss://c@a.dfs.core.windows.net/lake", "abfss:", "ok", "Several drivers"),
         ("gs://bucket/lake", "gs:", "ok", "Several drivers"),
-        ("s3a://bucket/lake", "s3a:", "warning", "DynamoDB"),
+        (
+            "s3a://bucket/lake",
+            "s3a:",
+            "warning",
+            f"spark.delta.logStore.s3a.impl={CONDITIONAL_PUT}",
+        ),
         ("S3://bucket/lake", "s3:", "warning", "Only one driver"),
         ("oci://bucket/lake", "oci:", "warning", "not known"),
         ("lake.messaging", "the catalog schema lake.messaging", "warning", "location"),

@@ -21,6 +21,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 import txnqueue
 from tests.stores import looking
 from txnqueue import errors
+from txnqueue.storage.files import roots
 from txnqueue.storage.files.delta_log import DeltaLog
 
 HERE = Path(__file__).parent
@@ -536,3 +537,35 @@ def test_a_look_stays_at_its_moment_until_it_is_refreshed(folder: Path, tmp_path
     store.refresh()
     assert store.entries().num_rows > before
     assert store.queue("orders").depth() == 7 and time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [
+        ("s3a://lake/messages", "lake/messages"),
+        ("s3://lake/messages", "lake/messages"),
+        ("gs://lake/messages", "lake/messages"),
+        ("abfss://lake@account.dfs.core.windows.net/messages", "lake/messages"),
+        ("hdfs://name:8020/lake/messages", "/lake/messages"),
+        ("file:///lake/messages", "/lake/messages"),
+        ("/lake/s3a://messages", "/lake/s3a://messages"),
+        ("lake/messages", "lake/messages"),
+    ],
+)
+def test_a_file_system_that_is_given_knows_the_root_that_spark_has(uri: str, folder: str) -> None:
+    assert roots.without_scheme(uri) == folder
+
+
+def test_a_storage_that_refuses_is_named_and_is_not_an_empty_one(folder: Path) -> None:
+    pytest.importorskip("fsspec")
+    from fsspec.implementations.local import LocalFileSystem as Local
+
+    class Refusing(Local):  # type: ignore[misc]
+        cachable = False
+
+        def info(self, path: str, **options: Any) -> Any:
+            raise PermissionError(403, "Forbidden")
+
+    with pytest.raises(errors.FilesNotReadable, match=r"Forbidden.*credentials") as refused:
+        txnqueue.look(str(folder / "store"), filesystem=Refusing())
+    assert refused.value.path == str(folder / "store")

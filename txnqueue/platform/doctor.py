@@ -16,6 +16,7 @@ from txnqueue.platform.local_spark import (
     find_java,
     no_java,
 )
+from txnqueue.platform.log_store import CONDITIONAL_PUT, log_store_jar
 from txnqueue.platform.requirements import INSTALL, misfit, version_of
 
 Verdict = Literal["ok", "warning", "error"]
@@ -84,8 +85,9 @@ def check_storage(root: str) -> Check:
         return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
     if scheme in ("s3", "s3a", "s3n"):
         meaning = (
-            "Only one driver may use it at a time, a second is refused, unless all have Delta's "
-            "DynamoDB log store."
+            "Only one driver may use it at a time, a second is refused, unless all are started "
+            f"with spark.delta.logStore.{scheme}.impl={CONDITIONAL_PUT} and {log_store_jar()}, or "
+            "all have Delta's DynamoDB log store."
         )
     else:
         meaning = "It is not known whether it creates a file atomically: use one driver only."

@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
+from txnqueue.platform.log_store import log_store_jar
 from txnqueue.platform.requirements import (
     INSTALL,
     INSTALL_NEWEST,
@@ -306,15 +307,17 @@ def _settings(
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.databricks.delta.snapshotPartitions": "2",
     }
+    own_jar = log_store_jar().as_uri()
     added = {
         "spark.sql.extensions": [DELTA_EXTENSION],
         "spark.driver.extraJavaOptions": options,
+        "spark.jars": [own_jar],
     }
     jars = cached_jars(coordinate)
     if "delta-spark" in given.get("spark.jars", ""):
         pass  # the user names Delta's files
     elif jars and "spark.jars.packages" not in given:
-        added["spark.jars"] = [jar.as_uri() for jar in jars]
+        added["spark.jars"] = [*(jar.as_uri() for jar in jars), own_jar]
         on_class_path = class_path(jars)
         if on_class_path is not None:
             added["spark.driver.extraClassPath"] = [on_class_path]
@@ -344,6 +347,7 @@ def _record(coordinate: str) -> Path:
 
 def _remember(coordinate: str, jars: str) -> None:
     paths = [unquote(urlparse(jar).path) for jar in jars.split(",") if jar]
+    paths = [path for path in paths if path != str(log_store_jar())]
     if not any("delta-spark" in path for path in paths):
         return  # a session that was set up elsewhere
     record = _record(coordinate)

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _HADOOP_S3 = re.compile(r"s3[an]://")
+_BUCKET = re.compile(r"(?:s3[an]?|gs|gcs)://")
+_CONTAINER = re.compile(r"abfss?://([^@/]+)@[^/]+")
+_NAME_NODE = re.compile(r"(?:hdfs|viewfs|file)://[^/]*(?=/)")
 
 
 def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
     """Find a root's file system, and its folder there.
 
     Args:
-        root: A path or a URI; on a file system that is given, a folder of it.
+        root: A path or a URI; on a file system that is given, a folder of it, or the URI that
+            Spark has for that.
         filesystem: Where the store is.
 
     Raises:
@@ -27,7 +31,7 @@ def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
         InvalidInput: What is given is no file system.
     """
     if filesystem is not None:
-        return _of_arrow(filesystem), root.rstrip("/")
+        return _of_arrow(filesystem), without_scheme(root).rstrip("/")
     if not is_by_path(root):
         raise FilesNotReadable(
             f"The store {root!r} is in a catalog, whose tables only Spark finds: use QueueManager, "
@@ -47,6 +51,14 @@ def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
             path=root,
         ) from error
     return found, folder.rstrip("/")
+
+
+def without_scheme(root: str) -> str:
+    """Write a URI as the file system of its scheme knows it; a path stays as it is (pure)."""
+    for uri, folder in ((_BUCKET, ""), (_CONTAINER, r"\1"), (_NAME_NODE, "")):
+        if uri.match(root):
+            return uri.sub(folder, root, count=1)
+    return root
 
 
 def is_by_path(root: str) -> bool:

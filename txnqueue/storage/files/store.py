@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from txnqueue.core import custody
 from txnqueue.core.model import Entry
-from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
+from txnqueue.errors import FilesNotReadable, OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
 from txnqueue.storage.files.entries import EntryFiles, in_commit_order
@@ -63,12 +64,16 @@ class FilesStore:
 
         Raises:
             StoreNotFound: There is no store at this root, or another one.
-            FilesNotReadable: Its tables are of a kind that only Spark can read.
+            FilesNotReadable: The storage refuses it, or its tables are of a kind that only Spark
+                can read.
             StoreBusy: The archive changed each time that it was looked at.
             StoreSetBack: Somebody took entries away.
         """
-        before = self._moment
-        journal, archive = before or (None, None)
+        with self._reaching():
+            self._look_anew()
+
+    def _look_anew(self) -> None:
+        journal, archive = self._moment or (None, None)
         try:
             archive = self._archived(archive)
             for _ in range(_TRIES):
@@ -137,8 +142,13 @@ class FilesStore:
         return in_commit_order(pa.concat_tables([here, archived]))
 
     def exists(self) -> bool:
-        """Return whether the journal is there."""
-        return self._journal.exists()
+        """Return whether the journal is there.
+
+        Raises:
+            FilesNotReadable: The storage refuses to tell.
+        """
+        with self._reaching():
+            return self._journal.exists()
 
     def create(self) -> None:
         """Refuse to write."""
@@ -150,6 +160,21 @@ class FilesStore:
 
     def close(self) -> None:
         """Let go of what it holds: nothing."""
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Name the store where the storage cannot be reached, or refuses to be read."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise FilesNotReadable(
+                f"The store at {self.root!r} cannot be read ({error}): check the credentials and "
+                "the address of the storage in this process's environment, give look() a "
+                "filesystem=, or use Spark, which has its own.",
+                path=self.root,
+            ) from error
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:

@@ -16,11 +16,12 @@ from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.journal.lock import NoLock, TableLock
 from txnqueue.storage.journal.sessions import is_connect, is_stopped
 from txnqueue.storage.journal.storage import (
-    SoleDriver,
+    Admission,
     TableRegister,
     application_settings,
     bears_one_driver,
     driver_of,
+    puts_conditionally,
 )
 from txnqueue.storage.journal.tables import TableNames
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 logger = logging.getLogger("txnqueue")
-Lock = TableLock | SoleDriver | NoLock
+Lock = TableLock | Admission | NoLock
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
@@ -54,7 +55,7 @@ def default_elsewhere(session: SparkSession) -> str | None:
 
 
 class Locks:
-    """The locks of a store's tables: of files, of the one driver, or none."""
+    """The locks of a store's tables: of files, of the drivers that may write, or none."""
 
     def __init__(
         self,
@@ -81,15 +82,15 @@ class Locks:
         self._several_drivers = several_drivers
         self._making = threading.RLock()
         self._locks: dict[str, Lock] = {}
-        self._sole: list[SoleDriver | None] = []
+        self._admission: list[Admission | None] = []
 
     def leave(self) -> None:
         """Tell the next driver that it may begin."""
         atexit.unregister(self.leave)
-        for sole in self._sole:
-            if sole is not None and not is_stopped(self._user):
+        for one in self._admission:
+            if one is not None and not is_stopped(self._user):
                 try:
-                    sole.leave()
+                    one.leave()
                 except Exception as error:  # then it waits
                     logger.info("store not left error=%s", error)
 
@@ -103,26 +104,25 @@ class Locks:
     def _new_lock(self, table: str) -> Lock:
         folder = self.folder()
         if folder is None:
-            return self.sole_driver() or NoLock()
+            return self.admission() or NoLock()
         return TableLock(folder / ".locks" / f"{table}.lock", self._jvm_pid)
 
-    def sole_driver(self) -> SoleDriver | None:
-        """Make what keeps a second driver away; None where the storage bears several."""
+    def admission(self) -> Admission | None:
+        """Make what keeps other drivers away; None where the storage bears any."""
         with self._making:
-            if not self._sole:
-                self._sole.append(self._new_sole_driver())
-            return self._sole[0]
+            if not self._admission:
+                self._admission.append(self._new_admission())
+            return self._admission[0]
 
-    def _new_sole_driver(self) -> SoleDriver | None:
-        location = self._location()
-        if self._several_drivers:
+    def _new_admission(self) -> Admission | None:
+        location, conf = self._location(), application_settings(self._user)
+        shared = puts_conditionally(location, conf)
+        if self._several_drivers or not (shared or bears_one_driver(location, conf)):
             return None
-        if not bears_one_driver(location, application_settings(self._user)):
-            return None
-        register = TableRegister(self._naming, self._names.journal)
+        table = TableRegister(self._naming, self._names.journal)
         if not is_connect(self._user):  # a server that is gone would not answer for minutes
             atexit.register(self.leave)
-        return SoleDriver(register, lambda: driver_of(self._user), location)
+        return Admission(table, lambda: driver_of(self._user), location, shared=shared)
 
     def _location(self) -> str:
         """Find where the store lies: as it is named, or as its catalog schema says."""

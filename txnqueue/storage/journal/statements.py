@@ -276,14 +276,14 @@ class Statements:
         return float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0, said
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Be the driver that may write, where the storage bears only one; else do nothing.
+        """Be the driver that may write, where not every one may; else do nothing.
 
         Raises:
             SecondDriver: Another one did the same at the same time.
         """
-        sole = self.run(self._locks.sole_driver)
-        if sole is not None:
-            _committed(self._begun(self._commits, lambda: sole.take_over(about)))
+        admission = self.run(self._locks.admission)
+        if admission is not None:
+            _committed(self._begun(self._commits, lambda: admission.take_over(about)))
 
     # -------------------------------------------------------------- threads and sessions
 

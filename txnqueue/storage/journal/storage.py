@@ -1,9 +1,12 @@
-"""Storage that does not create files atomically, and the one driver that may write there.
+"""Storage that does not create files atomically, and who may write there.
 
 Delta's log store for S3 looks whether a commit's file is there and then puts it: two drivers
 may do so at once, and the later put silently replaces the other's commit. Within one JVM a lock
 keeps its writers apart. So a driver that writes to such a store says so in a property of the
 journal's table, and another one is refused as long as that driver was heard of lately.
+
+With the log store of this library S3 itself refuses the later put. Any number of drivers may have
+it; the same property says so, and keeps those away that do not.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.errors import SecondDriver
+from txnqueue.platform.log_store import CONDITIONAL_PUT
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, is_absent
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA, is_connect
@@ -30,6 +34,8 @@ NOT_ATOMIC = ("s3", "s3a", "s3n")
 """Schemes for which Delta takes a log store that knows the writers of its own JVM only."""
 SINGLE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
 SEVERAL_DRIVERS = "io.delta.storage.S3DynamoDBLogStore"
+EVERY_DRIVER = f"every driver with {CONDITIONAL_PUT}"
+"""What the register of a store says that they share."""
 _DELEGATING = "org.apache.spark.sql.delta.storage.DelegatingLogStore"
 SETTING = "spark.txnqueue.storage.several_drivers"
 
@@ -70,7 +76,16 @@ def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
 def bears_one_driver(location: str, conf: Callable[[str], str | None]) -> bool:
     """Return whether commits of two drivers may silently replace each other at a location."""
     scheme = scheme_of(location)
-    return scheme in NOT_ATOMIC and log_store(scheme, conf) != SEVERAL_DRIVERS
+    return scheme in NOT_ATOMIC and log_store(scheme, conf) not in (
+        SEVERAL_DRIVERS,
+        CONDITIONAL_PUT,
+    )
+
+
+def puts_conditionally(location: str, conf: Callable[[str], str | None]) -> bool:
+    """Return whether the storage itself refuses a commit whose file is there, by our log store."""
+    scheme = scheme_of(location)
+    return scheme in NOT_ATOMIC and log_store(scheme, conf) == CONDITIONAL_PUT
 
 
 def application_settings(spark: SparkSession) -> Callable[[str], str | None]:
@@ -142,8 +157,12 @@ class Register(Protocol):
         ...
 
 
-class SoleDriver:
-    """What stores use whose commits are not atomic between drivers: one at a time may write."""
+class Admission:
+    """What stores use that not every driver may write to: one at a time, or those that share it.
+
+    A driver that puts conditionally shares the store with all others that do; what it writes into
+    the register stays there, and keeps away whoever puts otherwise.
+    """
 
     def __init__(
         self,
@@ -151,6 +170,7 @@ class SoleDriver:
         driver: Callable[[], str],
         location: str,
         *,
+        shared: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -161,12 +181,14 @@ class SoleDriver:
             register: Where it stands who writes.
             driver: Names this driver.
             location: Where the store lies.
+            shared: Whether it shares the store with all drivers that put conditionally.
             now_ms: The clock.
             monotonic: Seconds.
             sleep: Waits for a number of seconds.
         """
         self._register = register
-        self._driver = driver
+        self._driver: Callable[[], str] = (lambda: EVERY_DRIVER) if shared else driver
+        self._shared = shared
         self._location = location
         self._now_ms = now_ms
         self._monotonic = monotonic
@@ -179,7 +201,7 @@ class SoleDriver:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make sure that no other driver writes here, as far as can be known.
+        """Make sure that no driver writes here that may not, as far as can be known.
 
         Raises:
             SecondDriver: Another one does; nothing was written.
@@ -208,7 +230,7 @@ class SoleDriver:
     def leave(self) -> None:
         """Let the next driver begin at once, if it was this manager that came here."""
         with self._lock:
-            if not self._registered:
+            if not self._registered or self._shared:
                 return
             self._registered, self._sure_at = False, None
             found = self._register.read()
@@ -227,7 +249,8 @@ class SoleDriver:
         mine = found.driver == self._driver()
         if not mine and found.driver is not None:
             self._unless_silent(found)
-        if not mine or self._now_ms() - found.heard_at_ms > LOOK_SECONDS * 1000:
+        silent = self._now_ms() - found.heard_at_ms > LOOK_SECONDS * 1000
+        if not mine or (silent and not self._shared):
             self._say({}, settle=not mine)
         return True
 
@@ -241,7 +264,7 @@ class SoleDriver:
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         silent = (self._now_ms() - found.heard_at_ms) / 1000
-        if max(silent, now - self._seen_at) < SILENCE_SECONDS:
+        if found.driver == EVERY_DRIVER or max(silent, now - self._seen_at) < SILENCE_SECONDS:
             raise self._refusal(found.driver, found.about, silent)
 
     def _say(self, about: Mapping[str, object], *, settle: bool) -> None:
@@ -254,6 +277,8 @@ class SoleDriver:
                 found = self._register.read()
                 if found is not None and found.driver not in (None, self._driver()):
                     raise self._refusal(found.driver, found.about, 0.0) from None
+                if self._shared and found is not None and found.driver is not None:
+                    return  # another one of them has written the same
                 if tried == _TRIES:
                     raise
         self._registered = True
@@ -268,14 +293,26 @@ class SoleDriver:
         self, driver: str | None, about: Mapping[str, object], silent: float
     ) -> SecondDriver:
         setting = log_store_setting(scheme_of(self._location))
+        if driver == EVERY_DRIVER:
+            message = (
+                f"The drivers of the store at {self._location!r} put their commits conditionally, "
+                "and this one could silently replace them: nothing was done. Start it with "
+                f"{setting}={CONDITIONAL_PUT} and the jar that txnqueue doctor names. If all of "
+                "the others have ended for good, manager.take_over(reason) begins now."
+            )
+        else:
+            message = (
+                f"The driver {driver!r} works on the store at {self._location!r}, where a second "
+                "one could silently replace its commits: nothing was done. Set up a log store for "
+                f"several drivers in all of them ({setting}={CONDITIONAL_PUT} or "
+                f"{SEVERAL_DRIVERS}; {SETTING}=true if the platform has one of its own), or let "
+                "that driver end: after its QueueManager.close() this one may begin at once, else "
+                f"{SILENCE_SECONDS:.0f} seconds after it was last heard of ({max(silent, 0):.0f} "
+                "seconds ago by this clock). If it has surely ended, manager.take_over(reason) "
+                "begins now."
+            )
         return SecondDriver(
-            f"The driver {driver!r} works on the store at {self._location!r}, where a second one "
-            "could silently replace its commits: nothing was done. Set up Delta's log store for "
-            f"several drivers in all of them ({setting}={SEVERAL_DRIVERS}; {SETTING}=true if "
-            "the platform has one of its own), or let that driver end: after its "
-            f"QueueManager.close() this one may begin at once, else {SILENCE_SECONDS:.0f} seconds "
-            f"after it was last heard of ({max(silent, 0):.0f} seconds ago by this clock). If it "
-            "has surely ended, manager.take_over(reason) begins now.",
+            message,
             owner={**about, "driver": driver},
             driver=driver,
             setting=setting,

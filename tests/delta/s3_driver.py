@@ -1,0 +1,136 @@
+"""A driver process on S3: it does what it is told line by line, and answers each line by one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from txnqueue import QueueManager
+from txnqueue.platform.local_spark import local_spark
+from txnqueue.storage.journal.storage import SETTING
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """The driver process, seen from the tests."""
+
+    def __init__(self, name: str, settings: dict[str, str], errors: Path) -> None:
+        """Start it."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.delta.s3_driver", name],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors.open("w"),
+            text=True,
+        )
+        self._say(settings)
+
+    def begin(self, act: str, root: str, **arguments: Any) -> None:
+        """Tell it to do something."""
+        self._say({"act": act, "root": root, **arguments})
+
+    def end(self) -> Any:
+        """Wait for what came of it: a value, or the name and the text of an error."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer = json.loads(line)
+                return answer.get("value", answer.get("error"))
+        raise AssertionError(f"the driver ended: {self._process.wait()}")
+
+    def do(self, act: str, root: str, **arguments: Any) -> Any:
+        """Do something, and return what came of it."""
+        self.begin(act, root, **arguments)
+        return self.end()
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _say(self, what: Any) -> None:
+        assert self._process.stdin is not None
+        print(json.dumps(what), file=self._process.stdin, flush=True)
+
+
+class Driver:
+    """The driver process, from its inside."""
+
+    def __init__(self, name: str, settings: dict[str, str]) -> None:
+        self._name = name
+        self._spark = local_spark(name, memory="1g", settings=settings, short_lived=True)
+        self._managers: dict[str, QueueManager] = {}
+
+    def of(self, root: str) -> QueueManager:
+        """Open a store once."""
+        if root not in self._managers:
+            self._managers[root] = QueueManager(self._spark, root, actor=self._name)
+        return self._managers[root]
+
+    def create(self, root: str) -> bool:
+        for name in ("in", "out"):
+            self.of(root).create_queue(name, "i long", dead_letter=False)
+        return True
+
+    def unguarded(self, root: str) -> bool:
+        """Open a store as one that any number of drivers may share, whatever its log store."""
+        self._spark.conf.set(SETTING, "true")
+        try:
+            self.of(root)
+        finally:
+            self._spark.conf.unset(SETTING)
+        return True
+
+    def send(self, root: str, first: int, sends: int = 1) -> int:
+        for number in range(first, first + sends):
+            with self.of(root).transaction(f"{self._name}/{number}") as tx:
+                tx.queue("in").send([{"i": number}])
+        return sends
+
+    def take_over(self, root: str) -> bool:
+        self.of(root).take_over("the others have ended")
+        return True
+
+    def drain(self, root: str) -> int:
+        def handler(batch: Any, tx: Any) -> None:
+            tx.queue("out").send(batch.df.select("i"))
+
+        return self.of(root).queue("in").drain(handler, batch_size=4, until="empty").messages
+
+    def audit(self, root: str) -> Any:
+        manager = self.of(root)
+        ids = {
+            name: sorted(row["i"] for row in manager.queue(name).peek_messages(1000))
+            for name in ("in", "out")
+        }
+        proof = manager.history.verify()
+        return {**ids, "proof": "" if proof.ok else str(proof)}
+
+    def maintain(self, root: str) -> bool:
+        self.of(root).maintain()
+        return True
+
+    def close(self, root: str) -> bool:
+        self._managers.pop(root).close()
+        return True
+
+
+def main(name: str) -> None:
+    driver = Driver(name, json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        told = json.loads(line)
+        try:
+            answer = {"value": getattr(driver, told.pop("act"))(**told)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

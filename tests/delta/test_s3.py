@@ -1,0 +1,161 @@
+"""Stores on a real S3 server, on which two driver processes work at the same time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyarrow.fs import S3FileSystem
+
+import txnqueue
+from tests.delta.s3 import BUCKET, Between, S3Server, client_jars, settings
+from tests.delta.s3_driver import Process
+from txnqueue.platform.log_store import CONDITIONAL_PUT, log_store_jar
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+ROOT = Path(__file__).resolve().parents[2]
+COMMITS = re.compile(r"/journal/_delta_log/\d{20}\.json$")
+DELTAS_OWN = f"s3://{BUCKET}"
+"""With this scheme Delta's own log store is used."""
+CONDITIONAL = f"s3a://{BUCKET}"
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The server, what stands before it, and two drivers."""
+
+    server: S3Server
+    between: Between
+    one: Process
+    two: Process
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    folder = tmp_path_factory.mktemp("s3")
+    jars, server = client_jars(), S3Server(folder)
+    between = Between(server)
+    said = {
+        **settings(between.url, jars),
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    }
+    drivers = [Process(name, said, folder / name) for name in ("one", "two")]
+    yield Lake(server, between, *drivers)
+    for driver in drivers:
+        driver.close()
+    between.close()
+    server.close()
+
+
+@pytest.fixture
+def between(lake: Lake) -> Iterator[Between]:
+    yield lake.between
+    lake.between.loses = lake.between.meets = None
+    lake.between.lost.clear()
+    lake.between.met.clear()
+    lake.between.unconditional = False
+
+
+def test_two_drivers_send_and_consume_at_the_same_time(lake: Lake) -> None:
+    root = f"{CONDITIONAL}/shared"
+    assert lake.one.do("create", root) is True
+    lake.one.begin("send", root, first=0, sends=3)
+    lake.two.begin("send", root, first=100, sends=3)
+    assert (lake.one.end(), lake.two.end()) == (3, 3)
+    lake.one.begin("drain", root)
+    lake.two.begin("drain", root)
+    taken = [lake.one.end(), lake.two.end()]
+    assert sum(taken) == 6, taken
+    sent = [*range(3), *range(100, 103)]
+    assert lake.two.do("audit", root) == {"in": [], "out": sent, "proof": ""}
+    assert lake.one.do("maintain", root) is True
+    files = S3FileSystem(
+        endpoint_override=lake.server.url, access_key="x", secret_key="x", region="us-east-1"
+    )
+    seen = txnqueue.look(root, filesystem=files)
+    assert sorted(row["i"] for row in seen.queue("out").peek_messages(100)) == sent
+
+
+def test_of_two_commits_in_one_moment_none_is_lost(lake: Lake, between: Between) -> None:
+    root = f"{CONDITIONAL}/met"
+    lake.one.do("create", root)
+    assert lake.two.do("send", root, first=0) == 1  # both know the store
+    collide(lake, between, root)
+    assert lake.one.do("audit", root) == {"in": [0, 1, 2], "out": [], "proof": ""}
+
+
+def test_with_delta_s_own_log_store_one_of_them_is_lost(lake: Lake, between: Between) -> None:
+    """So that it is known that the test above meets what it is about."""
+    root = f"{DELTAS_OWN}/lost"
+    for driver in (lake.one, lake.two):
+        driver.do("unguarded", root)
+    lake.one.do("create", root)
+    assert lake.two.do("send", root, first=0) == 1
+    collide(lake, between, root)
+    lake.two.do("close", root)
+    files = S3FileSystem(
+        endpoint_override=lake.server.url, access_key="x", secret_key="x", region="us-east-1"
+    )
+    there = txnqueue.look(root, filesystem=files).queue("in").peek_messages(10)
+    assert len(there) < 3
+
+
+def collide(lake: Lake, between: Between, root: str) -> None:
+    """Let both drivers put the next commit of the journal at the same time."""
+    between.meets = COMMITS
+    lake.one.begin("send", root, first=1)
+    lake.two.begin("send", root, first=2)
+    assert (lake.one.end(), lake.two.end()) == (1, 1)
+    assert between.met, "they did not meet"
+
+
+def test_a_put_whose_answer_is_lost_has_landed_once(lake: Lake, between: Between) -> None:
+    root = f"{CONDITIONAL}/lost-answers"
+    lake.one.do("create", root)
+    between.loses = re.compile(r"/_delta_log/\d{20}\.json$")
+    assert lake.one.do("send", root, first=0, sends=3) == 3
+    assert any("/journal/" in name for name in between.lost), between.lost
+    assert any("/payload/" in name for name in between.lost), between.lost
+    between.loses = None
+    assert lake.one.do("audit", root) == {"in": [0, 1, 2], "out": [], "proof": ""}
+
+
+def test_whoever_puts_otherwise_is_refused_until_somebody_says_so(lake: Lake) -> None:
+    shared, otherwise = f"{CONDITIONAL}/refused", f"{DELTAS_OWN}/refused"
+    lake.one.do("create", shared)
+    said = lake.two.do("send", otherwise, first=0)
+    assert said.startswith("SecondDriver"), said
+    assert f"spark.delta.logStore.s3.impl={CONDITIONAL_PUT}" in said
+    assert lake.two.do("take_over", otherwise) is True
+    assert lake.two.do("send", otherwise, first=0) == 1
+    assert lake.two.do("close", otherwise) is True  # the next one may begin
+    assert lake.one.do("close", shared) is True
+    assert lake.one.do("send", shared, first=1) == 1
+    assert lake.one.do("audit", shared) == {"in": [0, 1], "out": [], "proof": ""}
+
+
+def test_a_server_that_does_not_mind_the_condition_is_refused(lake: Lake, between: Between) -> None:
+    made = urllib.request.Request(f"{lake.server.url}/careless", method="PUT")
+    urllib.request.urlopen(made).close()
+    between.unconditional = True
+    said = lake.one.do("create", "s3a://careless/store")
+    assert "If-None-Match" in said, said
+    with urllib.request.urlopen(f"{lake.server.url}/careless?list-type=2") as answer:
+        assert b"<Key>" not in answer.read()
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="there is no JDK")
+def test_the_jar_is_made_from_the_source(tmp_path: Path) -> None:
+    made = tmp_path / "made.jar"
+    subprocess.run(["bash", "jobs/log_store.sh", str(made)], cwd=ROOT, check=True)
+    release = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True)
+    if "javac 17." in release.stdout + release.stderr:
+        assert made.read_bytes() == log_store_jar().read_bytes()
+    assert zipfile.ZipFile(made).namelist() == zipfile.ZipFile(log_store_jar()).namelist()

@@ -1,0 +1,157 @@
+package txnqueue;
+
+import io.delta.storage.HadoopFileSystemLogStore;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * A log store of Delta for S3 that any number of drivers may share: a commit is a PUT that S3 itself
+ * refuses if the file is there ({@code If-None-Match: *}).
+ *
+ * <p>It needs hadoop-aws 3.4.2 or newer, and a server that minds the condition, which is tried
+ * before the first commit to a bucket. All drivers of a table have to use it.
+ */
+public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
+    private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
+    private static final String CONFLICT = "Status Code: 409";
+    private static final int TRIES = 5;
+
+    /** The file systems, each of one bucket, that were seen to refuse a second PUT. */
+    private static final Set<String> PROVEN = ConcurrentHashMap.newKeySet();
+
+    public ConditionalPutLogStore(Configuration conf) {
+        super(conf);
+    }
+
+    @Override
+    public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration conf)
+            throws IOException {
+        byte[] content = lines(actions);
+        FileSystem files = path.getFileSystem(conf);
+        if (overwrite) {
+            put(files.create(path, true), content);
+            return;
+        }
+        prove(files, path.getParent());
+        for (int tried = 1; ; tried++) {
+            try {
+                putIfAbsent(files, path, content);
+                return;
+            } catch (IOException error) {
+                if (landed(files, path, content, error)) {
+                    return;
+                }
+                // Somebody else's PUT was under way, and has failed since.
+                if (tried == TRIES || !String.valueOf(error.getMessage()).contains(CONFLICT)) {
+                    throw error;
+                }
+            }
+        }
+    }
+
+    @Override
+    public Boolean isPartialWriteVisible(Path path, Configuration conf) {
+        return false; // an object is there when its PUT is complete
+    }
+
+    /**
+     * Look what became of a PUT that failed, or whose answer was lost: the client sends a request
+     * again, and is refused by the file that its first one made.
+     *
+     * @return Whether the file is there and is this one.
+     * @throws FileAlreadyExistsException Another one is: this one will not land any more.
+     */
+    private static boolean landed(FileSystem files, Path path, byte[] content, IOException failed)
+            throws IOException {
+        byte[] found;
+        try (FSDataInputStream stream = files.open(path)) {
+            found = stream.readAllBytes();
+        } catch (IOException unknown) {
+            return false;
+        }
+        if (Arrays.equals(found, content)) { // Delta's commits have ids
+            return true;
+        }
+        FileAlreadyExistsException error = new FileAlreadyExistsException(path.toString());
+        error.initCause(failed);
+        throw error;
+    }
+
+    /** Try once for each bucket whether a PUT is refused if the file is there. */
+    private static void prove(FileSystem files, Path folder) throws IOException {
+        String bucket = files.getUri().toString();
+        if (PROVEN.contains(bucket)) {
+            return;
+        }
+        Path probe = new Path(folder, ".conditional-put-" + UUID.randomUUID());
+        putIfAbsent(files, probe, new byte[] {1});
+        try {
+            putIfAbsent(files, probe, new byte[] {2});
+        } catch (IOException refused) {
+            boolean kept;
+            try (FSDataInputStream stream = files.open(probe)) {
+                kept = Arrays.equals(stream.readAllBytes(), new byte[] {1});
+            }
+            if (kept) {
+                PROVEN.add(bucket);
+                return;
+            }
+            throw refused;
+        } finally {
+            files.delete(probe, false);
+        }
+        throw new IOException(
+                bucket + " does not mind If-None-Match: a commit could silently replace another"
+                        + " driver's, and nothing was written. Use Delta's log store for S3, with one"
+                        + " driver at a time.");
+    }
+
+    private static void putIfAbsent(FileSystem files, Path path, byte[] content)
+            throws IOException {
+        FSDataOutputStream stream;
+        try {
+            FSDataOutputStreamBuilder<?, ?> builder = files.createFile(path);
+            builder.recursive();
+            builder.overwrite(false);
+            builder.must(CONDITIONAL, true);
+            stream = builder.build();
+        } catch (IllegalArgumentException | UnsupportedOperationException unknown) {
+            throw new IOException(
+                    files.getUri() + " cannot create a file on the condition that there is none:"
+                            + " hadoop-aws 3.4.2 or newer can, for s3a:. Nothing was written.",
+                    unknown);
+        }
+        put(stream, content);
+    }
+
+    private static void put(FSDataOutputStream stream, byte[] content) throws IOException {
+        try {
+            stream.write(content);
+        } catch (IOException | RuntimeException error) {
+            stream.abort(); // to close it would put what it has so far
+            throw error;
+        }
+        stream.close();
+    }
+
+    private static byte[] lines(Iterator<String> actions) {
+        ByteArrayOutputStream content = new ByteArrayOutputStream();
+        while (actions.hasNext()) {
+            content.writeBytes((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
+        }
+        return content.toByteArray();
+    }
+}
