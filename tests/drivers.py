@@ -6,6 +6,7 @@ in the new process and dies with it; what it asked of Java last is carried out n
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[1]
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_SETTINGS = "TXNQUEUE_TESTS_SETTINGS"
 
 
 def start(
@@ -52,12 +54,18 @@ def start(
     )
 
 
+def with_settings(settings: dict[str, str]) -> dict[str, str]:
+    """Name the environment in which driver processes start their sessions with settings."""
+    return {_SETTINGS: json.dumps(settings)}
+
+
 def session(name: str) -> Any:
     """Start the session of a driver process, or attach to the one that it was started for."""
     if _PORT not in os.environ:
         from txnqueue.platform.local_spark import local_spark
 
-        return local_spark(name, cores=1, memory="1g", short_lived=True)
+        settings = json.loads(os.environ.get(_SETTINGS, "{}"))
+        return local_spark(name, cores=1, memory="1g", settings=settings, short_lived=True)
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession

@@ -11,11 +11,12 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from tests.delta import failing_storage
+from tests.delta import failing_storage, s3_kills
 from tests.delta import hostile_frames as frames
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
 from tests.delta.hdfs import MiniHdfs
+from tests.delta.s3 import BUCKET, S3Server, client_jars, settings
 from tests.delta.storage_calls import compiled
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
@@ -204,6 +205,15 @@ def kills_on_hdfs(session: Session, number: int) -> tuple[int, Counter[str]]:
     session.kept["hdfs"] = hdfs
     root = f"{hdfs.url}/store-{number}"
     alive = two_drivers.kill(session.spark, root, number, KILLS_EACH, SENDS_EACH, attached=False)
+    return alive, Counter({"messages": SENDS_EACH * 10})
+
+
+def kills_on_s3(session: Session, number: int) -> tuple[int, Counter[str]]:
+    if "s3" not in session.kept:
+        session.kept["s3"] = S3Server(session.folder()), client_jars()
+    server, jars = session.kept["s3"]
+    root = f"s3a://{BUCKET}/store-{number}"
+    alive = s3_kills.killed(settings(server.url, jars), root, number, KILLS_EACH, SENDS_EACH)
     return alive, Counter({"messages": SENDS_EACH * 10})
 
 

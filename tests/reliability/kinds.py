@@ -231,6 +231,16 @@ KINDS: dict[str, Kind] = {
             cases.kills_on_hdfs,
         ),
         Kind(
+            "kills-s3",
+            "kills of driver processes on S3",
+            "kills",
+            "Delta on S3, which has a server in a process beside; a producer and a consumer with a "
+            "Java of their own, the log store of the package, and no lock",
+            "The same where nothing but the server decides which of two commits is the first.",
+            "Amazon's own S3, and a network between it and a driver; a server that fails.",
+            cases.kills_on_s3,
+        ),
+        Kind(
             "notebook-life",
             "disturbances in the life of a notebook",
             "disturbances",
