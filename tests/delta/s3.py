@@ -13,6 +13,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
+from functools import cache
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -83,6 +84,7 @@ def fetch(packages: str, excludes: str) -> str:
     return jars.group(1)
 
 
+@cache
 def client_jars() -> str:
     """Fetch Hadoop's file system for S3, as it belongs to this Spark."""
     (hadoop,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")

@@ -93,6 +93,16 @@ class Driver:
                 tx.queue("in").send([{"i": number}])
         return sends
 
+    def accept(self, root: str) -> int:
+        """Receive what waits, look at it and accept it."""
+        batch = self.of(root).queue("in").receive(100)
+        count = batch.df.count()
+        batch.accept()
+        return int(count)
+
+    def depth(self, root: str) -> int:
+        return self.of(root).queue("in").depth()
+
     def take_over(self, root: str) -> bool:
         self.of(root).take_over("the others have ended")
         return True

@@ -127,6 +127,22 @@ def test_a_put_whose_answer_is_lost_has_landed_once(lake: Lake, between: Between
     assert lake.one.do("audit", root) == {"in": [0, 1, 2], "out": [], "proof": ""}
 
 
+def test_what_an_operation_asks_of_the_server(lake: Lake, between: Between) -> None:
+    """Each request is one that waits for the one before it, but for those of a few tasks."""
+    root = f"{CONDITIONAL}/counted"
+    lake.one.do("create", root)
+    lake.one.do("send", root, first=0, sends=3)
+    lake.one.do("accept", root)
+    counted = {}
+    for act, arguments in (("send", {"first": 10}), ("accept", {}), ("depth", {})):
+        before = between.counts.total()
+        lake.one.do(act, root, **arguments)
+        counted[act] = between.counts.total() - before
+    assert counted["send"] <= 130, counted
+    assert counted["accept"] <= 160, counted
+    assert counted["depth"] <= 3, counted
+
+
 def test_whoever_puts_otherwise_is_refused_until_somebody_says_so(lake: Lake) -> None:
     shared, otherwise = f"{CONDITIONAL}/refused", f"{DELTAS_OWN}/refused"
     lake.one.do("create", shared)

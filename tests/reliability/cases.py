@@ -209,11 +209,10 @@ def kills_on_hdfs(session: Session, number: int) -> tuple[int, Counter[str]]:
 
 
 def kills_on_s3(session: Session, number: int) -> tuple[int, Counter[str]]:
-    if "s3" not in session.kept:
-        session.kept["s3"] = S3Server(session.folder()), client_jars()
-    server, jars = session.kept["s3"]
-    root = f"s3a://{BUCKET}/store-{number}"
-    alive = s3_kills.killed(settings(server.url, jars), root, number, KILLS_EACH, SENDS_EACH)
+    server = session.kept.get("s3") or S3Server(session.folder())
+    session.kept["s3"] = server
+    root, said = f"s3a://{BUCKET}/store-{number}", settings(server.url, client_jars())
+    alive = s3_kills.killed(said, root, number, KILLS_EACH, SENDS_EACH)
     return alive, Counter({"messages": SENDS_EACH * 10})
 
 
