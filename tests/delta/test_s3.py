@@ -134,6 +134,7 @@ def test_what_an_operation_asks_of_the_server(lake: Lake, between: Between) -> N
     lake.one.do("send", root, first=0, sends=3)
     lake.one.do("accept", root)
     counted = {}
+    between.logs_listed.clear()
     for act, arguments in (("send", {"first": 10}), ("accept", {}), ("depth", {})):
         before = between.counts.total()
         lake.one.do(act, root, **arguments)
@@ -141,6 +142,9 @@ def test_what_an_operation_asks_of_the_server(lake: Lake, between: Between) -> N
     assert counted["send"] <= 130, counted
     assert counted["accept"] <= 160, counted
     assert counted["depth"] <= 3, counted
+    # What looks whether a folder is there asks for two names. All else begins at a commit.
+    whole = [one for one in between.logs_listed if one.get("max-keys") != "2"]
+    assert whole and all("start-after" in one for one in whole), whole
 
 
 def test_whoever_puts_otherwise_is_refused_until_somebody_says_so(lake: Lake) -> None:

@@ -2,11 +2,14 @@ package txnqueue;
 
 import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,8 +17,15 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.s3a.S3AFileSystem;
+import org.apache.hadoop.fs.s3a.S3AUtils;
+import software.amazon.awssdk.core.exception.SdkException;
+import software.amazon.awssdk.services.s3.S3Client;
+import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
+import software.amazon.awssdk.services.s3.model.S3Object;
 
 /**
  * A log store of Delta for S3 that any number of drivers may share: a commit is a PUT that S3 itself
@@ -23,11 +33,15 @@ import org.apache.hadoop.fs.Path;
  *
  * <p>It needs hadoop-aws 3.4.2 or newer, and a server that minds the condition, which is tried
  * before the first commit to a bucket. All drivers of a table have to use it.
+ *
+ * <p>A log is listed from the commit on that is asked for. Delta's own log stores list all of it, a
+ * thousand names a request.
  */
 public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
     private static final String CONFLICT = "Status Code: 409";
     private static final int TRIES = 5;
+    private static final long BLOCK = 32L << 20; // what Hadoop says of objects, which have no blocks
 
     /** The file systems, each of one bucket, that were seen to refuse a second PUT. */
     private static final Set<String> PROVEN = ConcurrentHashMap.newKeySet();
@@ -60,6 +74,46 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
                 }
             }
         }
+    }
+
+    @Override
+    public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
+        if (!(path.getFileSystem(conf) instanceof S3AFileSystem)) {
+            return super.listFrom(path, conf);
+        }
+        S3AFileSystem files = (S3AFileSystem) path.getFileSystem(conf);
+        Path folder = files.makeQualified(path).getParent();
+        String prefix = files.pathToKey(folder) + "/";
+        ListObjectsV2Request request = ListObjectsV2Request.builder()
+                .bucket(files.getBucket())
+                .prefix(prefix)
+                .delimiter("/")
+                .startAfter(before(prefix + path.getName()))
+                .build();
+        List<FileStatus> found = new ArrayList<>();
+        try {
+            S3Client client = files.getS3AInternals().getAmazonS3Client("list a log of Delta");
+            for (S3Object object : client.listObjectsV2Paginator(request).contents()) {
+                String name = object.key().substring(prefix.length());
+                if (name.compareTo(path.getName()) >= 0) {
+                    long changed = object.lastModified().toEpochMilli();
+                    Path file = new Path(folder, name);
+                    found.add(new FileStatus(object.size(), false, 1, BLOCK, changed, file));
+                }
+            }
+        } catch (SdkException error) {
+            throw S3AUtils.translateException("list", folder, error);
+        }
+        if (found.isEmpty() && !files.exists(folder)) {
+            throw new FileNotFoundException("There is no folder " + folder);
+        }
+        return found.iterator(); // S3 lists names in their order
+    }
+
+    /** Write a key before this one and after most that come before it: ASCII, as Delta's names are. */
+    private static String before(String key) {
+        char last = key.charAt(key.length() - 1);
+        return key.substring(0, key.length() - 1) + (char) (last - 1);
     }
 
     @Override
