@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -82,6 +83,16 @@ def test_two_drivers_send_and_consume_at_the_same_time(lake: Lake) -> None:
     )
     seen = txnqueue.look(root, filesystem=files)
     assert sorted(row["i"] for row in seen.queue("out").peek_messages(100)) == sent
+
+
+def test_files_that_no_log_names_are_found_and_removed(lake: Lake) -> None:
+    root = f"{CONDITIONAL}/shared"
+    stray = f"{lake.server.url}/{BUCKET}/shared/journal/shard=fence/stray.parquet"
+    urllib.request.urlopen(urllib.request.Request(stray, b"?", method="PUT")).close()
+    assert lake.one.do("vacuum", root, table="journal") is True
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(stray)
+    assert lake.two.do("waiting", root, queue="out") == [0, 1, 100, 101]
 
 
 def test_of_two_commits_in_one_moment_none_is_lost(lake: Lake, between: Between) -> None:
@@ -172,6 +183,8 @@ def test_a_server_that_does_not_mind_the_condition_is_refused(lake: Lake, betwee
     assert "If-None-Match" in said, said
     with urllib.request.urlopen(f"{lake.server.url}/careless?list-type=2") as answer:
         assert b".json" not in answer.read()  # what is there marks the folder
+    between.unconditional = False
+    assert lake.one.do("create", "s3a://careless/store") is True
 
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="there is no JDK")
