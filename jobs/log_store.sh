@@ -10,15 +10,18 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 resources=$root/txnqueue/platform/resources
 jar=${1:-$resources/txnqueue-log-store.jar}
 
-libraries=$("$root/.venv/bin/python" - <<'END'
+libraries=$(cd "$root" && "$root/.venv/bin/python" - <<'END'
 from pathlib import Path
 
 import pyspark
+from tests.delta.s3 import client_jars
 from txnqueue.platform.local_spark import fetch_jars
 
-hadoop = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+spark = Path(pyspark.__file__).parent / "jars"
 storage = (path for path in fetch_jars() if "delta-storage" in path.name)
-print(":".join(map(str, (*hadoop, *storage))))
+client = (jar.removeprefix("file://") for jar in client_jars().split(","))
+of_spark = (jar for name in ("hadoop-client-api", "slf4j-api") for jar in spark.glob(f"{name}-*.jar"))
+print(":".join(map(str, (*of_spark, *storage, *client))))
 END
 )
 classes=$(mktemp -d)

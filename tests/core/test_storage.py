@@ -87,7 +87,7 @@ def bucket() -> Bucket:
 
 
 def driver(
-    bucket: Any, name: str, *, ahead: float = 0.0, passes: bool = True, shared: bool = False
+    bucket: Any, name: str, *, ahead: float = 0.0, passes: bool = True, **kind: bool
 ) -> Admission:
     def sleep(seconds: float) -> None:
         if passes:
@@ -98,7 +98,7 @@ def driver(
         register,
         lambda: name,
         "s3a://lake/messages",
-        shared=shared,
+        **kind,
         now_ms=lambda: bucket.clock_ms() + round(ahead * 1000),
         monotonic=lambda: bucket.now,
         sleep=sleep,
@@ -308,6 +308,19 @@ def test_whoever_puts_otherwise_is_refused_however_silent_they_are(bucket: Any) 
     with pytest.raises(SecondDriver, match="'b'"):
         bucket.now += LOOK_SECONDS + 1
         append(shared, bucket)
+
+
+def test_whom_something_else_keeps_apart_is_refused_beside_them_too(bucket: Any) -> None:
+    other, shared = driver(bucket, "b", guarded=True), driver(bucket, "a", shared=True)
+    append(other, bucket)
+    assert [commit[0] for commit in bucket.commits] == [None, None]  # it registers nothing
+    append(shared, bucket)
+    bucket.now += LOOK_SECONDS + 1
+    with pytest.raises(SecondDriver, match=CONDITIONAL_PUT):
+        append(other, bucket)
+    other.take_over({"reason": "they have ended"})
+    append(other, bucket)
+    assert bucket.commits[-1][0] is None
 
 
 def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) -> None:

@@ -18,6 +18,7 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pyspark
 
@@ -169,6 +170,7 @@ class Between:
     Attributes:
         url: Where it is.
         counts: How many requests there were, by method.
+        logs_listed: What was asked for by listings of logs.
         loses: The answers to PUTs of objects whose names match this are lost, each once.
         lost: The names of those that were.
         meets: PUTs of one object whose name matches this are held until there is a second one,
@@ -180,6 +182,7 @@ class Between:
     def __init__(self, server: S3Server) -> None:
         """Begin to listen."""
         self.counts: Counter[str] = Counter()
+        self.logs_listed: list[dict[str, str]] = []
         self.loses: re.Pattern[str] | None = None
         self.lost: list[str] = []
         self.meets: re.Pattern[str] | None = None
@@ -233,6 +236,9 @@ class Between:
         """Ask the server what a client asked, and answer as the server did."""
         method, path = asked.command, asked.path
         self.counts[method] += 1
+        asked_for = dict(parse_qsl(path.partition("?")[2]))
+        if asked_for.get("prefix", "").endswith("/_delta_log/"):
+            self.logs_listed.append(asked_for)
         headers = {k: v for k, v in asked.headers.items() if k.lower() != "expect"}
         if self.unconditional:
             headers = {k: v for k, v in headers.items() if k.lower() != "if-none-match"}

@@ -114,16 +114,21 @@ class Driver:
         return self.of(root).queue("in").drain(handler, batch_size=4, until="empty").messages
 
     def audit(self, root: str) -> Any:
-        manager = self.of(root)
-        ids = {
-            name: sorted(row["i"] for row in manager.queue(name).peek_messages(1000))
-            for name in ("in", "out")
-        }
-        proof = manager.history.verify()
-        return {**ids, "proof": "" if proof.ok else str(proof)}
+        proof = self.of(root).history.verify()
+        found = {name: self.waiting(root, name) for name in ("in", "out")}
+        return {**found, "proof": "" if proof.ok else str(proof)}
+
+    def waiting(self, root: str, queue: str = "in") -> list[int]:
+        return sorted(row["i"] for row in self.of(root).queue(queue).peek_messages(1000))
 
     def maintain(self, root: str) -> bool:
         self.of(root).maintain()
+        return True
+
+    def vacuum(self, root: str, table: str) -> bool:
+        """Remove from a table's folder all that its log does not name."""
+        self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        self._spark.sql(f"VACUUM delta.`{root}/{table}` RETAIN 0 HOURS").collect()
         return True
 
     def close(self, root: str) -> bool:

@@ -79,6 +79,26 @@ def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
         theirs.send([{"n": 5}])
 
 
+@pytest.mark.parametrize("left", ["", ".00000000000000000000.json.0a1b.tmp"])
+def test_a_creation_that_was_killed_is_finished_by_the_next_one(
+    spark: Any, tmp_path: Path, left: str
+) -> None:
+    """Delta makes the folder of a log before the first commit, and takes it for a table."""
+    for table in ("journal", "archive"):
+        log = tmp_path / table / "_delta_log"
+        log.mkdir(parents=True)
+        if left:
+            (log / left).write_text("{")
+    manager = QueueManager(spark, str(tmp_path))
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    archive = client_of(manager).store.journal.archive
+    archive.create()
+    archive.create()  # what is there stays
+    assert spark.read.format("delta").load(f"{tmp_path}/archive").count() == 0
+    assert queue.depth() == 1 and manager.history.verify().ok
+
+
 SETTINGS: list[dict[str, str]] = [
     {},
     {"spark.delta.logStore.s3a.impl": "io.delta.storage.HDFSLogStore"},

@@ -2,11 +2,16 @@ package txnqueue;
 
 import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,8 +19,17 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.s3a.RemoteFileChangedException;
+import org.apache.hadoop.fs.s3a.S3AFileSystem;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import software.amazon.awssdk.core.exception.SdkException;
+import software.amazon.awssdk.services.s3.S3Client;
+import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
+import software.amazon.awssdk.services.s3.model.S3Object;
 
 /**
  * A log store of Delta for S3 that any number of drivers may share: a commit is a PUT that S3 itself
@@ -23,11 +37,17 @@ import org.apache.hadoop.fs.Path;
  *
  * <p>It needs hadoop-aws 3.4.2 or newer, and a server that minds the condition, which is tried
  * before the first commit to a bucket. All drivers of a table have to use it.
+ *
+ * <p>A log is listed from the commit on that is asked for. Delta's own log stores list all of it, a
+ * thousand names a request.
  */
 public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
+    private static final Logger LOG = LoggerFactory.getLogger(ConditionalPutLogStore.class);
     private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
     private static final String CONFLICT = "Status Code: 409";
     private static final int TRIES = 5;
+    private static final long PAUSE_MS = 200;
+    private static final long BLOCK = 32L << 20; // what Hadoop says of objects, which have no blocks
 
     /** The file systems, each of one bucket, that were seen to refuse a second PUT. */
     private static final Set<String> PROVEN = ConcurrentHashMap.newKeySet();
@@ -54,12 +74,69 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
                 if (landed(files, path, content, error)) {
                     return;
                 }
-                // Somebody else's PUT was under way, and has failed since.
+                // Somebody else's PUT is under way, or has failed since.
                 if (tried == TRIES || !String.valueOf(error.getMessage()).contains(CONFLICT)) {
                     throw error;
                 }
+                pause(tried);
             }
         }
+    }
+
+    @Override
+    public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
+        FileSystem files = path.getFileSystem(conf);
+        Path from = files.makeQualified(path);
+        if (files instanceof S3AFileSystem && isListedFromAName((S3AFileSystem) files, from)) {
+            try {
+                return listed((S3AFileSystem) files, from);
+            } catch (SdkException failed) {
+                LOG.info("{} is listed as a whole: {}", from.getParent(), failed.toString());
+            }
+        }
+        return super.listFrom(path, conf);
+    }
+
+    /**
+     * Delta lists folders of data through here as well, which have folders in them; and S3's directory
+     * buckets know neither an order of names nor where to begin.
+     */
+    private static boolean isListedFromAName(S3AFileSystem files, Path from) {
+        return from.getParent().getName().equals("_delta_log")
+                && Character.isDigit(from.getName().charAt(0))
+                && !files.getBucket().endsWith("--x-s3");
+    }
+
+    private static Iterator<FileStatus> listed(S3AFileSystem files, Path from) throws IOException {
+        Path folder = from.getParent();
+        String prefix = files.pathToKey(folder) + "/";
+        ListObjectsV2Request request = ListObjectsV2Request.builder()
+                .bucket(files.getBucket())
+                .prefix(prefix)
+                .delimiter("/")
+                .startAfter(before(prefix + from.getName()))
+                .build();
+        List<FileStatus> found = new ArrayList<>();
+        S3Client client = files.getS3AInternals().getAmazonS3Client("list a log of Delta");
+        for (S3Object object : client.listObjectsV2Paginator(request).contents()) {
+            String name = object.key().substring(prefix.length());
+            if (name.compareTo(from.getName()) >= 0) {
+                long changed = object.lastModified().toEpochMilli();
+                Path file = new Path(folder, name);
+                found.add(new FileStatus(object.size(), false, 1, BLOCK, changed, file));
+            }
+        }
+        if (found.isEmpty() && !files.exists(folder)) {
+            throw new FileNotFoundException("There is no folder " + folder);
+        }
+        found.sort(Comparator.comparing(status -> status.getPath().getName()));
+        return found.iterator();
+    }
+
+    /** Write a key before this one and after most that come before it; its last character is ASCII. */
+    private static String before(String key) {
+        char last = key.charAt(key.length() - 1);
+        return key.substring(0, key.length() - 1) + (char) (last - 1);
     }
 
     @Override
@@ -90,6 +167,15 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         throw error;
     }
 
+    private static void pause(int tried) throws InterruptedIOException {
+        try {
+            Thread.sleep(PAUSE_MS * tried);
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("interrupted while another PUT was under way");
+        }
+    }
+
     /** Try once for each bucket whether a PUT is refused if the file is there. */
     private static void prove(FileSystem files, Path folder) throws IOException {
         String bucket = files.getUri().toString();
@@ -100,18 +186,15 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         putIfAbsent(files, probe, new byte[] {1});
         try {
             putIfAbsent(files, probe, new byte[] {2});
-        } catch (IOException refused) {
-            boolean kept;
-            try (FSDataInputStream stream = files.open(probe)) {
-                kept = Arrays.equals(stream.readAllBytes(), new byte[] {1});
-            }
-            if (kept) {
-                PROVEN.add(bucket);
-                return;
-            }
-            throw refused;
+        } catch (RemoteFileChangedException refused) { // and not another failure
+            PROVEN.add(bucket);
+            return;
         } finally {
-            files.delete(probe, false);
+            try {
+                files.delete(probe, false);
+            } catch (IOException kept) {
+                LOG.warn("{} could not be removed: {}", probe, kept.toString());
+            }
         }
         throw new IOException(
                 bucket + " does not mind If-None-Match: a commit could silently replace another"

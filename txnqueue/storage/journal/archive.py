@@ -13,6 +13,7 @@ from txnqueue.core.model import Entry
 from txnqueue.core.state import retention
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.journal.filters import EntryFilter
+from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import USER_METADATA, new_frame
@@ -52,7 +53,7 @@ class DeltaArchive:
             session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
             session.sql(create_archive(self._statements.names)).collect()
 
-        self._statements.committing("archive", statement)
+        CommitLog(self._statements, self._statements.names.archive).created("archive", statement)
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
         """Copy entries of the journal: those that do not stand under this day yet."""

@@ -94,7 +94,7 @@ class DeltaJournal:
             session.sql(create_journal(self._statements.names)).collect()
             return session.conf.get(LAST_COMMIT, None)
 
-        if self._statements.committing("journal", statement) == "0":
+        if self._log.created("journal", statement) == "0":
             self._log.learn_created()
             self._groups.tail.add(0, ())  # a journal that was there may begin with entries
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from txnqueue.errors import StoreCorrupt, StoreSetBack
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal.sessions import is_connect
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from txnqueue.storage.journal.statements import Statements
 
+Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _COORDINATED = ("catalog", "coordinated")
@@ -62,6 +65,29 @@ class CommitLog:
             if self._statements.closed:
                 raise
             logger.info("commit not read table=%s error=%s", self._table, type(error).__name__)
+
+    def created(self, lock: str, create: Callable[[SparkSession], Result]) -> Result:
+        """Create the table, also where an earlier creation was interrupted.
+
+        Delta makes the folder of the log before it writes the first commit, and takes a folder
+        without any commit for a table that is there.
+
+        Args:
+            lock: What the table's lock is called; its folder below the root has the same name.
+            create: Creates it; no error if it is there.
+
+        Returns:
+            What creating it returns.
+        """
+        names = self._statements.names
+        looks = names.by_path and not is_connect(self._statements.user)
+
+        def whole(session: SparkSession) -> Result:
+            if looks:
+                self._remove_begun(f"{names.root}/{lock}/_delta_log")
+            return create(session)
+
+        return self._statements.committing(lock, whole)
 
     def is_newest(self, version: int) -> bool:
         """Return whether a version of the table surely is the newest one.
@@ -122,6 +148,18 @@ class CommitLog:
                 raise
             logger.info("folder not found folder=%s error=%s", folder, type(error).__name__)
             return False
+
+    def _remove_begun(self, folder: str) -> None:
+        """Remove the folder of a log that was never written to; an error if that changes now."""
+        path, recursively = self._path(folder), False
+        files = self._files_of(path)
+        if not files.exists(path):
+            return
+        found = [status.getPath() for status in files.listStatus(path)]
+        if all(one.getName().startswith(".") for one in found):  # what was to be a commit
+            for one in found:
+                files.delete(one, recursively)
+            files.delete(path, recursively)
 
     def _ends_with(self, version: int) -> bool:
         _, folder = self._describe()

@@ -171,6 +171,7 @@ class Admission:
         location: str,
         *,
         shared: bool = False,
+        guarded: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -182,6 +183,8 @@ class Admission:
             driver: Names this driver.
             location: Where the store lies.
             shared: Whether it shares the store with all drivers that put conditionally.
+            guarded: Whether something else keeps its like apart, which those who put
+                conditionally know nothing of: then it registers nothing, and only looks for them.
             now_ms: The clock.
             monotonic: Seconds.
             sleep: Waits for a number of seconds.
@@ -189,6 +192,7 @@ class Admission:
         self._register = register
         self._driver: Callable[[], str] = (lambda: EVERY_DRIVER) if shared else driver
         self._shared = shared
+        self._guarded = guarded
         self._location = location
         self._now_ms = now_ms
         self._monotonic = monotonic
@@ -222,7 +226,10 @@ class Admission:
         """
         with self._lock:
             found = self._register.read()
-            if found is not None:
+            if found is not None and self._guarded:
+                if found.driver is not None:
+                    self._register.write(None, {**about, "taken_from": found.driver})
+            elif found is not None:
                 before = {"taken_from": found.driver} if found.driver else {}
                 self._say({**about, **before}, settle=True)
                 self._sure_at = self._monotonic()
@@ -246,6 +253,10 @@ class Admission:
         found = self._register.read()
         if found is None:
             return False
+        if self._guarded:
+            if found.driver == EVERY_DRIVER:
+                raise self._refusal(found.driver, found.about, 0.0)
+            return True
         mine = found.driver == self._driver()
         if not mine and found.driver is not None:
             self._unless_silent(found)
@@ -304,7 +315,7 @@ class Admission:
             message = (
                 f"The driver {driver!r} works on the store at {self._location!r}, where a second "
                 "one could silently replace its commits: nothing was done. Set up a log store for "
-                f"several drivers in all of them ({setting}={CONDITIONAL_PUT} or "
+                f"several drivers, the same in all of them ({setting}={CONDITIONAL_PUT} or "
                 f"{SEVERAL_DRIVERS}; {SETTING}=true if the platform has one of its own), or let "
                 "that driver end: after its QueueManager.close() this one may begin at once, else "
                 f"{SILENCE_SECONDS:.0f} seconds after it was last heard of ({max(silent, 0):.0f} "
