@@ -343,7 +343,7 @@ def test_other_queues_of_the_same_columns_cost_a_view_nothing(quick: Any, tmp_pa
         assert {row["state"]: row["count"] for row in rows} == {
             "accepted": 5, "in_flight": 5, "available": 10,
         }  # fmt: skip
-        return cost.jobs, cost.tasks
+        return cost.jobs, sorted(cost.tasks)  # some of the jobs run at the same time
 
     cost_of_a_query()
     alone = cost_of_a_query()
