@@ -19,9 +19,8 @@ from txnqueue.platform.local_spark import fetch_jars
 
 spark = Path(pyspark.__file__).parent / "jars"
 storage = (path for path in fetch_jars() if "delta-storage" in path.name)
-client = (jar.removeprefix("file://") for jar in client_jars().split(","))
 of_spark = (jar for name in ("hadoop-client-api", "slf4j-api") for jar in spark.glob(f"{name}-*.jar"))
-print(":".join(map(str, (*of_spark, *storage, *client))))
+print(":".join(map(str, (*of_spark, *storage, *client_jars()))))
 END
 )
 classes=$(mktemp -d)

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def start(
     stdin: int | None = None,
     stderr: int = subprocess.DEVNULL,
     folder: Path = FOLDER,
+    settings: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a module as a driver process.
 
@@ -35,6 +37,7 @@ def start(
         stdin: Where it reads from; None: as this process does.
         stderr: Where its warnings go.
         folder: Where the code is.
+        settings: What its session, and those of the processes that it starts, are set to besides.
 
     Returns:
         The process; what it prints can be read from it.
@@ -43,6 +46,8 @@ def start(
     if attach_to is not None:
         gateway = attach_to.sparkContext._gateway.gateway_parameters
         environment |= {_PORT: str(gateway.port), _SECRET: gateway.auth_token}
+    if settings is not None:
+        environment[_SETTINGS] = json.dumps(dict(settings))
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=folder,
@@ -54,18 +59,13 @@ def start(
     )
 
 
-def with_settings(settings: dict[str, str]) -> dict[str, str]:
-    """Name the environment in which driver processes start their sessions with settings."""
-    return {_SETTINGS: json.dumps(settings)}
-
-
 def session(name: str) -> Any:
     """Start the session of a driver process, or attach to the one that it was started for."""
     if _PORT not in os.environ:
         from txnqueue.platform.local_spark import local_spark
 
-        settings = json.loads(os.environ.get(_SETTINGS, "{}"))
-        return local_spark(name, cores=1, memory="1g", settings=settings, short_lived=True)
+        given = json.loads(os.environ.get(_SETTINGS, "{}"))
+        return local_spark(name, cores=1, memory="1g", settings=given, short_lived=True)
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession

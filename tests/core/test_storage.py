@@ -23,10 +23,10 @@ from txnqueue.storage.journal.storage import (
     SINGLE_DRIVER,
     Admission,
     Registration,
-    bears_one_driver,
+    Writers,
     log_store,
-    puts_conditionally,
     scheme_of,
+    writers_at,
 )
 
 
@@ -87,7 +87,12 @@ def bucket() -> Bucket:
 
 
 def driver(
-    bucket: Any, name: str, *, ahead: float = 0.0, passes: bool = True, **kind: bool
+    bucket: Any,
+    name: str,
+    writers: Writers = Writers.ONE,
+    *,
+    ahead: float = 0.0,
+    passes: bool = True,
 ) -> Admission:
     def sleep(seconds: float) -> None:
         if passes:
@@ -98,7 +103,7 @@ def driver(
         register,
         lambda: name,
         "s3a://lake/messages",
-        **kind,
+        writers,
         now_ms=lambda: bucket.clock_ms() + round(ahead * 1000),
         monotonic=lambda: bucket.now,
         sleep=sleep,
@@ -275,7 +280,10 @@ def test_a_put_that_settles_is_waited_for_once(bucket: Any) -> None:
 
 
 def test_drivers_that_put_conditionally_share_a_store_and_say_so_once(bucket: Any) -> None:
-    first, second = driver(bucket, "a", shared=True), driver(bucket, "b", shared=True)
+    first, second = (
+        driver(bucket, "a", Writers.SHARING),
+        driver(bucket, "b", Writers.SHARING),
+    )
     for _ in range(3):
         append(first, bucket)
         append(second, bucket)
@@ -287,7 +295,10 @@ def test_drivers_that_put_conditionally_share_a_store_and_say_so_once(bucket: An
 
 
 def test_two_of_them_that_say_so_in_the_same_moment_agree(bucket: Any) -> None:
-    first, second = driver(bucket, "a", shared=True), driver(bucket, "b", shared=True)
+    first, second = (
+        driver(bucket, "a", Writers.SHARING),
+        driver(bucket, "b", Writers.SHARING),
+    )
     register_of(first).before_put = lambda: append(second, bucket)
     append(first, bucket)
     said = [commit[0] for commit in bucket.commits]
@@ -295,7 +306,7 @@ def test_two_of_them_that_say_so_in_the_same_moment_agree(bucket: Any) -> None:
 
 
 def test_whoever_puts_otherwise_is_refused_however_silent_they_are(bucket: Any) -> None:
-    shared, other = driver(bucket, "a", shared=True), driver(bucket, "b")
+    shared, other = driver(bucket, "a", Writers.SHARING), driver(bucket, "b")
     append(shared, bucket)
     for silence in (0, SILENCE_SECONDS * 2, SILENCE_SECONDS * 100):
         bucket.now += silence
@@ -311,7 +322,10 @@ def test_whoever_puts_otherwise_is_refused_however_silent_they_are(bucket: Any) 
 
 
 def test_whom_something_else_keeps_apart_is_refused_beside_them_too(bucket: Any) -> None:
-    other, shared = driver(bucket, "b", guarded=True), driver(bucket, "a", shared=True)
+    other, shared = (
+        driver(bucket, "b", Writers.APART),
+        driver(bucket, "a", Writers.SHARING),
+    )
     append(other, bucket)
     assert [commit[0] for commit in bucket.commits] == [None, None]  # it registers nothing
     append(shared, bucket)
@@ -324,7 +338,7 @@ def test_whom_something_else_keeps_apart_is_refused_beside_them_too(bucket: Any)
 
 
 def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) -> None:
-    other, shared = driver(bucket, "b"), driver(bucket, "a", shared=True)
+    other, shared = driver(bucket, "b"), driver(bucket, "a", Writers.SHARING)
     append(other, bucket)
     with pytest.raises(SecondDriver, match="'b'"):
         append(shared, bucket)
@@ -350,10 +364,11 @@ def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) 
 )
 def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
     assert log_store("s3a", conf.get) == found
-    several = found in (SEVERAL_DRIVERS, CONDITIONAL_PUT)
-    assert bears_one_driver("s3a://lake/messages", conf.get) != several
-    assert puts_conditionally("s3a://lake/messages", conf.get) == (found == CONDITIONAL_PUT)
-    assert not puts_conditionally("hdfs://name/messages", conf.get)
+    kinds = {SEVERAL_DRIVERS: Writers.APART, CONDITIONAL_PUT: Writers.SHARING}
+    s3 = "s3a://lake/messages"
+    assert writers_at(s3, conf.get) is kinds.get(found, Writers.ONE)
+    assert writers_at(s3, conf.get, several_drivers=True) is Writers.APART
+    assert writers_at("hdfs://name/messages", conf.get) is None
 
 
 @pytest.mark.parametrize(
@@ -370,5 +385,5 @@ def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
     ],
 )
 def test_only_storage_whose_put_replaces_bears_one_driver(location: Any, one: Any) -> None:
-    assert bears_one_driver(location, dict[str, str]().get) == one
+    assert writers_at(location, dict[str, str]().get) is (Writers.ONE if one else None)
     assert scheme_of("S3A://x") == "s3a"

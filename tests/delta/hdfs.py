@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import threading
 from pathlib import Path
+
+from tests.delta.java_server import JavaServer, fetched
 
 RELEASE = "3.4.2"
 PACKAGES = (
@@ -16,7 +14,6 @@ PACKAGES = (
     "commons-logging:commons-logging:1.2",
     "org.slf4j:slf4j-api:1.7.36",
 )
-READY_SECONDS = 180
 PROGRAM = """
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
@@ -35,50 +32,14 @@ public class MiniHdfs {
     }
 }
 """
-FETCH = """
-import sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.jars.packages", sys.argv[1]).getOrCreate()
-print("jars", spark.conf.get("spark.jars"))
-spark.stop()
-"""
 
 
-class MiniHdfs:
+class MiniHdfs(JavaServer):
     """HDFS until ``close`` is called; ``url`` is where it is."""
 
     def __init__(self, folder: Path) -> None:
-        """Fetch Hadoop by Spark's own package mechanism, and start it."""
-        command = [sys.executable, "-c", FETCH, ",".join(PACKAGES)]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        jars = re.search(r"^jars (.*)$", said, re.MULTILINE)
-        assert jars is not None, said
-        paths = [jar.removeprefix("file://") for jar in jars.group(1).split(",")]
+        """Fetch Hadoop, and start it."""
         program = folder / "MiniHdfs.java"
         program.write_text(PROGRAM)
-        self._process = subprocess.Popen(
-            ["java", "-cp", ":".join(paths), str(program), str(folder / "data")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.url = ""
-        ready = threading.Event()
-        threading.Thread(target=self._read, args=(ready,), daemon=True).start()
-        assert ready.wait(READY_SECONDS) and self.url, "HDFS did not start"
-
-    def _read(self, ready: threading.Event) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("hdfs://"):
-                self.url = line.strip()
-                ready.set()
-        ready.set()  # it has ended
-
-    def close(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        super().__init__(fetched(PACKAGES), (program, folder / "data"), "^(hdfs://.*)$")
+        self.url = self.address

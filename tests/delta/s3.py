@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections import Counter
@@ -22,6 +20,7 @@ from urllib.parse import parse_qsl
 
 import pyspark
 
+from tests.delta.java_server import JavaServer, fetched
 from txnqueue.platform.log_store import CONDITIONAL_PUT
 
 BUCKET = "lake"
@@ -62,51 +61,24 @@ PROVIDED = (
     "org.apache.hadoop:hadoop-client*",
 )
 """What Spark has, or what the single modules are taken instead of: the bundle has 640 MB."""
-READY_SECONDS = 60
 MEET_SECONDS = 20
 """A PUT that is held goes on after this if no second one comes; clients wait for longer."""
-FETCH = """
-import sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.jars.packages", sys.argv[1])
-spark = builder.config("spark.jars.excludes", sys.argv[2]).getOrCreate()
-print("jars", spark.conf.get("spark.jars"))
-spark.stop()
-"""
-
-
-def fetch(packages: str, excludes: str) -> str:
-    """Fetch packages by Spark's own mechanism, and name their files as Spark does."""
-    command = [sys.executable, "-c", FETCH, packages, excludes]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    jars = re.search(r"^jars (.*)$", said, re.MULTILINE)
-    assert jars is not None, said
-    return jars.group(1)
 
 
 @cache
-def client_jars() -> str:
+def client_jars() -> list[str]:
     """Fetch Hadoop's file system for S3, as it belongs to this Spark."""
     (hadoop,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
     release = hadoop.stem.removeprefix("hadoop-client-api-")
     modules = (f"software.amazon.awssdk:{name}:{AWS[release]}" for name in AWS_MODULES)
-    packages = [f"org.apache.hadoop:hadoop-aws:{release}", *modules]
-    return fetch(",".join(packages), ",".join(PROVIDED))
+    return fetched([f"org.apache.hadoop:hadoop-aws:{release}", *modules], PROVIDED)
 
 
-def settings(url: str, jars: str, log_store: str | None = CONDITIONAL_PUT) -> dict[str, str]:
-    """Write what a session needs to work on the bucket.
-
-    Args:
-        url: Where the server is.
-        jars: What ``client_jars`` has returned.
-        log_store: Delta's log store; None: the one that Delta takes by itself.
-    """
-    own = {} if log_store is None else {"spark.delta.logStore.s3a.impl": log_store}
+def settings(url: str) -> dict[str, str]:
+    """Write what a session needs to work on the bucket of a server."""
     return {
-        **own,
-        "spark.jars": jars,
+        "spark.delta.logStore.s3a.impl": CONDITIONAL_PUT,
+        "spark.jars": ",".join(f"file://{jar}" for jar in client_jars()),
         "spark.hadoop.fs.s3a.endpoint": url,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",
@@ -115,7 +87,7 @@ def settings(url: str, jars: str, log_store: str | None = CONDITIONAL_PUT) -> di
     }
 
 
-class S3Server:
+class S3Server(JavaServer):
     """S3 until ``close`` is called.
 
     Attributes:
@@ -124,8 +96,6 @@ class S3Server:
 
     def __init__(self, folder: Path) -> None:
         """Fetch the server, start it, and make a bucket."""
-        jars = fetch(SERVER, ",".join(f"{group}:*" for group in UNUSED_BY_SERVER))
-        paths = [jar.removeprefix("file://") for jar in jars.split(",")]
         (folder / "data").mkdir(parents=True)
         properties = folder / "s3proxy.conf"
         properties.write_text(
@@ -136,32 +106,17 @@ class S3Server:
             "jclouds.credential=anything\n"
             f"jclouds.filesystem.basedir={folder / 'data'}\n"
         )
-        self._process = subprocess.Popen(
-            ["java", "-cp", ":".join(paths), "org.gaul.s3proxy.Main", "--properties", properties],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        super().__init__(
+            fetched([SERVER], [f"{group}:*" for group in UNUSED_BY_SERVER]),
+            ("org.gaul.s3proxy.Main", "--properties", properties),
+            r"Started .*ServerConnector.*\{(127\.0\.0\.1:\d+)\}",
         )
-        self.url = ""
-        ready = threading.Event()
-        threading.Thread(target=self._read, args=(ready,), daemon=True).start()
-        assert ready.wait(READY_SECONDS) and self.url, "S3Proxy did not start"
-        made = urllib.request.Request(f"{self.url}/{BUCKET}", method="PUT")
-        urllib.request.urlopen(made).close()
+        self.url = f"http://{self.address}"
+        self.make_bucket(BUCKET)
 
-    def _read(self, ready: threading.Event) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            found = re.search(r"Started .*ServerConnector.*\{(127\.0\.0\.1:\d+)\}", line)
-            if found is not None:
-                self.url = f"http://{found.group(1)}"
-                ready.set()
-        ready.set()  # it has ended
-
-    def close(self) -> None:
-        """End it."""
-        self._process.terminate()
-        self._process.wait(READY_SECONDS)
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket."""
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT")).close()
 
 
 class Between:
@@ -245,7 +200,7 @@ class Between:
         body = asked.rfile.read(int(headers.get("Content-Length", "0")))
         name = path.partition("?")[0]
         gone = self._meet(name) if method == "PUT" else None
-        connection = HTTPConnection(self._server.url.removeprefix("http://"))
+        connection = HTTPConnection(self._server.address)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers)
             answer = connection.getresponse()

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import drivers
 from txnqueue import QueueManager
-from txnqueue.platform.local_spark import local_spark
 from txnqueue.storage.journal.storage import SETTING
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
@@ -20,19 +18,17 @@ class Process:
 
     def __init__(self, name: str, settings: dict[str, str], errors: Path) -> None:
         """Start it."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.delta.s3_driver", name],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors.open("w"),
-            text=True,
-        )
-        self._say(settings)
+        with errors.open("w") as file:
+            self._process = drivers.start(
+                "tests.delta.s3_driver", name,
+                stdin=subprocess.PIPE, stderr=file.fileno(), settings=settings,
+            )  # fmt: skip
 
     def begin(self, act: str, root: str, **arguments: Any) -> None:
         """Tell it to do something."""
-        self._say({"act": act, "root": root, **arguments})
+        assert self._process.stdin is not None
+        told = {"act": act, "root": root, **arguments}
+        print(json.dumps(told), file=self._process.stdin, flush=True)
 
     def end(self) -> Any:
         """Wait for what came of it: a value, or the name and the text of an error."""
@@ -54,17 +50,13 @@ class Process:
         self._process.stdin.close()
         self._process.wait(60)
 
-    def _say(self, what: Any) -> None:
-        assert self._process.stdin is not None
-        print(json.dumps(what), file=self._process.stdin, flush=True)
-
 
 class Driver:
     """The driver process, from its inside."""
 
-    def __init__(self, name: str, settings: dict[str, str]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._spark = local_spark(name, memory="1g", settings=settings, short_lived=True)
+        self._spark = drivers.session(name)
         self._managers: dict[str, QueueManager] = {}
 
     def of(self, root: str) -> QueueManager:
@@ -137,7 +129,7 @@ class Driver:
 
 
 def main(name: str) -> None:
-    driver = Driver(name, json.loads(sys.stdin.readline()))
+    driver = Driver(name)
     for line in sys.stdin:
         told = json.loads(line)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 
@@ -18,16 +18,14 @@ def killed(settings: dict[str, str], root: str, seed: int, kills: int, sends: in
     Returns:
         How many of them were still alive when they were killed.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.delta.s3_kills", root, str(seed), str(kills), str(sends)],
-        cwd=drivers.FOLDER,
-        env={**os.environ, **drivers.with_settings(settings)},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return int(done.stdout.split()[-1])
+    process = drivers.start(
+        "tests.delta.s3_kills", root, seed, kills, sends,
+        stderr=subprocess.STDOUT, settings=settings,
+    )  # fmt: skip
+    said, _ = process.communicate()
+    alive = re.search(r"^alive (\d+)$", said, re.MULTILINE)
+    assert process.returncode == 0 and alive is not None, said[-3000:]
+    return int(alive.group(1))
 
 
 def main(root: str, seed: str, kills: str, sends: str) -> None:

@@ -17,7 +17,7 @@ from pyarrow.fs import S3FileSystem
 
 import txnqueue
 from tests.conftest import LONG
-from tests.delta.s3 import BUCKET, Between, S3Server, client_jars, settings
+from tests.delta.s3 import BUCKET, Between, S3Server, settings
 from tests.delta.s3_driver import Process
 from txnqueue.platform.log_store import CONDITIONAL_PUT, log_store_jar
 
@@ -38,14 +38,21 @@ class Lake:
     one: Process
     two: Process
 
+    def look(self, root: str) -> txnqueue.StoreReader:
+        """Look at a store without Spark."""
+        files = S3FileSystem(
+            endpoint_override=self.server.url, access_key="x", secret_key="x", region="us-east-1"
+        )
+        return txnqueue.look(root, filesystem=files)
+
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     folder = tmp_path_factory.mktemp("s3")
-    jars, server = client_jars(), S3Server(folder)
+    server = S3Server(folder)
     between = Between(server)
     said = {
-        **settings(between.url, jars),
+        **settings(between.url),
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     }
     drivers = [Process(name, said, folder / name) for name in ("one", "two")]
@@ -78,10 +85,7 @@ def test_two_drivers_send_and_consume_at_the_same_time(lake: Lake) -> None:
     sent = [0, 1, 100, 101]
     assert lake.two.do("audit", root) == {"in": [], "out": sent, "proof": ""}
     assert lake.one.do("maintain", root) is True
-    files = S3FileSystem(
-        endpoint_override=lake.server.url, access_key="x", secret_key="x", region="us-east-1"
-    )
-    seen = txnqueue.look(root, filesystem=files)
+    seen = lake.look(root)
     assert sorted(row["i"] for row in seen.queue("out").peek_messages(100)) == sent
 
 
@@ -113,10 +117,7 @@ def test_with_delta_s_own_log_store_one_of_them_is_lost(lake: Lake, between: Bet
     assert lake.two.do("send", root, first=0) == 1
     collide(lake, between, root)
     lake.two.do("close", root)
-    files = S3FileSystem(
-        endpoint_override=lake.server.url, access_key="x", secret_key="x", region="us-east-1"
-    )
-    there = txnqueue.look(root, filesystem=files).queue("in").peek_messages(10)
+    there = lake.look(root).queue("in").peek_messages(10)
     assert len(there) < 3
 
 
@@ -176,13 +177,14 @@ def test_whoever_puts_otherwise_is_refused_until_somebody_says_so(lake: Lake) ->
 
 
 def test_a_server_that_does_not_mind_the_condition_is_refused(lake: Lake, between: Between) -> None:
-    made = urllib.request.Request(f"{lake.server.url}/careless", method="PUT")
-    urllib.request.urlopen(made).close()
+    lake.server.make_bucket("careless")
     between.unconditional = True
     said = lake.one.do("create", "s3a://careless/store")
     assert "If-None-Match" in said, said
     with urllib.request.urlopen(f"{lake.server.url}/careless?list-type=2") as answer:
         assert b".json" not in answer.read()  # what is there marks the folder
+    between.unconditional = False
+    assert lake.one.do("create", "s3a://careless/store") is True
 
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="there is no JDK")

@@ -83,10 +83,10 @@ def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
 def test_a_creation_that_was_killed_is_finished_by_the_next_one(
     spark: Any, tmp_path: Path, left: str
 ) -> None:
-    """Delta makes the folder of a log before the first commit, and takes it for a table."""
+    """Delta makes the folders of a log before the first commit, and takes them for a table."""
     for table in ("journal", "archive"):
         log = tmp_path / table / "_delta_log"
-        log.mkdir(parents=True)
+        (log / "_staged_commits").mkdir(parents=True)
         if left:
             (log / left).write_text("{")
     manager = QueueManager(spark, str(tmp_path))

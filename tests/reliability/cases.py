@@ -16,7 +16,7 @@ from tests.delta import hostile_frames as frames
 from tests.delta import test_crash_on_delta as on_delta
 from tests.delta import test_two_drivers as two_drivers
 from tests.delta.hdfs import MiniHdfs
-from tests.delta.s3 import BUCKET, S3Server, client_jars, settings
+from tests.delta.s3 import BUCKET, S3Server, settings
 from tests.delta.storage_calls import compiled
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
@@ -211,8 +211,8 @@ def kills_on_hdfs(session: Session, number: int) -> tuple[int, Counter[str]]:
 def kills_on_s3(session: Session, number: int) -> tuple[int, Counter[str]]:
     server = session.kept.get("s3") or S3Server(session.folder())
     session.kept["s3"] = server
-    root, said = f"s3a://{BUCKET}/store-{number}", settings(server.url, client_jars())
-    alive = s3_kills.killed(said, root, number, KILLS_EACH, SENDS_EACH)
+    root = f"s3a://{BUCKET}/store-{number}"
+    alive = s3_kills.killed(settings(server.url), root, number, KILLS_EACH, SENDS_EACH)
     return alive, Counter({"messages": SENDS_EACH * 10})
 
 

@@ -307,17 +307,16 @@ def _settings(
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.databricks.delta.snapshotPartitions": "2",
     }
-    own_jar = log_store_jar().as_uri()
     added = {
         "spark.sql.extensions": [DELTA_EXTENSION],
         "spark.driver.extraJavaOptions": options,
-        "spark.jars": [own_jar],
+        "spark.jars": [log_store_jar().as_uri()],
     }
     jars = cached_jars(coordinate)
     if "delta-spark" in given.get("spark.jars", ""):
         pass  # the user names Delta's files
     elif jars and "spark.jars.packages" not in given:
-        added["spark.jars"] = [*(jar.as_uri() for jar in jars), own_jar]
+        added["spark.jars"][:0] = [jar.as_uri() for jar in jars]
         on_class_path = class_path(jars)
         if on_class_path is not None:
             added["spark.driver.extraClassPath"] = [on_class_path]

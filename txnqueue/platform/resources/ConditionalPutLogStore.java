@@ -87,14 +87,19 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
         FileSystem files = path.getFileSystem(conf);
         Path from = files.makeQualified(path);
-        if (files instanceof S3AFileSystem && isListedFromAName((S3AFileSystem) files, from)) {
+        if (files instanceof S3AFileSystem s3 && isListedFromAName(s3, from)) {
             try {
-                return listed((S3AFileSystem) files, from);
+                return listed(s3, from);
             } catch (SdkException failed) {
                 LOG.info("{} is listed as a whole: {}", from.getParent(), failed.toString());
             }
         }
         return super.listFrom(path, conf);
+    }
+
+    @Override
+    public Boolean isPartialWriteVisible(Path path, Configuration conf) {
+        return false; // an object is there when its PUT is complete
     }
 
     /**
@@ -137,11 +142,6 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     private static String before(String key) {
         char last = key.charAt(key.length() - 1);
         return key.substring(0, key.length() - 1) + (char) (last - 1);
-    }
-
-    @Override
-    public Boolean isPartialWriteVisible(Path path, Configuration conf) {
-        return false; // an object is there when its PUT is complete
     }
 
     /**

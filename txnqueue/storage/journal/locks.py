@@ -16,14 +16,11 @@ from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.journal.lock import NoLock, TableLock
 from txnqueue.storage.journal.sessions import is_connect, is_stopped
 from txnqueue.storage.journal.storage import (
-    NOT_ATOMIC,
     Admission,
     TableRegister,
     application_settings,
-    bears_one_driver,
     driver_of,
-    puts_conditionally,
-    scheme_of,
+    writers_at,
 )
 from txnqueue.storage.journal.tables import TableNames
 
@@ -118,16 +115,13 @@ class Locks:
 
     def _new_admission(self) -> Admission | None:
         location, conf = self._location(), application_settings(self._user)
-        if scheme_of(location) not in NOT_ATOMIC:
+        writers = writers_at(location, conf, several_drivers=self._several_drivers)
+        if writers is None:
             return None
-        shared = puts_conditionally(location, conf)
-        guarded = self._several_drivers or not (shared or bears_one_driver(location, conf))
         table = TableRegister(self._naming, self._names.journal)
         if not is_connect(self._user):  # a server that is gone would not answer for minutes
             atexit.register(self.leave)
-        return Admission(
-            table, lambda: driver_of(self._user), location, shared=shared, guarded=guarded
-        )
+        return Admission(table, lambda: driver_of(self._user), location, writers)
 
     def _location(self) -> str:
         """Find where the store lies: as it is named, or as its catalog schema says."""

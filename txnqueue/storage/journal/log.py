@@ -69,8 +69,8 @@ class CommitLog:
     def created(self, lock: str, create: Callable[[SparkSession], Result]) -> Result:
         """Create the table, also where an earlier creation was interrupted.
 
-        Delta makes the folder of the log before it writes the first commit, and takes a folder
-        without any commit for a table that is there.
+        Delta makes the folder of the log, and one in it, before it writes the first commit, and
+        takes a folder without any commit for a table that is there.
 
         Args:
             lock: What the table's lock is called; its folder below the root has the same name.
@@ -155,11 +155,14 @@ class CommitLog:
         files = self._files_of(path)
         if not files.exists(path):
             return
-        found = [status.getPath() for status in files.listStatus(path)]
-        if all(one.getName().startswith(".") for one in found):  # what was to be a commit
-            for one in found:
-                files.delete(one, recursively)
-            files.delete(path, recursively)
+        begun, listing = [], files.listStatusIterator(path)
+        while listing.hasNext():
+            status = listing.next()
+            begun.append(status.getPath())
+            if not (status.isDirectory() or begun[-1].getName().startswith(".")):
+                return
+        for one in (*begun, path):  # empty folders, what was to be a commit, and the log's folder
+            files.delete(one, recursively)
 
     def _ends_with(self, version: int) -> bool:
         _, folder = self._describe()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.errors import SecondDriver
@@ -73,19 +74,31 @@ def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
     return SINGLE_DRIVER if scheme in NOT_ATOMIC else None
 
 
-def bears_one_driver(location: str, conf: Callable[[str], str | None]) -> bool:
-    """Return whether commits of two drivers may silently replace each other at a location."""
-    scheme = scheme_of(location)
-    return scheme in NOT_ATOMIC and log_store(scheme, conf) not in (
-        SEVERAL_DRIVERS,
-        CONDITIONAL_PUT,
-    )
+class Writers(Enum):
+    """Who may write at a location where Delta's own log store does not tell drivers apart."""
+
+    ONE = "one driver at a time"
+    SHARING = "all drivers that put conditionally"
+    APART = "drivers that something else keeps apart"
 
 
-def puts_conditionally(location: str, conf: Callable[[str], str | None]) -> bool:
-    """Return whether the storage itself refuses a commit whose file is there, by our log store."""
+def writers_at(
+    location: str, conf: Callable[[str], str | None], *, several_drivers: bool = False
+) -> Writers | None:
+    """Tell who may write at a location; None: any driver may (pure).
+
+    Args:
+        location: Where the store lies.
+        conf: Looks up what the application was started with.
+        several_drivers: Whether the platform sees to it that several may.
+    """
     scheme = scheme_of(location)
-    return scheme in NOT_ATOMIC and log_store(scheme, conf) == CONDITIONAL_PUT
+    if scheme not in NOT_ATOMIC:
+        return None
+    chosen = log_store(scheme, conf)
+    if several_drivers or chosen == SEVERAL_DRIVERS:
+        return Writers.APART
+    return Writers.SHARING if chosen == CONDITIONAL_PUT else Writers.ONE
 
 
 def application_settings(spark: SparkSession) -> Callable[[str], str | None]:
@@ -161,7 +174,8 @@ class Admission:
     """What stores use that not every driver may write to: one at a time, or those that share it.
 
     A driver that puts conditionally shares the store with all others that do; what it writes into
-    the register stays there, and keeps away whoever puts otherwise.
+    the register stays there, and keeps away whoever puts otherwise. What keeps drivers apart by
+    other means knows nothing of those: such drivers register nothing, and look for them.
     """
 
     def __init__(
@@ -169,9 +183,8 @@ class Admission:
         register: Register,
         driver: Callable[[], str],
         location: str,
+        writers: Writers = Writers.ONE,
         *,
-        shared: bool = False,
-        guarded: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -182,17 +195,15 @@ class Admission:
             register: Where it stands who writes.
             driver: Names this driver.
             location: Where the store lies.
-            shared: Whether it shares the store with all drivers that put conditionally.
-            guarded: Whether something else keeps its like apart, which those who put
-                conditionally know nothing of: then it registers nothing, and only looks for them.
+            writers: Who may write there; it is one of them.
             now_ms: The clock.
             monotonic: Seconds.
             sleep: Waits for a number of seconds.
         """
         self._register = register
-        self._driver: Callable[[], str] = (lambda: EVERY_DRIVER) if shared else driver
-        self._shared = shared
-        self._guarded = guarded
+        self._writers = writers
+        self._shared = writers is Writers.SHARING
+        self._driver: Callable[[], str] = (lambda: EVERY_DRIVER) if self._shared else driver
         self._location = location
         self._now_ms = now_ms
         self._monotonic = monotonic
@@ -226,7 +237,7 @@ class Admission:
         """
         with self._lock:
             found = self._register.read()
-            if found is not None and self._guarded:
+            if found is not None and self._writers is Writers.APART:
                 if found.driver is not None:
                     self._register.write(None, {**about, "taken_from": found.driver})
             elif found is not None:
@@ -253,7 +264,7 @@ class Admission:
         found = self._register.read()
         if found is None:
             return False
-        if self._guarded:
+        if self._writers is Writers.APART:
             if found.driver == EVERY_DRIVER:
                 raise self._refusal(found.driver, found.about, 0.0)
             return True
