@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the jar of the log store for S3 from its source: the same source makes the same jar.
+# Makes the jar of the log stores from their sources: the same sources make the same jar.
 #
 #   bash jobs/log_store.sh [FILE]   default: the one that the package has
 #
@@ -26,6 +26,6 @@ END
 classes=$(mktemp -d)
 trap 'rm -r "$classes"' EXIT
 javac --release 17 -proc:none -g:none -nowarn -cp "$libraries" -d "$classes" \
-    "$resources/ConditionalPutLogStore.java"
+    "$resources"/*LogStore.java
 rm -f "$jar"
 jar --create --file "$jar" --date 2026-01-01T00:00:00Z --no-manifest -C "$classes" txnqueue

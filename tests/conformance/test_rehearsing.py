@@ -431,7 +431,8 @@ def test_payload_and_history_that_were_removed_are_missed(world: World) -> None:
     sent = orders.send(rows(1)).receipt
     orders.drain(forward(bills.name))
     consumed = client_of(manager).store.journal.version() << 10
-    client_of(manager).store.payload.drop(orders.info.payload_id, {0})
+    payload, payload_id = client_of(manager).store.payload, orders.info.payload_id
+    payload.drop(payload_id, payload.slices(payload_id))
     rehearsal = manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq)
     assert isinstance(rehearsal.error, PayloadRemoved)
     assert f"rehearse as_of={consumed} or later" in str(rehearsal.error)

@@ -169,7 +169,8 @@ def test_payload_that_was_removed_is_missed_at_once(world: World) -> None:
     orders.send(rows(1, 2))
     _, gone = consume(manager, orders.name)
     replay = orders.replay()
-    client_of(manager).store.payload.drop(orders.info.payload_id, {0})  # as maintain() does
+    payload, payload_id = client_of(manager).store.payload, orders.info.payload_id
+    payload.drop(payload_id, payload.slices(payload_id))  # as maintain() does
     with pytest.raises(PayloadRemoved, match=f"after={gone}"):
         orders.replay()
     assert orders.replay(after=gone).messages() == []

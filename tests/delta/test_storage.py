@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from tests.inside import client_of
 from txnqueue import QueueManager, Status
 from txnqueue.errors import SecondDriver, StatementRefused
+from txnqueue.platform.log_store import TAIL_LISTING
 from txnqueue.storage.journal import delta, insertion, storage
 
 pytestmark = [pytest.mark.spark]
@@ -99,6 +103,46 @@ def test_a_creation_that_was_killed_is_finished_by_the_next_one(
     assert queue.depth() == 1 and manager.history.verify().ok
 
 
+def test_of_a_local_log_only_what_is_new_is_read(tmp_path: Path, spark: Any) -> None:
+    """Delta's own log store asks the disk for each file that was ever committed."""
+    table, commits = str(tmp_path / "table"), 4000
+    spark.range(1).write.format("delta").save(table)
+    spark.range(1).write.format("delta").mode("append").save(table)
+    jvm, hadoop = spark._jvm, spark._jsc.hadoopConfiguration()
+    path, context = jvm.org.apache.hadoop.fs.Path, spark.sparkContext._jsc.sc().conf()
+    taken = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(context, hadoop)
+    ours = taken.getDelegate(path(f"file:{table}")).logStoreImpl()
+    assert ours.getClass().getName() == TAIL_LISTING
+    theirs = jvm.io.delta.storage.HDFSLogStore(hadoop)
+
+    def listed(store: Any, name: str) -> list[tuple[str, int, int]]:
+        found = store.listFrom(path(f"file:{tmp_path}/{name}"), hadoop)
+        return [
+            (status.getPath().toString(), status.getLen(), status.getModificationTime())
+            for status in iter(lambda: found.next() if found.hasNext() else None, None)
+        ]
+
+    second = f"table/_delta_log/{1:020d}."
+    first = [name.rpartition("/")[2] for name, *_ in listed(ours, second)][:2]
+    assert first == [f"{1:020d}.crc", f"{1:020d}.json"]
+    for name in (second, f"table/_delta_log/{0:020d}.json", "table/part", "table/_delta_log/_a"):
+        assert listed(ours, name) == listed(theirs, name), name
+    for store in (ours, theirs):
+        with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+            store.listFrom(path(f"file:{tmp_path}/none/_delta_log/{0:020d}.json"), hadoop)
+
+    for version in range(2, commits):
+        (tmp_path / f"table/_delta_log/{version:020d}.json").touch()
+    newest = path(f"file:{table}/_delta_log/{commits - 1:020d}.json")
+    seconds: dict[Any, list[float]] = {ours: [], theirs: []}
+    for _ in range(7):
+        for store, taken in seconds.items():
+            began = time.perf_counter()
+            assert store.listFrom(newest, hadoop).hasNext()
+            taken.append(time.perf_counter() - began)
+    assert min(seconds[ours]) < min(seconds[theirs]) / 2
+
+
 SETTINGS: list[dict[str, str]] = [
     {},
     {"spark.delta.logStore.s3a.impl": "io.delta.storage.HDFSLogStore"},
@@ -111,8 +155,14 @@ SETTINGS: list[dict[str, str]] = [
 ]
 
 
-def test_the_log_store_that_we_expect_is_the_one_that_delta_takes(spark: Any) -> None:
+def test_the_log_store_that_we_expect_is_the_one_that_delta_takes(
+    spark: Any, request: pytest.FixtureRequest
+) -> None:
     jvm, conf = spark._jvm, spark.sparkContext._jsc.sc().conf()
+    of_local_files = "spark.delta.logStore.file.impl"
+    assert conf.get(of_local_files) == TAIL_LISTING
+    conf.remove(of_local_files)  # one for all schemes is refused beside it
+    request.addfinalizer(partial(conf.set, of_local_files, TAIL_LISTING))
     hadoop = spark._jsparkSession.sessionState().newHadoopConf()
     for scheme in storage.NOT_ATOMIC:
         path = jvm.org.apache.hadoop.fs.Path(f"{scheme}://bucket/x")

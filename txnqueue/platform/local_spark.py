@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
-from txnqueue.platform.log_store import log_store_jar
+from txnqueue.platform.log_store import TAIL_LISTING, log_store_jar
 from txnqueue.platform.requirements import (
     INSTALL,
     INSTALL_NEWEST,
@@ -44,6 +44,14 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
+
+# Whoever set one of these chose a log store for local files.
+_CHOOSES_LOG_STORE = (
+    "spark.delta.logStore.class",
+    "spark.delta.logStore.file.impl",
+    "delta.logStore.class",
+    "delta.logStore.file.impl",
+)
 
 _SEPARATORS = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep}
 
@@ -161,6 +169,7 @@ def local_spark(
         raise PlatformMissing(
             "A Spark session without Delta runs in this process already: stop it first."
         )
+    _list_tails(spark)
     if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
         _remember(coordinate, spark.conf.get("spark.jars", "") or "")
     return spark
@@ -330,6 +339,18 @@ def _settings(
         for key, own in added.items()
     }
     return {**defaults, **given, **merged}
+
+
+def _list_tails(spark: SparkSession) -> None:
+    """Let Delta read of a log on a local disk only what is new, unless somebody chose otherwise.
+
+    The application is asked once it runs, since a file may have set it up as well: Delta refuses a
+    log store for one scheme beside one for all.
+    """
+    conf = spark.sparkContext._jsc.sc().conf()
+    has_jar = log_store_jar().as_uri() in conf.get("spark.jars", "")
+    if has_jar and not any(conf.contains(key) for key in _CHOOSES_LOG_STORE):
+        conf.set("spark.delta.logStore.file.impl", TAIL_LISTING)
 
 
 def _archive(java: Java, jars: Sequence[Path], given: Mapping[str, str]) -> Path | None:

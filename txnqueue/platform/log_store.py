@@ -1,7 +1,7 @@
-"""The log store with which any number of drivers share tables on S3, and the jar that holds it.
+"""Log stores for Delta's tables, and the jar that holds them.
 
 ``python -m txnqueue.platform.log_store`` prints where the jar is. Sessions of ``local_spark`` have
-it; others are started with it, and with the setting ``spark.delta.logStore.s3a.impl``.
+it; others are started with it, and with a setting such as ``spark.delta.logStore.s3a.impl``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 
 CONDITIONAL_PUT = "txnqueue.ConditionalPutLogStore"
-"""Its class, whose source lies beside the jar. ``jobs/log_store.sh`` makes the jar from it."""
+"""The class with which any number of drivers share tables on S3."""
+
+TAIL_LISTING = "txnqueue.TailListingLogStore"
+"""The class that reads of a log on a local disk only what is new.
+
+The sources of both lie beside the jar. ``jobs/log_store.sh`` makes the jar from them.
+"""
 
 
 def log_store_jar() -> Path:
-    """Find the jar that holds the log store; it is part of this package."""
+    """Find the jar that holds the log stores; it is part of this package."""
     return Path(__file__).parent / "resources" / "txnqueue-log-store.jar"
 
 
