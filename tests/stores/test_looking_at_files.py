@@ -546,6 +546,10 @@ def test_a_look_stays_at_its_moment_until_it_is_refreshed(folder: Path, tmp_path
         ("s3://lake/messages", "lake/messages"),
         ("gs://lake/messages", "lake/messages"),
         ("abfss://lake@account.dfs.core.windows.net/messages", "lake/messages"),
+        ("wasbs://lake@account.blob.core.windows.net/messages", "lake/messages"),
+        ("abfs://lake/messages", "lake/messages"),
+        ("az://lake/messages", "lake/messages"),
+        ("oci://lake@namespace/messages", "lake/messages"),
         ("hdfs://name:8020/lake/messages", "/lake/messages"),
         ("file:///lake/messages", "/lake/messages"),
         ("/lake/s3a://messages", "/lake/s3a://messages"),
@@ -568,4 +572,37 @@ def test_a_storage_that_refuses_is_named_and_is_not_an_empty_one(folder: Path) -
 
     with pytest.raises(errors.FilesNotReadable, match=r"Forbidden.*credentials") as refused:
         txnqueue.look(str(folder / "store"), filesystem=Refusing())
-    assert refused.value.path == str(folder / "store")
+    assert refused.value.path == str(folder / "store" / "journal")
+
+
+def test_a_storage_that_goes_away_is_named_whatever_is_read(folder: Path) -> None:
+    pytest.importorskip("fsspec")
+    from fsspec.implementations.local import LocalFileSystem as Local
+
+    class Leaving(Local):  # type: ignore[misc]
+        cachable = False
+        gone = ""
+
+        def _open(self, path: str, *args: Any, **options: Any) -> Any:
+            self._look(path)
+            return super()._open(path, *args, **options)
+
+        def info(self, path: str, **options: Any) -> Any:
+            self._look(path)
+            return super().info(path, **options)
+
+        def _look(self, path: str) -> None:
+            if self.gone and self.gone in path:
+                raise ConnectionResetError(104, "Connection reset by peer")
+
+    for gone, look in {
+        "/payload/": lambda store: store.queue("orders").peek(),
+        "/archive/": lambda store: store.refresh(),
+        "/journal/": lambda store: store.refresh(),
+        ".parquet": lambda store: store.entries(),
+    }.items():
+        storage = Leaving()
+        store = txnqueue.look(str(folder / "store"), filesystem=storage)
+        storage.gone = gone
+        with pytest.raises(errors.FilesNotReadable, match=r"Connection reset.*credentials"):
+            look(store)

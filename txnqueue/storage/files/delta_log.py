@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from txnqueue.errors import FilesNotReadable, StoreCorrupt
-from txnqueue.storage.files.integrity import content_of, damaged, understanding
+from txnqueue.storage.files.integrity import content_of, damaged, reaching, understanding
 from txnqueue.storage.setbacks import LoggedCommit
 
 if TYPE_CHECKING:
@@ -252,13 +252,15 @@ class DeltaLog:
 
     def _mark(self, version: int) -> tuple[int, int] | None:
         """Look at the file of a commit; None: it is not there."""
-        info = self.filesystem.get_file_info(self._commit(version))
+        with reaching(self.folder):
+            info = self.filesystem.get_file_info(self._commit(version))
         return (info.size, info.mtime_ns or 0) if info.is_file else None
 
     def _list(self) -> list[str]:
         from pyarrow.fs import FileSelector
 
-        found = self.filesystem.get_file_info(FileSelector(self._log, allow_not_found=True))
+        with reaching(self.folder):
+            found = self.filesystem.get_file_info(FileSelector(self._log, allow_not_found=True))
         return [info.base_name for info in found if info.is_file]
 
 

@@ -1,4 +1,4 @@
-"""Whether a file is as it was written: what is damaged is an error that names it, and no answer."""
+"""Whether a file can be read, and is as it was written: otherwise an error names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow.fs import FileType, LocalFileSystem, SubTreeFileSystem
 
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import FilesNotReadable, StoreCorrupt
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -28,18 +28,40 @@ def damaged(path: str, how: str) -> StoreCorrupt:
 
 
 @contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Name what cannot be read because the storage is out of reach, or refuses.
+
+    Raises:
+        FilesNotReadable: Instead of what the file system raises; what is not there is no such case.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FilesNotReadable(
+            f"{path!r} cannot be read ({error}): check the credentials and the address of the "
+            "storage in this process's environment, give look() a filesystem=, or use Spark, "
+            "which has its own.",
+            path=path,
+        ) from error
+
+
+@contextmanager
 def understanding(filesystem: FileSystem, path: str) -> Iterator[None]:
     """Tell what cannot be understood of a file from a storage that cannot be reached.
 
     Raises:
+        FileNotFoundError: It is not there.
+        FilesNotReadable: The file cannot be read.
         StoreCorrupt: The file can be read, but it says nothing that makes sense.
     """
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-        with filesystem.open_input_stream(path) as stream:  # if it fails, this is the error
+        with reaching(path), filesystem.open_input_stream(path) as stream:
             while stream.read(1 << 20):
                 pass
         raise damaged(path, f"{type(error).__name__}: {error}") from error

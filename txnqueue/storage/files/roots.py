@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _HADOOP_S3 = re.compile(r"s3[an]://")
-_BUCKET = re.compile(r"(?:s3[an]?|gs|gcs)://")
-_CONTAINER = re.compile(r"abfss?://([^@/]+)@[^/]+")
+_BUCKET = re.compile(r"(?:s3[an]?|gs|gcs|az|abfss?|oss|obs|cosn)://(?=[^@/]+(?:/|$))")
+_CONTAINER = re.compile(r"(?:abfss?|wasbs?|oci)://([^@/]+)@[^/]+")
 _NAME_NODE = re.compile(r"(?:hdfs|viewfs|file)://[^/]*(?=/)")
 
 

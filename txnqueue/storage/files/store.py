@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from txnqueue.core import custody
 from txnqueue.core.model import Entry
-from txnqueue.errors import FilesNotReadable, OnlyLooking, StoreBusy, StoreNotFound
+from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
 from txnqueue.storage.files.entries import EntryFiles, in_commit_order
@@ -69,10 +68,6 @@ class FilesStore:
             StoreBusy: The archive changed each time that it was looked at.
             StoreSetBack: Somebody took entries away.
         """
-        with self._reaching():
-            self._look_anew()
-
-    def _look_anew(self) -> None:
         journal, archive = self._moment or (None, None)
         try:
             archive = self._archived(archive)
@@ -147,8 +142,7 @@ class FilesStore:
         Raises:
             FilesNotReadable: The storage refuses to tell.
         """
-        with self._reaching():
-            return self._journal.exists()
+        return self._journal.exists()
 
     def create(self) -> None:
         """Refuse to write."""
@@ -160,21 +154,6 @@ class FilesStore:
 
     def close(self) -> None:
         """Let go of what it holds: nothing."""
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Name the store where the storage cannot be reached, or refuses to be read."""
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise FilesNotReadable(
-                f"The store at {self.root!r} cannot be read ({error}): check the credentials and "
-                "the address of the storage in this process's environment, give look() a "
-                "filesystem=, or use Spark, which has its own.",
-                path=self.root,
-            ) from error
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:
