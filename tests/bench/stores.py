@@ -109,7 +109,8 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
 
     Returns:
         The store, its queue, and how many commits there are of the library. Other commits, which
-        change nothing, follow them until there are as many as were asked for.
+        change nothing, follow them until there are as many as were asked for, and then a
+        checkpoint, as there is one every ten commits.
     """
     manager, until = _manager(world), time.monotonic() + seconds_max
     queue = manager.create_queue("orders", SCHEMA, dead_letter=False)
@@ -121,9 +122,18 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
             maintained = found
         queue.receive(1).accept()
     manager.close()
-    _commit_nothing(Path(manager.root) / "journal" / "_delta_log", found, commits)
+    log = Path(manager.root) / "journal" / "_delta_log"
+    _commit_nothing(log, found, commits)
     again = QueueManager(world.spark, manager.root, actor="bench")
-    return again, again.queue("orders"), found
+    queue = again.queue("orders")
+    while not any(_is_checkpoint(file, commits) for file in log.iterdir()):
+        queue.receive(1).accept()
+    return again, queue, found
+
+
+def _is_checkpoint(file: Path, since: int) -> bool:
+    version, _, kind = file.name.partition(".")
+    return kind.startswith("checkpoint.") and int(version) >= since
 
 
 def _commit_nothing(log: Path, newest: int, upto: int) -> None:
