@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from txnqueue.batch import Batch
@@ -12,6 +12,8 @@ from txnqueue.types import Rows
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from txnqueue.storage.payload import Part
 
 ORIGIN = "txnqueue.origin"
 """The header of a copy that names the message that it is a copy of."""
@@ -30,7 +32,7 @@ def copies_of(batch: Batch, *, by_spark: bool) -> tuple[Rows, dict[str, str]]:
         The rows, and by each header's name the column that holds it.
     """
     if by_spark and len(batch) > _ROWS_HERE_MAX:
-        return _of_frame(batch.df)
+        return _of_frame(batch.df, batch._parts())
     return _of_table(batch.to_arrow())
 
 
@@ -47,14 +49,23 @@ def _of_table(found: pa.Table) -> tuple[pa.Table, dict[str, str]]:
     return rows, columns
 
 
-def _of_frame(found: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+def _of_frame(found: DataFrame, parts: Sequence[Part]) -> tuple[DataFrame, dict[str, str]]:
+    """Write a frame of messages as rows in the order of their parts."""
+    import pyarrow as pa
     from pyspark.sql import functions as F
+
+    from txnqueue.storage.payload.types import frame_of
 
     headers = f"{MESSAGE_COLUMN}.headers"
     names = found.select(F.explode(F.map_keys(headers)).alias("name")).distinct().collect()
     columns = _columns([ORIGIN, *sorted(row["name"] for row in names)], found.columns)
-    place = ("enqueued_at", "send_id", "send_offset")
-    rows = found.orderBy(*(f"{MESSAGE_COLUMN}.{name}" for name in place))
+    spans = [(n, p.send_id, *span) for n, p in enumerate(parts) for span in p.ranges]
+    send_id, offset = (F.col(f"{MESSAGE_COLUMN}.{name}") for name in ("send_id", "send_offset"))
+    rank, send, first, last = _columns(("rank", "send", "first", "last"), found.columns).values()
+    ordered = pa.table(list(map(pa.array, zip(*spans, strict=True))), [rank, send, first, last])
+    lie = F.broadcast(frame_of(found.sparkSession, ordered))
+    lies = (send_id == F.col(send)) & offset.between(F.col(first), F.col(last))
+    rows = found.join(lie, lies).orderBy(rank, offset).drop(rank, send, first, last)
     values = {
         column: F.col(f"{MESSAGE_COLUMN}.id") if name == ORIGIN else F.col(headers).getItem(name)
         for name, column in columns.items()
@@ -62,9 +73,9 @@ def _of_frame(found: DataFrame) -> tuple[DataFrame, dict[str, str]]:
     return rows.withColumns(values).drop(MESSAGE_COLUMN), columns
 
 
-def _columns(headers: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """Give each header a column of a name that is free."""
+def _columns(wanted: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Give each header, or whatever is to have a column, one of a name that is free."""
     prefix = "header"
     while any(name.lower().startswith(prefix) for name in taken):
         prefix += "_"
-    return {name: f"{prefix}{n}" for n, name in enumerate(dict.fromkeys(headers))}
+    return {name: f"{prefix}{n}" for n, name in enumerate(dict.fromkeys(wanted))}

@@ -27,6 +27,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     PlatformMissing,
     QueueNotFound,
+    StoreSetBack,
 )
 from txnqueue.reports.history import cut, moment_of
 from txnqueue.reports.postings import Posting, last_posting, portions, postings
@@ -76,6 +77,7 @@ class QueueDataSource(DataSource):
         FilesNotReadable: The store is in a catalog, or only Spark can read its files.
         PayloadRemoved: Maintenance removed payload that is to be read; no message is left out.
         HistoryRemoved: A stream is behind what the history knows: messages may be missing.
+        StoreSetBack: A stream has read more than there is: an older copy is in the store's place.
 
     Example::
 
@@ -165,7 +167,13 @@ class _Looked:
             InvalidInput: Root or queue are not given, or both root and path.
         """
         roots = {options[name] for name in ("root", "path") if name in options}
-        if len(roots) != 1 or "queue" not in options:
+        if len(roots) > 1:
+            raise InvalidInput(
+                f"format('txnqueue') was given two stores, {' and '.join(sorted(roots))}: say "
+                "option root, or load(path), and not both.",
+                name="root",
+            )
+        if not roots or "queue" not in options:
             raise InvalidInput(
                 "format('txnqueue') needs the store and the queue: "
                 ".option('queue', 'orders').load('/lake/messaging').",
@@ -350,11 +358,13 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         Raises:
             HistoryRemoved: Some of it may have been removed.
             QueueNotFound: The queue is another one than that of the offset.
+            StoreSetBack: The store is older than an offset.
         """
+        looked = _Looked(self._options)
+        for offset in (start, end):
+            self._check_same(looked, offset)
         if end["commit_seq"] <= start["commit_seq"]:
             return []
-        looked = _Looked(self._options)
-        self._check_same(looked, end)
         found = postings(looked.past, looked.info, start["commit_seq"])
         upto = [one for one in found if one.commit_seq <= end["commit_seq"]]
         return self._partitions(looked, upto)
@@ -365,6 +375,14 @@ class _StreamReader(_Reader, DataSourceStreamReader):
                 f"The queue {looked.queue!r} that this checkpoint is about was dropped, and there "
                 "is another one of that name: begin with a new checkpoint.",
                 name=looked.queue,
+            )
+        if offset["commit_seq"] > looked.past.upto:
+            raise StoreSetBack(
+                f"This checkpoint has read {looked.root!r} up to {offset['commit_seq']}, and "
+                f"the newest commit is {looked.past.upto}: an older copy stands in its place, "
+                "whose next commits would be taken for read. Begin with a new checkpoint.",
+                root=looked.root,
+                version=looked.store.journal.version(),
             )
 
 
@@ -427,6 +445,8 @@ def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     text = options.get(name.lower())
     if text is None:
         return otherwise
-    value = int(text) if text.isdecimal() else -1
+    if not text.isdecimal():
+        raise InvalidInput(f"{name}={text!r}: give a whole number from 1 on.", name=name)
+    value = int(text)
     check_number(name, value, 1, 100_000_000)
     return value

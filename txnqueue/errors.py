@@ -422,12 +422,17 @@ class PayloadRemoved(TxnQueueError):
 
 
 class NotErasable(TxnQueueError):
-    """Some of the messages are in use: erase again when they are consumed; nothing was erased."""
+    """Some of the messages are in use: erase again when they are consumed; nothing was erased.
+
+    What was claimed while others were purged is in use as well; the message says how many were.
+    """
 
     queue: str
     """The queue in which they are in use."""
     in_flight: int = 0
     """How many are in flight; 0 if they are needed to tell duplicates."""
+    purged: int = 0
+    """How many were purged before one was claimed; their payload is still there."""
 
 
 class HistoryRemoved(TxnQueueError):

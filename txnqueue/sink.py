@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
-from txnqueue.core.settings import check_name
+from txnqueue.core.settings import TRANSACTION_ID_LENGTH_MAX, check_name
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.frames import is_frame
@@ -24,6 +24,8 @@ _BATCH = "streaming.sql.batchId"
 _GROUP = "spark.jobGroup.id"
 """What Spark says of a streaming query on the thread that calls ``foreachBatch``'s function; the
 group of its jobs is its run, unless the function has set another one."""
+
+_LONGEST_QUERY, _LONGEST_BATCH = "0" * 36, 2**63 - 1
 
 
 class Sink:
@@ -69,6 +71,13 @@ class Sink:
             )
         self._client = client
         self._target = target if name is None else f"{target}/{check_name(name, 'sink')}"
+        room = TRANSACTION_ID_LENGTH_MAX - len(_id_of(_LONGEST_QUERY, target, _LONGEST_BATCH))
+        if name is not None and len(name) >= room:
+            raise InvalidInput(
+                f"The sink's name {name!r} is too long beside the target {target!r}, with which it "
+                f"names transactions: {room - 1} characters are left for it.",
+                name="name",
+            )
         self._write = write
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -81,7 +90,7 @@ class Sink:
         batch = _MicroBatch.of(rows, batch_id)
         attempt = Attempt(
             self._client,
-            f"sink/{batch.query}/{self._target}/{batch.batch}",
+            _id_of(batch.query, self._target, batch.batch),
             metadata=asdict(batch),
         )
         with Transaction(attempt) as tx:
@@ -91,6 +100,11 @@ class Sink:
                     raise Rollback(tx)
             else:
                 batch.check_is(attempt.committed_metadata)
+
+
+def _id_of(query: str, target: str, batch: int) -> str:
+    """Name the transaction of a batch (pure)."""
+    return f"sink/{query}/{target}/{batch}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from txnqueue.errors import (
     QueueNotFound,
     TxnQueueError,
 )
+from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.payload import StagedPlace
 from txnqueue.storage.payload.memory import MemoryPayload
@@ -157,6 +158,28 @@ def test_what_is_in_flight_refuses_and_nothing_is_changed(world: World) -> None:
     assert queue.depth() == 2
     held.accept()
     assert manager.erase(queue.name, ANNA, reason="r").purged == 1
+    proved(manager)
+
+
+@in_memory
+def test_what_is_claimed_while_others_are_purged_refuses_and_says_what_was_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(rows(1, 2, key="anna"))
+    held: list[Any] = []
+
+    def late(*args: Any) -> int:
+        if not held:
+            held.append(queue.receive(1))
+        return remove(*args)
+
+    monkeypatch.setattr("txnqueue.admin.erasure.remove", late)
+    with pytest.raises(NotErasable, match="1 that were waiting are purged") as refused:
+        manager.erase(queue.name, ANNA, reason="r")
+    assert (refused.value.in_flight, refused.value.purged, queue.depth()) == (1, 1, 0)
+    held[0].accept()
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 2
     proved(manager)
 
 

@@ -16,6 +16,7 @@ from txnqueue.platform.log_store import CONDITIONAL_PUT
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.storage import (
     EVERY_DRIVER,
+    KEEP_APART,
     LOOK_SECONDS,
     SETTLE_SECONDS,
     SEVERAL_DRIVERS,
@@ -93,6 +94,7 @@ def driver(
     *,
     ahead: float = 0.0,
     passes: bool = True,
+    alone: bool = True,
 ) -> Admission:
     def sleep(seconds: float) -> None:
         if passes:
@@ -102,8 +104,9 @@ def driver(
     return Admission(
         register,
         lambda: name,
-        "s3a://lake/messages",
+        f"s3a://lake/{id(bucket)}",
         writers,
+        alone=alone,
         now_ms=lambda: bucket.clock_ms() + round(ahead * 1000),
         monotonic=lambda: bucket.now,
         sleep=sleep,
@@ -171,6 +174,39 @@ def test_managers_of_one_driver_work_side_by_side(bucket: Any) -> None:
         append(one, bucket)
         append(other, bucket)
         bucket.now += LOOK_SECONDS + 1
+
+
+def test_the_last_manager_of_a_driver_leaves_for_all_of_them(bucket: Any) -> None:
+    one, other, idle = driver(bucket, "a"), driver(bucket, "a"), driver(bucket, "a")
+    second = driver(bucket, "b")
+    append(one, bucket)
+    append(other, bucket)
+    one.leave()
+    idle.leave()  # it never wrote
+    with pytest.raises(SecondDriver):
+        append(second, bucket)
+    append(other, bucket)  # it is as sure as it was
+    other.leave()
+    append(second, bucket)
+
+
+def test_a_manager_that_is_forgotten_keeps_nobody_away(bucket: Any) -> None:
+    one, other, second = driver(bucket, "a"), driver(bucket, "a"), driver(bucket, "b")
+    append(one, bucket)
+    append(other, bucket)
+    del one
+    other.leave()
+    append(second, bucket)
+
+
+def test_where_others_may_have_the_same_driver_it_is_not_left(bucket: Any) -> None:
+    first, second = driver(bucket, "a", alone=False), driver(bucket, "b")
+    append(first, bucket)
+    first.leave()
+    with pytest.raises(SecondDriver):
+        append(second, bucket)
+    bucket.now += SILENCE_SECONDS + 1
+    append(second, bucket)
 
 
 def test_a_driver_that_left_is_followed_at_once(bucket: Any) -> None:
@@ -337,6 +373,16 @@ def test_whom_something_else_keeps_apart_is_refused_beside_them_too(bucket: Any)
     assert bucket.commits[-1][0] is None
 
 
+def test_whom_something_else_keeps_apart_waits_for_one_that_nothing_does(bucket: Any) -> None:
+    one, other = driver(bucket, "a"), driver(bucket, "b", Writers.APART)
+    append(one, bucket)
+    with pytest.raises(SecondDriver, match="'a'"):
+        append(other, bucket)
+    one.leave()
+    append(other, bucket)
+    assert bucket.commits[-1][0] is None
+
+
 def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) -> None:
     other, shared = driver(bucket, "b"), driver(bucket, "a", Writers.SHARING)
     append(other, bucket)
@@ -360,11 +406,15 @@ def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) 
         ({"spark.delta.logStore.class": "a.Vendors"}, "a.Vendors"),
         ({"spark.delta.logStore.s3a.impl": CONDITIONAL_PUT}, CONDITIONAL_PUT),
         ({"spark.delta.logStore.class": CONDITIONAL_PUT}, CONDITIONAL_PUT),
+        (
+            {"spark.delta.logStore.class": "io.delta.storage.IBMCOSLogStore"},
+            "io.delta.storage.IBMCOSLogStore",
+        ),
     ],
 )
 def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
     assert log_store("s3a", conf.get) == found
-    kinds = {SEVERAL_DRIVERS: Writers.APART, CONDITIONAL_PUT: Writers.SHARING}
+    kinds = {**dict.fromkeys(KEEP_APART, Writers.APART), CONDITIONAL_PUT: Writers.SHARING}
     s3 = "s3a://lake/messages"
     assert writers_at(s3, conf.get) is kinds.get(found, Writers.ONE)
     assert writers_at(s3, conf.get, several_drivers=True) is Writers.APART
@@ -377,13 +427,18 @@ def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
         ("s3a://lake/messages", True),
         ("S3://lake/messages", True),
         ("s3n://lake/messages", True),
+        ("oss://lake/messages", True),
+        ("cosn://lake/messages", True),
+        ("oci://lake@name/messages", True),
         ("abfss://c@a.dfs.core.windows.net/messages", False),
+        ("wasbs://c@a.blob.core.windows.net/messages", False),
+        ("gs://lake/messages", False),
         ("hdfs://name/messages", False),
         ("file:/lake/s3:x", False),
         ("/lake/s3://messages", False),
         ("", False),
     ],
 )
-def test_only_storage_whose_put_replaces_bears_one_driver(location: Any, one: Any) -> None:
+def test_what_is_not_known_to_be_atomic_bears_one_driver(location: Any, one: Any) -> None:
     assert writers_at(location, dict[str, str]().get) is (Writers.ONE if one else None)
     assert scheme_of("S3A://x") == "s3a"

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import LONG
 from tests.delta.counting import Cost
 from tests.inside import client_of
-from txnqueue import QueueManager
+from txnqueue import QueueManager, copies
 from txnqueue.admin import creation
 from txnqueue.storage.payload import data_files, file_frame, queries
 
@@ -308,3 +308,23 @@ def test_the_root_may_be_called_anything(spark: Any, tmp_path: Path, name: str) 
     queue = manager.create_queue("q", "i long", dead_letter=False)
     queue.send(numbers(spark, 4))
     assert sorted(row.i for row in queue.receive(4).df.collect()) == [0, 1, 2, 3]
+
+
+def test_many_copies_stand_in_the_order_of_what_they_copy(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends of one transaction have one instant, and ids that say nothing of their order."""
+    monkeypatch.setattr(copies, "_ROWS_HERE_MAX", 0)
+    names = [f"copied{next(_NUMBERS)}" for _ in range(2)]
+    first, second = (
+        manager.create_queue(name, "header0 long", dead_letter=False, lanes=1) for name in names
+    )
+    with manager.transaction() as tx:
+        for n in range(8):
+            tx.queue(first.name).send([{"header0": 2 * n}, {"header0": 2 * n + 1}])
+    first.receive(5).accept()
+    first.receive(11).accept()
+    second.resend(first.replay())
+    found = second.peek_messages(99)
+    assert [message["header0"] for message in found] == list(range(16))
+    assert all("txnqueue.origin" in (message["_message"]["headers"] or {}) for message in found)

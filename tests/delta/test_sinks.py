@@ -364,6 +364,10 @@ def test_a_sink_is_for_foreach_batch(manager: QueueManager, query: Query) -> Non
     for wrong in ({"order_by": "x"}, {"priority": 11}, {"headers": 1}, {"name": "a b"}):
         with pytest.raises(InvalidInput):
             orders.sink(**wrong)
+    long = manager.create_queue("q" * 95, SCHEMA, dead_letter=False)
+    with pytest.raises(InvalidInput, match="33 characters are left"):  # and a hundred batches work
+        long.sink(name="s" * 34)
+    long.sink(name="s" * 33)
     with pytest.raises(InvalidInput, match="handler"):
         manager.sink(None)  # type: ignore[arg-type]
 

@@ -164,7 +164,7 @@ def test_the_log_store_that_we_expect_is_the_one_that_delta_takes(
     conf.remove(of_local_files)  # one for all schemes is refused beside it
     request.addfinalizer(partial(conf.set, of_local_files, TAIL_LISTING))
     hadoop = spark._jsparkSession.sessionState().newHadoopConf()
-    for scheme in storage.NOT_ATOMIC:
+    for scheme in storage.OF_S3:
         path = jvm.org.apache.hadoop.fs.Path(f"{scheme}://bucket/x")
         for said in SETTINGS:
             for key, value in said.items():

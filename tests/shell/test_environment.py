@@ -183,7 +183,7 @@ def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
             f"spark.delta.logStore.s3a.impl={CONDITIONAL_PUT}",
         ),
         ("S3://bucket/lake", "s3:", "warning", "Only one driver"),
-        ("oci://bucket/lake", "oci:", "warning", "not known"),
+        ("oci://bucket/lake", "oci:", "warning", "several_drivers=true"),
         ("lake.messaging", "the catalog schema lake.messaging", "warning", "location"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 
 from txnqueue.core import ranges
 from txnqueue.core.model import Range
+from txnqueue.storage.files.delta_log import DeltaLog
+from txnqueue.storage.files.integrity import reaching
 from txnqueue.storage.payload import data_files
 from txnqueue.storage.payload.commits import StagedFile
 from txnqueue.storage.payload.data_files import DataFiles, covering
@@ -118,6 +122,47 @@ def test_a_file_of_which_too_little_is_known_is_read_by_delta(
 ) -> None:
     table.commit(table.add("slice=3/one", 0, 9, **said))
     assert held(DataFiles(str(table.folder)), (0, 4)) is None
+
+
+def test_a_disk_that_fails_once_is_asked_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.commit(table.add("slice=3/one", 0, 9))
+    files = DataFiles(str(table.folder))
+
+    def fail(_: object) -> NoReturn:
+        with reaching("the log"):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(DeltaLog, "_list", fail)
+        assert held(files, (0, 4)) is None
+    assert held(files, (0, 4)) == ["one"]
+
+
+def test_a_table_that_was_too_large_is_looked_at_again_later(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.commit(table.add("slice=3/one", 0, 9))
+    files = DataFiles(str(table.folder))
+    with monkeypatch.context() as small:
+        small.setattr(data_files, "FILES_MAX", 0)
+        assert held(files, (0, 4)) is None
+    assert held(files, (0, 4)) is None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + data_files.REST_SECONDS + 1)
+    assert held(files, (0, 4)) == ["one"]
+
+
+def test_what_only_spark_reads_is_not_looked_at_again(table: Table) -> None:
+    table.commit(
+        {"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}},
+        table.add("slice=3/one", 0, 9),
+    )
+    files = DataFiles(str(table.folder))
+    assert held(files, (0, 4)) is None
+    table.commit({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}})
+    assert held(files, (0, 4)) is None
 
 
 def test_a_file_that_is_gone_or_of_another_table_is_read_by_delta(table: Table) -> None:

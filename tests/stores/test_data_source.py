@@ -22,6 +22,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     QueueNotFound,
     StoreNotFound,
+    StoreSetBack,
 )
 from txnqueue.reports.postings import Posting, portions
 from txnqueue.storage.payload import Part
@@ -107,6 +108,28 @@ def test_a_stream_has_each_posted_message_once_commit_by_commit(root: str) -> No
     assert reader.latestOffset(end) == reader.latestOffset() == end
 
 
+def test_a_checkpoint_that_is_ahead_of_the_store_is_refused(root: str) -> None:
+    """An older copy was put back: its next commits would have numbers that were read before."""
+    reader = stream(root)
+    end = reader.latestOffset(reader.initialOffset())
+    ahead = {**end, "commit_seq": end["commit_seq"] + (500 << 10)}
+    for ask in (
+        lambda: reader.latestOffset(ahead),
+        lambda: reader.partitions(ahead, ahead),
+        lambda: reader.partitions(ahead, end),
+        lambda: reader.partitions(end, ahead),
+    ):
+        with pytest.raises(StoreSetBack, match=f"up to {ahead['commit_seq']}.*new checkpoint"):
+            ask()
+
+
+def test_a_wrong_option_is_called_as_it_was_given(root: str) -> None:
+    with pytest.raises(InvalidInput, match="messagesPerPartition='abc'"):
+        source(root, messagesPerPartition="abc").reader(source(root).schema())
+    with pytest.raises(InvalidInput, match="two stores"):
+        source(root, root=f"{root}/").schema()
+
+
 def test_a_limit_never_tears_a_commit(root: str) -> None:
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
@@ -162,7 +185,7 @@ def test_payload_that_is_gone_fails_and_leaves_nothing_out(root: str, tmp_path: 
         ({"asOf": "999999999"}, InvalidInput, "newest commit"),
         ({"path": "lake.messaging"}, FilesNotReadable, "catalog"),
         ({"path": "/nowhere/at/all"}, StoreNotFound, "/nowhere/at/all"),
-        ({"path": "/a", "root": "/b"}, InvalidInput, "the store and the queue"),
+        ({"path": "/a", "root": "/b"}, InvalidInput, "two stores"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(

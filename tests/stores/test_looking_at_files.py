@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 import txnqueue
 from tests.stores import looking
@@ -311,6 +311,39 @@ def test_a_look_by_the_command_line_takes_little_work(folder: Path) -> None:
     after = os.times()
     used = after.children_user + after.children_system
     assert used - before.children_user - before.children_system < 3
+
+
+def test_a_file_of_a_log_that_is_gone_is_not_a_store_that_is_gone(
+    folder: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(folder / "store", store)
+    log = store / "journal" / "_delta_log"
+    newest = max(int(file.stem) for file in log.glob("[0-9]*.json"))
+    name = f"{newest:020d}.checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5.json"
+    lines = [
+        {"checkpointMetadata": {"version": newest}},
+        {"sidecar": {"path": "gone.parquet", "sizeInBytes": 1}},
+    ]
+    (log / name).write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(errors.StoreCorrupt, match=r"gone\.parquet"):
+        txnqueue.look(str(store))
+
+
+def test_every_letter_of_a_root_counts(folder: Path, tmp_path: Path) -> None:
+    for name in ("a#1", "a?1", "a%1", "a b"):
+        place = tmp_path / name
+        shutil.copytree(folder / "store", place)
+        for root in (str(place), place.as_uri(), place.as_uri().replace("file:", "FILE:")):
+            assert txnqueue.look(root).root == str(place)
+        place.rename(tmp_path / "a")
+        with pytest.raises(errors.StoreNotFound):
+            txnqueue.look(str(place))
+        shutil.rmtree(tmp_path / "a")
+    found, path = FileSystem.from_uri(roots._for_arrow("s3a://lake/a b%20c#d/ü/x%2Fy?region=eu"))
+    assert (found.type_name, path) == ("s3", "lake/a b%20c#d/ü/x%2Fy")
+    uri = "s3://lake/a?endpoint_override=127.0.0.1"
+    assert roots._for_arrow(uri) == uri
 
 
 def test_a_moment_whose_files_are_gone_says_so(folder: Path) -> None:

@@ -255,7 +255,18 @@ class _Standing:
         purged, known = 0, posted()
         while True:
             infos = self._queues(known)
-            self._check(infos, known)
+            try:
+                self._check(infos, known)
+            except NotErasable as error:
+                if not purged:
+                    raise
+                raise NotErasable(
+                    f"{error} {purged} that were waiting are purged by now, and their payload is "
+                    "still there.",
+                    queue=error.queue,
+                    in_flight=error.in_flight,
+                    purged=purged,
+                ) from None
             for info in infos:
                 purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)

@@ -16,7 +16,7 @@ from txnqueue.platform.local_spark import (
     find_java,
     no_java,
 )
-from txnqueue.platform.log_store import CONDITIONAL_PUT, log_store_jar
+from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT, log_store_jar
 from txnqueue.platform.requirements import INSTALL, misfit, version_of
 
 Verdict = Literal["ok", "warning", "error"]
@@ -81,7 +81,7 @@ def check_storage(root: str) -> Check:
             "a loss of power may."
         )
         return Check("storage", "file:", "ok", meaning)
-    if scheme in ("hdfs", "abfs", "abfss", "gs"):
+    if scheme in ATOMIC:
         return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
     if scheme in ("s3", "s3a", "s3n"):
         meaning = (
@@ -90,7 +90,11 @@ def check_storage(root: str) -> Check:
             "all have Delta's DynamoDB log store."
         )
     else:
-        meaning = "It is not known whether it creates a file atomically: use one driver only."
+        meaning = (
+            "It is not known whether it creates a file atomically: only one driver may use it at a "
+            "time, a second is refused, unless all have a log store of Delta for it that bears "
+            "several. Where it does, set spark.txnqueue.storage.several_drivers=true in all."
+        )
     return Check("storage", f"{scheme}:", "warning", meaning)
 
 

@@ -17,6 +17,10 @@ TAIL_LISTING = "txnqueue.TailListingLogStore"
 The sources of both lie beside the jar. ``jobs/log_store.sh`` makes the jar from them.
 """
 
+ATOMIC = ("", "file", "hdfs", "viewfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "dbfs")
+"""Schemes for which Delta by itself takes a log store that makes a commit's file whole or not at
+all, and only if there is none. On others several drivers need one that is set up for them."""
+
 
 def log_store_jar() -> Path:
     """Find the jar that holds the log stores; it is part of this package."""

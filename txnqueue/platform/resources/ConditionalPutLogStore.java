@@ -183,8 +183,9 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
             return;
         }
         Path probe = new Path(folder, ".conditional-put-" + UUID.randomUUID());
-        putIfAbsent(files, probe, new byte[] {1});
         try {
+            // If the answer to the first one is lost, it is sent again and refused: that tells as much.
+            putIfAbsent(files, probe, new byte[] {1});
             putIfAbsent(files, probe, new byte[] {2});
         } catch (RemoteFileChangedException refused) { // and not another failure
             PROVEN.add(bucket);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from txnqueue.errors import FilesNotReadable, InvalidInput
 from txnqueue.storage.journal.locks import canonical_root
@@ -44,7 +45,7 @@ def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
     if where.startswith("/"):
         return LocalFileSystem(), where
     try:
-        found, folder = FileSystem.from_uri(_HADOOP_S3.sub("s3://", where))
+        found, folder = FileSystem.from_uri(_for_arrow(where))
     except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
         raise FilesNotReadable(
             f"Arrow cannot open {root!r} ({error}): give look() a filesystem=, or use Spark.",
@@ -59,6 +60,12 @@ def without_scheme(root: str) -> str:
         if uri.match(root):
             return uri.sub(folder, root, count=1)
     return root
+
+
+def _for_arrow(root: str) -> str:
+    """Write a root, each letter of which counts for Hadoop, as a URI of Arrow (pure)."""
+    place, mark, options = _HADOOP_S3.sub("s3://", root).partition("?")
+    return f"{quote(place, safe=':/@[]')}{mark}{options}"
 
 
 def is_by_path(root: str) -> bool:

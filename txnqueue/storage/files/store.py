@@ -12,6 +12,7 @@ from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
 from txnqueue.storage.files.entries import EntryFiles, in_commit_order
+from txnqueue.storage.files.integrity import damaged
 from txnqueue.storage.files.journal import FilesArchive, FilesJournal
 from txnqueue.storage.files.payload import FilesPayload
 from txnqueue.storage.files.roots import located
@@ -67,6 +68,7 @@ class FilesStore:
                 can read.
             StoreBusy: The archive changed each time that it was looked at.
             StoreSetBack: Somebody took entries away.
+            StoreCorrupt: A file of a log is damaged, or gone.
         """
         journal, archive = self._moment or (None, None)
         try:
@@ -81,6 +83,8 @@ class FilesStore:
                     return
                 archive = again
         except FileNotFoundError as error:
+            if self._journal.exists():
+                raise damaged(self.folder, f"a file that a log names is gone ({error})") from error
             raise StoreNotFound(
                 f"There is no store at {self.root!r}: check the path; create_queue makes a new "
                 "store.",

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.journal.lock import NoLock, TableLock
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 Lock = TableLock | Admission | NoLock
+_FILE = re.compile(r"file:(?://[^/]*)?", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
@@ -40,11 +41,16 @@ def canonical_root(root: str) -> str:
     """
     if "/" not in root:
         return root
-    if root.startswith("file:"):
-        root = unquote(urlparse(root).path)
+    if _FILE.match(root):
+        root = _path_of(root)
     if _SCHEME.match(root):
         return root.rstrip("/")
     return str(Path(root).expanduser().resolve())
+
+
+def _path_of(uri: str) -> str:
+    """Read the path of a file's URI; "#" and "?" are part of it, as for Spark (pure)."""
+    return unquote(_FILE.sub("", uri, count=1))
 
 
 def default_elsewhere(session: SparkSession) -> str | None:
@@ -121,7 +127,13 @@ class Locks:
         table = TableRegister(self._naming, self._names.journal)
         if not is_connect(self._user):  # a server that is gone would not answer for minutes
             atexit.register(self.leave)
-        return Admission(table, lambda: driver_of(self._user), location, writers)
+        return Admission(
+            table,
+            lambda: driver_of(self._user),
+            location,
+            writers,
+            alone=not is_connect(self._user),
+        )
 
     def _location(self) -> str:
         """Find where the store lies: as it is named, or as its catalog schema says."""
@@ -135,10 +147,10 @@ class Locks:
         root = self._names.root
         if not self._names.by_path:
             location = self._location()
-            if not location.startswith("file:"):
+            if not _FILE.match(location):
                 return None
             schema = root.rpartition(".")[2].lower()  # with and without the catalog the same
-            return self._shared(Path(unquote(urlparse(location).path)) / f".txnqueue-{schema}")
+            return self._shared(Path(_path_of(location)) / f".txnqueue-{schema}")
         if _SCHEME.match(root):
             return None
         default = default_elsewhere(self._session)

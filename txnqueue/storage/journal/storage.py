@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.errors import SecondDriver
-from txnqueue.platform.log_store import CONDITIONAL_PUT
+from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, is_absent
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA, is_connect
@@ -31,10 +33,16 @@ from txnqueue.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOT_ATOMIC = ("s3", "s3a", "s3n")
+OF_S3 = ("s3", "s3a", "s3n")
 """Schemes for which Delta takes a log store that knows the writers of its own JVM only."""
 SINGLE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
 SEVERAL_DRIVERS = "io.delta.storage.S3DynamoDBLogStore"
+KEEP_APART = (
+    SEVERAL_DRIVERS,
+    "io.delta.storage.IBMCOSLogStore",
+    "io.delta.storage.OracleCloudLogStore",
+)
+"""Log stores of Delta, for storage that is not atomic by itself, that bear several drivers."""
 EVERY_DRIVER = f"every driver with {CONDITIONAL_PUT}"
 """What the register of a store says that they share."""
 _DELEGATING = "org.apache.spark.sql.delta.storage.DelegatingLogStore"
@@ -61,7 +69,7 @@ def log_store_setting(scheme: str) -> str:
 
 
 def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
-    """Find the class of the log store that Delta takes for a scheme that is not atomic.
+    """Find the class of the log store for a scheme: the one that is set up, or S3's.
 
     Delta reads its settings when a table is first used, with and without ``spark.`` before
     them, from what the Spark application was started with. The old one for all schemes wins.
@@ -71,7 +79,7 @@ def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
             said = conf(key)
             if said and said != _DELEGATING:
                 return said
-    return SINGLE_DRIVER if scheme in NOT_ATOMIC else None
+    return SINGLE_DRIVER if scheme in OF_S3 else None
 
 
 class Writers(Enum):
@@ -93,10 +101,10 @@ def writers_at(
         several_drivers: Whether the platform sees to it that several may.
     """
     scheme = scheme_of(location)
-    if scheme not in NOT_ATOMIC:
+    if scheme in ATOMIC:
         return None
     chosen = log_store(scheme, conf)
-    if several_drivers or chosen == SEVERAL_DRIVERS:
+    if several_drivers or chosen in KEEP_APART:
         return Writers.APART
     return Writers.SHARING if chosen == CONDITIONAL_PUT else Writers.ONE
 
@@ -170,6 +178,17 @@ class Register(Protocol):
         ...
 
 
+class _Presence:
+    """The managers of one driver that may write at a location: the last one leaves for all."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.admitted: weakref.WeakSet[Admission] = weakref.WeakSet()
+
+
+_presences: defaultdict[tuple[str, str], _Presence] = defaultdict(_Presence)
+
+
 class Admission:
     """What stores use that not every driver may write to: one at a time, or those that share it.
 
@@ -185,6 +204,7 @@ class Admission:
         location: str,
         writers: Writers = Writers.ONE,
         *,
+        alone: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -196,6 +216,7 @@ class Admission:
             driver: Names this driver.
             location: Where the store lies.
             writers: Who may write there; it is one of them.
+            alone: Whether all managers of this driver are in this process.
             now_ms: The clock.
             monotonic: Seconds.
             sleep: Waits for a number of seconds.
@@ -205,12 +226,12 @@ class Admission:
         self._shared = writers is Writers.SHARING
         self._driver: Callable[[], str] = (lambda: EVERY_DRIVER) if self._shared else driver
         self._location = location
+        self._alone = alone
         self._now_ms = now_ms
         self._monotonic = monotonic
         self._sleep = sleep
         self._lock = threading.Lock()
         self._sure_at: float | None = None
-        self._registered = False
         self._seen: tuple[str | None, int] | None = None
         self._seen_at = 0.0
 
@@ -225,8 +246,12 @@ class Admission:
             now = self._monotonic()
             if self._sure_at is None or now - self._sure_at > LOOK_SECONDS:
                 self._sure_at = None
-                if self._check():
-                    self._sure_at = now
+                presence = self._presence()
+                with presence.lock:
+                    presence.admitted.discard(self)
+                    if self._check():
+                        self._sure_at = now
+                        presence.admitted.add(self)
         yield
 
     def take_over(self, about: Mapping[str, object]) -> None:
@@ -244,16 +269,33 @@ class Admission:
                 before = {"taken_from": found.driver} if found.driver else {}
                 self._say({**about, **before}, settle=True)
                 self._sure_at = self._monotonic()
+                self._presence().admitted.add(self)
 
     def leave(self) -> None:
-        """Let the next driver begin at once, if it was this manager that came here."""
+        """Let the next driver begin at once, if this is the last manager of this one that wrote.
+
+        What other processes do by the same server of Spark Connect is not known here: then the next
+        driver waits until this one was silent for long enough.
+        """
         with self._lock:
-            if not self._registered or self._shared:
+            if self._writers is not Writers.ONE or self._sure_at is None:
                 return
-            self._registered, self._sure_at = False, None
-            found = self._register.read()
-            if found is not None and found.driver == self._driver():
-                self._register.write(None, {})
+            self._sure_at = None
+            presence = self._presence()
+            with presence.lock:
+                presence.admitted.discard(self)
+                if presence.admitted or not self._alone:
+                    return
+                found = self._register.read()
+                if found is not None and found.driver == self._driver():
+                    self._register.write(None, {})
+
+    def _presence(self) -> _Presence:
+        if self._writers is not Writers.ONE:
+            return _Presence()  # nobody leaves
+        key = self._location, self._driver()
+        with _naming:
+            return _presences[key]
 
     def _check(self) -> bool:
         """Look who writes here, and say that it is this driver.
@@ -265,8 +307,8 @@ class Admission:
         if found is None:
             return False
         if self._writers is Writers.APART:
-            if found.driver == EVERY_DRIVER:
-                raise self._refusal(found.driver, found.about, 0.0)
+            if found.driver not in (None, self._driver()):
+                self._unless_silent(found)
             return True
         mine = found.driver == self._driver()
         if not mine and found.driver is not None:
@@ -303,7 +345,6 @@ class Admission:
                     return  # another one of them has written the same
                 if tried == _TRIES:
                     raise
-        self._registered = True
         if not settle:
             return
         self._sleep(SETTLE_SECONDS)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 from pyarrow.fs import LocalFileSystem
@@ -29,6 +31,8 @@ LOG_BYTES_MAX = 8 << 20
 """A log of which one file is larger is not read: that is for Delta, which reads it in parallel."""
 FILES_MAX = 20_000
 """The data files of a table that are kept in mind."""
+REST_SECONDS = 600.0
+"""How long a table that is too large is not looked at again."""
 _PATTERN = frozenset("{}[]*?\\")
 """What Hadoop takes for a pattern in a path."""
 SendPlace = tuple[int, str]
@@ -62,7 +66,7 @@ class DataFiles:
         self._log = DeltaLog(LocalFileSystem(), folder)
         self._folder = folder
         self._lock = threading.Lock()
-        self._given_up = bool(_PATTERN.intersection(folder))
+        self._rests_until = inf if _PATTERN.intersection(folder) else -inf
         self._known: TableVersion | None = None
         self._files: dict[str, tuple[DataFile, SendPlace | None]] = {}
         self._sends: defaultdict[SendPlace, dict[str, StagedFile]] = defaultdict(dict)
@@ -81,8 +85,9 @@ class DataFiles:
                 self._refresh()
             except Exception as error:  # whoever reads by Delta tells what is wrong
                 logger.info("log not read folder=%s error=%s", self._folder, error)
-                self._given_up = isinstance(error, FilesNotReadable)  # it stays of that kind
-                self._forget()
+                is_of_a_kind = isinstance(error, FilesNotReadable)
+                passes = isinstance(error.__cause__, OSError)
+                self._give_up(inf if is_of_a_kind and not passes else 0.0)
                 return None
             except BaseException:  # interrupted in the middle of learning
                 self._forget()
@@ -98,23 +103,24 @@ class DataFiles:
 
     def _refresh(self) -> None:
         """Read what was committed since, or all if it is not known what was before."""
-        if self._given_up:
+        if time.monotonic() < self._rests_until:
             return
         known = self._known and self._log.followed(self._known)
         if known is None:
             log = Path(self._folder, "_delta_log")
             if max((one.stat().st_size for one in log.iterdir()), default=0) > LOG_BYTES_MAX:
-                self._give_up()
+                self._give_up(REST_SECONDS)
                 return
             known = self._log.newest()
         if len(known.files) > FILES_MAX:
-            self._give_up()
+            self._give_up(REST_SECONDS)
         elif known is not self._known:
             self._learn(known.files)
             self._known = known
 
-    def _give_up(self) -> None:
-        self._given_up = True
+    def _give_up(self, rest_seconds: float) -> None:
+        """Know nothing for a while."""
+        self._rests_until = time.monotonic() + rest_seconds
         self._forget()
 
     def _forget(self) -> None:
